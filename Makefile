@@ -1,0 +1,112 @@
+# Every target makes its own virtual environment from the hashed locks in requirements/.
+# Another interpreter gets an environment of its own: make test PYTHON=python3.12
+PYTHON ?= python3
+JOBS ?= 2
+MINUTES ?= 5
+PYTEST_ARGS ?=
+LOCK_ARGS ?=
+
+SUFFIX := $(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+VENV := .venv$(SUFFIX)
+BENCH_VENV := .venv-bench$(SUFFIX)
+LOCK_VENV := .venv-lock$(SUFFIX)
+RUN := $(VENV)/bin/python -m
+
+INSTALL := -m pip --disable-pip-version-check install --quiet
+LOCKED := $(INSTALL) --require-hashes -r
+# What it builds with is in the lock too, so that nothing is fetched without a hash.
+EDITABLE := $(INSTALL) --no-build-isolation --no-deps -e .
+
+PURE := */agentos/dag/*,*/agentos/run/*
+TYPED := src tests $(foreach folder,bench tools,$(if $(wildcard $(folder)/*.py),$(folder)))
+COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emit-options --generate-hashes \
+	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint matrix soak bench lock preflight clean distclean
+
+help: ## show this list (the default)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and resumed
+	@$(RUN) agentos.demo
+
+test: $(VENV)/.test ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=2)
+	@$(RUN) coverage erase
+	$(RUN) pytest -n $(JOBS) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
+	$(RUN) coverage report
+	$(RUN) coverage report --include='$(PURE)' --fail-under=90
+	@$(RUN) coverage json --quiet --include='$(PURE)' --fail-under=0 -o - | $(VENV)/bin/python -c 'import json, sys; \
+		taken = json.load(sys.stdin)["totals"]["percent_branches_covered"]; \
+		print(f"branches taken in dag/ and run/: {taken:.1f} % (at least 90)"); sys.exit(taken < 90)'
+
+lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows between the layers
+	@status=0; \
+	for check in 'python -m ruff check .' 'python -m ruff format --check .' 'python -m mypy $(TYPED)' \
+			'lint-imports --no-logo'; do \
+		echo "$$check"; $(VENV)/bin/$$check || status=1; \
+	done; exit $$status
+
+matrix: $(VENV)/.test ## the whole kill matrix: every crash point, workflow and second kill (long)
+	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash $(PYTEST_ARGS)
+
+soak: $(VENV)/.test ## random kills and resumes for MINUTES=5
+	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)
+
+bench: $(BENCH_VENV)/.bench ## measure ourselves against raw SQLite, asyncio, LangGraph and DBOS
+	$(BENCH_VENV)/bin/python -m bench
+
+lock: $(LOCK_VENV)/.lock ## renew requirements/*.txt (LOCK_ARGS=--upgrade for newer releases)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+		echo 'Locks are made with the oldest Python we support: make lock PYTHON=python3.11' >&2; exit 1; }
+	$(COMPILE) -o requirements/lock.txt requirements/lock.in
+	$(COMPILE) --build-deps-for editable -o requirements/core.txt pyproject.toml
+	$(COMPILE) -c requirements/core.txt --build-deps-for editable --extra test -o requirements/test.txt pyproject.toml
+	$(COMPILE) -c requirements/test.txt --extra lint -o requirements/lint.txt pyproject.toml
+	$(COMPILE) --build-deps-for editable --extra bench -o requirements/bench.txt pyproject.toml
+
+preflight: ## check that the machine has git, Python 3.11 and its venv module
+	@status=0; missing() { echo "$$1" >&2; echo "  On Debian: apt-get install $$2" >&2; status=1; }; \
+	command -v git >/dev/null || missing 'git is missing.' git; \
+	if ! command -v $(PYTHON) >/dev/null; then \
+		missing '$(PYTHON) is missing.' '$(notdir $(PYTHON)) $(notdir $(PYTHON))-venv'; \
+	elif ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		missing "Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+			'python3 python3-venv (Debian 12 or newer), or name another: make ... PYTHON=python3.12'; \
+	elif ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+		missing '$(PYTHON) has no venv module (ensurepip).' '$(notdir $(PYTHON))-venv'; \
+	fi; exit $$status
+
+clean: ## remove caches, builds and measurements; environments stay
+	rm -rf build dist htmlcov src/*.egg-info .coverage .coverage.* .hypothesis
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## clean, and remove the environments too
+	rm -rf .venv .venv-*
+
+# pip is the last thing venv installs: one that was interrupted is made again.
+%/bin/pip: | preflight
+	$(PYTHON) -m venv $*
+
+$(VENV)/.core: requirements/core.txt pyproject.toml | $(VENV)/bin/pip
+	$(VENV)/bin/python $(LOCKED) requirements/core.txt
+	$(VENV)/bin/python $(EDITABLE)
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt $(VENV)/.core
+	$(VENV)/bin/python $(LOCKED) requirements/test.txt
+	@touch $@
+
+$(VENV)/.lint: requirements/lint.txt $(VENV)/.test
+	$(VENV)/bin/python $(LOCKED) requirements/lint.txt
+	@touch $@
+
+$(BENCH_VENV)/.bench: requirements/bench.txt pyproject.toml | $(BENCH_VENV)/bin/pip
+	$(BENCH_VENV)/bin/python $(LOCKED) requirements/bench.txt
+	$(BENCH_VENV)/bin/python $(EDITABLE)
+	@touch $@
+
+$(LOCK_VENV)/.lock: requirements/lock.txt | $(LOCK_VENV)/bin/pip
+	$(LOCK_VENV)/bin/python $(LOCKED) requirements/lock.txt
+	@touch $@

@@ -1,0 +1,162 @@
+"""Binding: which value each parameter of a task's function gets.
+
+| the parameter                          | gets                                            |
+|----------------------------------------|-------------------------------------------------|
+| `ctx`                                  | the attempt's context; it stands in no plan     |
+| named in `inputs`                      | that value or reference                         |
+| named like the variable of `for_each`  | the item                                        |
+| named like a task                      | that task's output; the task becomes a need     |
+| any other                              | the run's parameter of that name, or its default |
+
+`**kwargs` takes the inputs that no parameter is named like. Arguments are passed by name, so nothing else can be bound.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from agentos.dag.findings import Finding, listed, nearest
+from agentos.dag.references import OPEN, output_of
+from agentos.dag.settings import Draft
+from agentos.dag.stored import to_stored
+from agentos.exceptions import ValueEncodingError
+
+CONTEXT = "ctx"
+_POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a function can be given by name."""
+
+    names: tuple[tuple[str, bool], ...]
+    """Each parameter, and whether it may be left out."""
+    extra: bool
+    """Takes `**kwargs`."""
+    unbindable: tuple[str, ...]
+    """What is wrong with parameters that nothing can be bound to."""
+
+
+class Parameters:
+    """The run's parameters while a workflow is bound: which there are, which are asked for."""
+
+    def __init__(self, declared: Mapping[str, Any], required: tuple[str, ...], given: Mapping[str, Any]) -> None:
+        self.values: dict[str, Any] = {**declared, **given}
+        self.declared = {*declared, *required}
+        self.given = given
+        self.asked: dict[str, list[str]] = {name: [] for name in required if name not in given}
+        """Names without a value that something cannot do without, and the tasks that ask."""
+        self.known: set[str] = set(self.declared)
+        """Names that anything takes, whether it must or may."""
+        self.all_taken = False
+        """Something takes every parameter at once: none is unknown."""
+
+    def take(self, name: str, task_id: str, *, optional: bool) -> bool:
+        """Whether the parameter has a value; noted as missing where it must have one."""
+        self.known.add(name)
+        if name in self.values:
+            return True
+        if not optional:
+            self.asked.setdefault(name, []).append(task_id)
+        return False
+
+    def findings(self) -> list[Finding]:
+        missing = [
+            Finding(
+                problem="bad argument",
+                task_id=tasks[0] if len(tasks) == 1 else "",
+                message=f"the run's parameter {name!r} is missing"
+                + (f"; tasks {listed(tasks, 5)} take it" if len(tasks) > 1 else "")
+                + nearest(name, (self.declared | self.given.keys()) - {name}),
+            )
+            for name, tasks in self.asked.items()
+        ]
+        unknown = [] if self.all_taken else [name for name in self.given if name not in self.known]
+        return missing + [
+            Finding(problem="bad argument", message=f"no task takes the parameter {name!r}{nearest(name, self.known)}")
+            for name in unknown
+        ]
+
+
+def stored_parameters(values: Mapping[str, Any], findings: list[Finding]) -> dict[str, Any]:
+    """The values in stored form; a finding for each that has none."""
+    stored = {}
+    for name, value in values.items():
+        try:
+            stored[name] = to_stored(value)
+        except ValueEncodingError as error:
+            findings.append(Finding(problem="bad argument", message=f"parameter {name!r}: {error.message}"))
+    return stored
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """What can be bound. A function that does not tell takes whatever `inputs` hold."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return Signature((), True, ())
+    names, unbindable = [], []
+    for parameter in parameters:
+        optional = parameter.default is not inspect.Parameter.empty
+        if parameter.kind is _VAR_POSITIONAL:
+            unbindable.append(
+                f"*{parameter.name} cannot be bound, arguments are passed by name: name the parameters, or keep those "
+                "of the wrapped function with functools.wraps"
+            )
+        elif parameter.kind is _POSITIONAL_ONLY and not optional:
+            unbindable.append(f"the parameter {parameter.name!r} is positional-only, arguments are passed by name")
+        elif parameter.kind not in (_POSITIONAL_ONLY, _VAR_KEYWORD):
+            names.append((parameter.name, optional))
+    return Signature(tuple(names), any(p.kind is _VAR_KEYWORD for p in parameters), tuple(unbindable))
+
+
+def bind(
+    draft: Draft, signature: Signature, task_ids: Mapping[str, Any], parameters: Parameters, findings: list[Finding]
+) -> tuple[dict[str, Any], list[str]]:
+    """Every argument of the task's function, and the tasks that become needs by the names of its parameters."""
+    task_id, given = draft.id, draft.fields.get("inputs", {})
+    for_each = draft.fields.get("for_each")
+    variable = for_each.as_ if for_each is not None else None
+    problems = list(signature.unbindable)
+    inputs: dict[str, Any] = {}
+    needs: list[str] = []
+    for name, optional in signature.names:
+        if name in given:
+            inputs[name] = given[name]
+        elif name == CONTEXT:
+            continue
+        elif name == variable:
+            inputs[name] = f"{OPEN} {name} }}}}"
+            if name in task_ids:
+                problems.append(f"{name!r} is both the variable of for_each and a task: choose another name with `as`")
+        elif name in task_ids:
+            inputs[name] = output_of(name)
+            needs.append(name)
+        elif parameters.take(name, task_id, optional=optional):
+            inputs[name] = f"{OPEN} params.{name} }}}}"
+    problems += _left_over(given, inputs, signature)
+    findings += [Finding(problem="bad argument", task_id=task_id, message=problem) for problem in problems]
+    return inputs, needs
+
+
+def _left_over(given: Mapping[str, Any], inputs: dict[str, Any], signature: Signature) -> list[str]:
+    """Inputs that no parameter is named like: `**kwargs` takes them, else they are wrong."""
+    problems = []
+    if CONTEXT in given:
+        problems.append(f"{CONTEXT!r} is the attempt's context and cannot be given in inputs")
+    for name, value in given.items():
+        if name in inputs or name == CONTEXT:
+            continue
+        if signature.extra:
+            inputs[name] = value
+        else:
+            names = [name for name, _ in signature.names]
+            problems.append(f"the function takes no {name!r}{nearest(name, names)}")
+    return problems

@@ -1,0 +1,285 @@
+"""Checks: everything that is wrong with tasks that were bound, as findings. Nothing raises, so all are reported."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from agentos.dag.conditions import parse_condition
+from agentos.dag.findings import Finding, Problem, listed, nearest
+from agentos.dag.references import OPEN, Reference, format_path, references_in, whole_reference
+from agentos.dag.shell import check_script
+from agentos.dag.task import Approve, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.tokens import LITERALS, NAME, ExpressionError
+from agentos.ids import TaskId
+
+MAX_ID = 200
+_NO_RETRY = Retry()
+_TASK_PARTS = ("output", "status", "error")
+_RESERVED = {"params", "tasks", "and", "or", "not", "success", "failure", "always", *LITERALS}
+_PLAIN_EFFECTS = (("none",), ("files",), ("external",), ("files", "external"))
+
+Found = tuple[Problem, str]
+References = list[tuple[str, Reference]]
+"""Each reference of a task with the setting it stands in."""
+
+
+def id_problem(task_id: object) -> str:
+    """What is wrong with an id; empty where nothing is."""
+    if not isinstance(task_id, str):
+        return f"an id is text, not {task_id!r}"
+    if task_id.isascii() and task_id.isprintable() and 0 < len(task_id) <= MAX_ID and task_id[0] != " ":
+        return ""
+    if not task_id.strip():
+        return "an id may not be empty"
+    if len(task_id) > MAX_ID:
+        return f"{task_id[:20]!r}… has {len(task_id)} characters, {MAX_ID} are allowed"
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in task_id):
+        return f"{task_id!r} holds control characters"
+    return ""
+
+
+# --- references ---------------------------------------------------------------------------------------------------
+
+
+def references_of(definition: TaskDef, inputs: Mapping[str, Any], findings: list[Finding]) -> References:
+    """Every reference of the task; a finding for each setting that cannot be read.
+
+    `inputs` are those of its inputs that were written, not bound: what binding made need not be read again.
+    """
+    found: References = []
+    for where, value in _referring(definition, inputs):
+        try:
+            found += [(where, reference) for reference in references_in(value)]
+        except ExpressionError as error:
+            findings.append(_finding(definition, "bad reference", f"{where}: {error.message}"))
+    for where, text in _conditions(definition):
+        try:
+            found += [(where, reference) for reference in parse_condition(text).references]
+        except ExpressionError as error:
+            findings.append(_finding(definition, "bad reference", f"{where}: {error.message}"))
+    return found
+
+
+def key_template(for_each: ForEach) -> str:
+    """The `key` of a fan-out as text with references: a bare path stands for its value."""
+    key = for_each.key or ""
+    return key if OPEN in key else f"{OPEN} {key} }}}}"
+
+
+def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield from inputs.items()
+    if definition.run:
+        yield "run", definition.run
+    if definition.env:
+        yield "env", definition.env
+    if definition.cwd:
+        yield "cwd", definition.cwd
+    if definition.produces:
+        yield "produces", definition.produces
+    if definition.approve is not None:
+        yield "approve", definition.approve.question
+    if definition.for_each is not None:
+        yield "for_each", definition.for_each.items
+        if definition.for_each.key is not None:
+            yield "key", key_template(definition.for_each)
+
+
+def _conditions(definition: TaskDef) -> Iterator[tuple[str, str]]:
+    if definition.condition:
+        yield "if", definition.condition
+    if definition.repeat is not None:
+        yield "until", definition.repeat.until
+
+
+def reference_problems(
+    definition: TaskDef, references: References, variable: str | None, task_ids: Mapping[str, Any]
+) -> Iterator[Found]:
+    """References to what is not there. `variable` is that of the fan-out the task is, or came from."""
+    for where, reference in references:
+        if reference.root == "tasks":
+            problem = _task_reference(definition, reference, task_ids)
+        elif reference.root == "params":
+            named = all(isinstance(step, str) for step in reference.path[:2])
+            problem = "" if named else "a parameter has a name"
+        elif reference.root != variable:
+            roots = ["params", "tasks", *([variable] if variable else [])]
+            problem = f"a reference begins with {', '.join(roots)}{nearest(reference.root, roots)}"
+        elif definition.for_each is not None and where in ("if", "approve", "for_each", "until"):
+            problem = f"{where} is settled once, before there are items"
+        else:
+            problem = ""
+        if problem:
+            yield "bad reference", f"{where}: `{format_path(reference.path)}`: {problem}"
+
+
+def _task_reference(definition: TaskDef, reference: Reference, task_ids: Mapping[str, Any]) -> str:
+    task_id, path = reference.task, reference.path
+    if task_id is None:
+        return "say which task: tasks.ID.output"
+    if task_id == definition.id:
+        return "a task cannot refer to itself"
+    if task_id not in task_ids:
+        return f"there is no task {task_id!r}{nearest(task_id, task_ids)}"
+    if len(path) > 2 and path[2] not in _TASK_PARTS:
+        return f"a task has {', '.join(_TASK_PARTS)}{nearest(str(path[2]), _TASK_PARTS)}"
+    return ""
+
+
+# --- settings -----------------------------------------------------------------------------------------------------
+
+
+def setting_problems(definition: TaskDef) -> Iterator[Found]:
+    """Settings that are out of range, or do not go together."""
+    for problem in _problems_of_kind(definition):
+        yield "bad setting", problem
+    if definition.timeout_s is not None and not 0 < definition.timeout_s < math.inf:
+        yield "bad setting", f"timeout_s must be more than 0, not {definition.timeout_s}"
+    if definition.retry != _NO_RETRY:
+        yield from (("bad setting", problem) for problem in _retry_problems(definition.retry))
+    if definition.effects not in _PLAIN_EFFECTS:
+        yield (
+            "bad setting",
+            f"effects {', '.join(definition.effects) or '(none given)'}: say none, files, external or both",
+        )
+    if definition.concurrency is not None and (definition.concurrency.slots < 1 or not definition.concurrency.group):
+        yield "bad setting", "concurrency needs a group's name and at least 1 slot"
+    if definition.env:
+        yield from (("bad setting", problem) for problem in env_problems(definition.env))
+    if "" in definition.produces:
+        yield "bad setting", "produces holds an empty path"
+    if definition.approve is not None:
+        yield from (("bad setting", problem) for problem in _approve_problems(definition.approve))
+    if definition.for_each is not None:
+        yield from (("bad setting", problem) for problem in _fan_out_problems(definition, definition.for_each))
+    if definition.repeat is not None:
+        yield from (("bad setting", problem) for problem in _repeat_problems(definition, definition.repeat))
+
+
+def env_problems(env: Mapping[str, str]) -> Iterator[str]:
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name:
+            yield f"env: {name!r} cannot be the name of a variable"
+        if "\0" in value:
+            yield f"env {name}: a variable cannot hold NUL"
+
+
+def _problems_of_kind(definition: TaskDef) -> Iterator[str]:
+    if definition.kind == "python":
+        return
+    if definition.kind == "shell":
+        yield from _run_problems(definition.run)
+    elif definition.kind == "approval":
+        if definition.approve is None:
+            yield "an approval needs a question"
+        if definition.isolation:
+            yield "an approval runs nothing that could be isolated"
+    elif not definition.call:
+        yield f"say which {definition.kind}"
+    elif not definition.inputs.get("prompt"):
+        yield f"{definition.kind} tasks need a prompt"
+
+
+def _run_problems(run: str | tuple[str, ...]) -> Iterator[str]:
+    if not run or (isinstance(run, str) and not run.strip()):
+        yield "run is empty"
+    elif not isinstance(run, str) and not run[0]:
+        yield "run: the command's name is empty"
+    elif any("\0" in word for word in ([run] if isinstance(run, str) else run)):
+        yield "run: a command cannot hold NUL"
+    elif isinstance(run, str) and OPEN in run:
+        yield from (f"run: {problem}" for problem in check_script(run))
+
+
+def _retry_problems(retry: Retry) -> Iterator[str]:
+    if retry.retries < 0:
+        yield f"retries must be 0 or more, not {retry.retries}"
+    if not (0 <= retry.backoff_s < math.inf and 0 <= retry.max_delay_s < math.inf):
+        yield "retries: backoff_s and max_delay_s must be 0 or more"
+    if not 1 <= retry.factor < math.inf:
+        yield f"retries: factor must be 1 or more, not {retry.factor}"
+    if not 0 <= retry.jitter <= 1:
+        yield f"retries: jitter is a share between 0 and 1, not {retry.jitter}"
+
+
+def _approve_problems(approve: Approve) -> Iterator[str]:
+    if not approve.question.strip():
+        yield "approve: the question is empty"
+    if approve.timeout_s is not None and not 0 < approve.timeout_s < math.inf:
+        yield f"approve: timeout_s must be more than 0, not {approve.timeout_s}"
+
+
+def _fan_out_problems(definition: TaskDef, for_each: ForEach) -> Iterator[str]:
+    if definition.kind == "approval":
+        yield "for_each: an approval asks once; put `approve` on the task that works on the items"
+    if definition.repeat is not None:
+        yield "for_each and repeat: put the fan-out into the group that is repeated"
+    if not NAME.fullmatch(for_each.as_) or for_each.as_ in _RESERVED:
+        yield f"for_each: {for_each.as_!r} cannot be the name of the item"
+    if for_each.max_failures is not None and for_each.max_failures < 1:
+        yield f"for_each: max_failures must be 1 or more, not {for_each.max_failures}"
+    if isinstance(for_each.items, str) and not _is_reference(for_each.items):
+        yield f"for_each takes a list, or one reference to a list, not {for_each.items!r}"
+
+
+def _is_reference(text: str) -> bool:
+    try:
+        return whole_reference(text) is not None
+    except ExpressionError:
+        return True  # reported as a bad reference already
+
+
+def _repeat_problems(definition: TaskDef, repeat: Repeat) -> Iterator[str]:
+    if not repeat.tasks:
+        yield "repeat: name the tasks to repeat"
+    if definition.id in repeat.tasks:
+        yield "repeat: a task cannot repeat itself"
+    if repeat.max < 1:
+        yield f"repeat: max must be 1 or more, not {repeat.max}"
+
+
+# --- the whole ----------------------------------------------------------------------------------------------------
+
+
+def together_problems(definitions: Iterable[TaskDef], schedule: str, groups: dict[str, int]) -> list[Finding]:
+    """What is wrong with tasks only because of each other, or of the schedule. `groups` holds the slots seen so far."""
+    findings = []
+    unisolated = []
+    for definition in definitions:
+        if schedule == "ready" and changes_files(definition):
+            unisolated.append(definition.id)
+        group = definition.concurrency
+        if group is not None and groups.setdefault(group.group, group.slots) != group.slots:
+            both = f"{groups[group.group]} and {group.slots} slots"
+            findings.append(_finding(definition, "bad setting", f"concurrency group {group.group!r} has both {both}"))
+    if unisolated:
+        findings.append(
+            Finding(
+                problem="bad setting",
+                message=f"schedule 'ready' lets file changes of tasks overlap that nothing could tell apart: "
+                f"{listed(unisolated)} need isolation 'worktree', other effects, or schedule 'layers'",
+            )
+        )
+    return findings
+
+
+def item_id_problems(definitions: Mapping[TaskId, TaskDef]) -> list[Finding]:
+    """Ids that could be taken for an item of a fan-out."""
+    findings = []
+    for task_id in definitions:
+        fan_out = definitions.get(TaskId(task_id.partition("[")[0])) if task_id.endswith("]") else None
+        if fan_out is not None and fan_out.for_each is not None:
+            message = f"it could be taken for an item of {fan_out.id!r}"
+            findings.append(Finding(problem="bad id", task_id=task_id, message=message))
+    return findings
+
+
+def changes_files(definition: TaskDef) -> bool:
+    """Changes files in the worktree that other tasks work in too."""
+    return "files" in definition.effects and definition.isolation != "worktree"
+
+
+def _finding(definition: TaskDef, problem: Problem, message: str) -> Finding:
+    return Finding(problem=problem, task_id=definition.id, message=message)

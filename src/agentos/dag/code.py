@@ -1,0 +1,235 @@
+"""What a function does, as far as its source can be seen: a digest that changes when the code does.
+
+It covers the tokens of the function and of what it names in its own module, and of what those name in turn: functions,
+classes and assignments at the top level. Comments, blank lines, indentation and line breaks do not count, nor does the
+decorator that makes the function a task. Not seen: other modules, data in closures, what is looked up at run time.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+import sys
+import tokenize
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType, MethodType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from agentos.dag.fingerprint import canonical_json, digest
+from agentos.dag.stored import to_stored
+from agentos.exceptions import ValueEncodingError
+
+_INVISIBLE = (OSError, TypeError, SyntaxError, tokenize.TokenError, UnicodeError)
+_SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
+_MARKS = {tokenize.INDENT: "\x01{", tokenize.DEDENT: "\x01}", tokenize.NEWLINE: "\x01;"}
+# Python 3.12 reads an f-string as many tokens, 3.11 as one: these are where such a one begins and ends.
+_BEGINS = {getattr(tokenize, name, -1) for name in ("FSTRING_START", "TSTRING_START")}
+_ENDS = {getattr(tokenize, name, -1) for name in ("FSTRING_END", "TSTRING_END")}
+
+_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+class Piece(NamedTuple):
+    """Source that belongs together, and the names of its module that it uses."""
+
+    label: str
+    tokens: tuple[str, ...]
+    names: frozenset[str]
+    module: dict[str, Any]
+
+
+def code_digest(function: Any) -> str:
+    """A digest of the function's code; empty where its source cannot be seen."""
+    if isinstance(function, functools.partial):
+        inner = code_digest(function.func)
+        return inner and digest(canonical_json([inner, _data(function.args), _data(function.keywords)]))
+    if isinstance(function, MethodType):
+        # What the method calls on self is in the class, not in its module.
+        return _cached(type(function.__self__) if not isinstance(function.__self__, type) else function.__self__)
+    return _cached(function if isinstance(function, (FunctionType, type)) else _unwrapped(function))
+
+
+def _cached(target: Any) -> str:
+    known = _digests.get(target)
+    if known is None:
+        known = _digests[target] = _digest_of(target)
+    return known
+
+
+def _digest_of(target: Any) -> str:
+    first = _piece(target)
+    if first is None:
+        return ""
+    pieces: dict[str, Piece] = {first.label: first}
+    ahead = [first]
+    while ahead:
+        piece = ahead.pop()
+        for name in piece.names:
+            for found in _named(name, piece.module):
+                if pieces.setdefault(found.label, found) is found:
+                    ahead.append(found)
+    return digest(canonical_json([first.label, *sorted((piece.label, piece.tokens) for piece in pieces.values())]))
+
+
+def _unwrapped(function: Any) -> Any:
+    """What stands behind a wrapper that says so; for an object that can be called, its class."""
+    inner = inspect.unwrap(function)
+    return inner if isinstance(inner, (FunctionType, type)) else type(inner)
+
+
+def _data(value: Any) -> Any:
+    try:
+        return to_stored(value)
+    except ValueEncodingError:
+        return None
+
+
+# --- pieces -------------------------------------------------------------------------------------------------------
+
+
+def _named(name: str, module: dict[str, Any]) -> Iterator[Piece]:
+    """What the module itself defines under this name; nothing where it was imported."""
+    value, home = module.get(name), module.get("__name__")
+    if isinstance(value, (FunctionType, type)) or hasattr(value, "__wrapped__"):
+        if getattr(value, "__module__", None) == home:
+            piece = _piece(_unwrapped(value))
+            if piece is not None:
+                yield piece
+    elif name in module and not type(value).__module__.startswith("agentos."):
+        piece = _assignment(name, module)
+        if piece is not None:
+            yield piece
+
+
+def _piece(target: Any) -> Piece | None:
+    try:
+        if isinstance(target, type):
+            return _class_piece(target)
+        target = inspect.unwrap(target)
+        if target.__name__ == "<lambda>":
+            tokens = _lambda_tokens(target)
+        else:
+            tokens = _normalised(inspect.getsourcelines(target)[0])
+    except _INVISIBLE:
+        return None
+    used, tokens = _without_task_decorator(tokens)
+    names = (_free_names(tokens) & _names_of(target.__code__)) | used
+    return Piece(target.__qualname__, tuple(tokens), frozenset(names), target.__globals__)
+
+
+def _class_piece(target: type) -> Piece | None:
+    module = sys.modules.get(target.__module__)
+    if module is None:
+        return None
+    tokens = _normalised(inspect.getsourcelines(target)[0])
+    return Piece(target.__qualname__, tuple(tokens), frozenset(_free_names(tokens)), vars(module))
+
+
+def _assignment(name: str, module: dict[str, Any]) -> Piece | None:
+    """The statement at the top level of the module that gives the name its value."""
+    owner = sys.modules.get(module.get("__name__", ""))
+    try:
+        lines = inspect.findsource(owner)[0] if owner is not None else []
+    except _INVISIBLE:
+        return None
+    begins = re.compile(rf"{re.escape(name)}\s*(?::[^=]*)?=(?!=)")
+    at = next((index for index, line in enumerate(lines) if begins.match(line)), None)
+    if at is None:
+        return None
+    try:
+        tokens = _normalised(lines[at:], one_statement=True)
+    except _INVISIBLE:
+        return None
+    return Piece(name, tuple(tokens), frozenset(_free_names(tokens)), module)
+
+
+def _names_of(code: CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_of(constant)
+    return names
+
+
+def _free_names(tokens: Sequence[str]) -> set[str]:
+    """Names that are no attributes of something else."""
+    return {
+        token for before, token in zip(("", *tokens), tokens, strict=False) if before != "." and token.isidentifier()
+    }
+
+
+# --- tokens -------------------------------------------------------------------------------------------------------
+
+
+def _normalised(lines: Sequence[str], *, one_statement: bool = False) -> list[str]:
+    """The tokens that matter, the same on every version of Python."""
+    found: list[str] = []
+    inside, begin = 0, (0, 0)
+    for token in tokenize.generate_tokens(iter(lines).__next__):
+        if token.type in _BEGINS:
+            begin = begin if inside else token.start
+            inside += 1
+        elif token.type in _ENDS:
+            inside -= 1
+            if not inside:
+                found.append(_between(lines, begin, token.end))
+        elif not inside and token.type not in _SKIPPED:
+            found.append(_MARKS.get(token.type, token.string))
+            if one_statement and token.type == tokenize.NEWLINE:
+                break
+    while found and found[0] == _MARKS[tokenize.INDENT]:
+        del found[0]
+    while found and found[-1] in _MARKS.values():
+        del found[-1]
+    return found
+
+
+def _between(lines: Sequence[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
+    text = "".join(lines[begin[0] - 1 : end[0]])
+    return text[begin[1] : len(text) - len(lines[end[0] - 1]) + end[1]]
+
+
+def _without_task_decorator(tokens: list[str]) -> tuple[set[str], list[str]]:
+    """The tokens without `@flow.task(…)`, and the names that other decorators use."""
+    used: set[str] = set()
+    kept: list[str] = []
+    rest = tokens
+    while rest and rest[0] == "@":
+        end = rest.index(_MARKS[tokenize.NEWLINE]) + 1
+        line, rest = rest[:end], rest[end:]
+        if line[2:4] != [".", "task"]:
+            kept += line
+            used |= _free_names(line)
+    return used, kept + rest
+
+
+def _lambda_tokens(function: Any) -> list[str]:
+    """Those of every lambda on its line that takes the same parameters: which of them it is cannot be told."""
+    lines, _ = inspect.findsource(function)
+    code = function.__code__
+    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    tokens: list[str] = []
+    for names, source in _lambdas("".join(lines)).get(code.co_firstlineno, ()):
+        if names == taken:
+            tokens += _normalised([f"({source})"])
+    if not tokens:
+        raise OSError("the source does not hold the lambda where it should be")
+    return tokens
+
+
+@functools.lru_cache(maxsize=4)
+def _lambdas(source: str) -> dict[int, list[tuple[tuple[str, ...], str]]]:
+    """The lambdas of a file by line: what each takes, and its source."""
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    found: dict[int, list[tuple[tuple[str, ...], str]]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Lambda) and node.end_lineno and node.end_col_offset is not None:
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            text = b"".join(lines[node.lineno - 1 : node.end_lineno])
+            after = len(lines[node.end_lineno - 1]) - node.end_col_offset
+            segment = text[node.col_offset : len(text) - after].decode()
+            found.setdefault(node.lineno, []).append((tuple(argument.arg for argument in arguments), segment))
+    return found

@@ -1,0 +1,278 @@
+"""Conditions: the small grammar that `if` and `until` share.
+
+    or          =  and { "or" and }
+    and         =  not { "and" not }
+    not         =  "not" not | comparison
+    comparison  =  operand [ ( "==" | "!=" | "<" | ">" | "<=" | ">=" ) operand ]
+    operand     =  "(" or ")" | "${{" or [ "||" literal ] "}}" | success() | failure() | always() | literal | path
+
+- A condition without success(), failure() or always() means `success() and (…)`.
+- false, null, 0, "", [] and {} count as false, everything else as true; `and` and `or` stop as soon as they know.
+- `==` compares numbers with numbers, text with text, and so on; values of different types differ (1 == "1" and
+  1 == true are false). Lists and maps are compared part by part.
+- `<` and its kin compare two numbers, two texts (by code point) or two dates of one kind; anything else is an error.
+- A missing path is an error, unless a default stands behind it: `${{ tasks.a.output.x || 0 }} > 3`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Literal, assert_never
+
+import msgspec
+
+from agentos.dag.references import EvaluationError, Reference, look_up, parse_path
+from agentos.dag.tokens import LITERALS, Scanner
+
+_MAX_DEPTH = 50
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
+_MISTYPED = {"&&": "and", "||": "or", "!": "not", "=": "=="}
+
+
+class Value(msgspec.Struct, frozen=True):
+    value: Any
+
+
+class Status(msgspec.Struct, frozen=True):
+    name: Literal["success", "failure", "always"]
+
+
+class Not(msgspec.Struct, frozen=True):
+    term: Term
+
+
+class Both(msgspec.Struct, frozen=True):
+    terms: tuple[Term, ...]
+
+
+class Either(msgspec.Struct, frozen=True):
+    terms: tuple[Term, ...]
+
+
+class Compare(msgspec.Struct, frozen=True):
+    sign: str
+    left: Term
+    right: Term
+
+
+Term = Value | Status | Reference | Not | Both | Either | Compare
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A condition that was read; `evaluate` answers it."""
+
+    text: str
+    term: Term
+    references: tuple[Reference, ...]
+    names_status: bool
+    """Says itself when it may run, by success(), failure() or always()."""
+
+
+@lru_cache(maxsize=1024)
+def parse_condition(text: str) -> Condition:
+    """The condition, read. ExpressionError says where it cannot be."""
+    scanner = Scanner(text)
+    term = _either(scanner, 0)
+    if scanner.peek():
+        raise scanner.error("expected and, or, a comparison or the end" + _hint(scanner))
+    leaves = tuple(_leaves(term))
+    return Condition(
+        text,
+        term,
+        tuple(leaf for leaf in leaves if isinstance(leaf, Reference)),
+        any(isinstance(leaf, Status) for leaf in leaves),
+    )
+
+
+def evaluate(condition: Condition, scope: Mapping[str, Any], *, succeeded: bool, failed: bool) -> bool:
+    """Whether the condition holds. EvaluationError where it cannot be told.
+
+    `succeeded`: every need ended well. `failed`: one of them, or of theirs, did not.
+    """
+    if not condition.names_status and not succeeded:
+        return False
+    return bool(_value(condition.term, scope, {"success": succeeded, "failure": failed, "always": True}))
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def _either(scanner: Scanner, depth: int) -> Term:
+    terms = [_both(scanner, depth)]
+    while scanner.peek() == "or":
+        scanner.take()
+        terms.append(_both(scanner, depth))
+    return terms[0] if len(terms) == 1 else Either(tuple(terms))
+
+
+def _both(scanner: Scanner, depth: int) -> Term:
+    terms = [_negation(scanner, depth)]
+    while scanner.peek() == "and":
+        scanner.take()
+        terms.append(_negation(scanner, depth))
+    return terms[0] if len(terms) == 1 else Both(tuple(terms))
+
+
+def _negation(scanner: Scanner, depth: int) -> Term:
+    negations = 0
+    while scanner.peek() == "not":
+        scanner.take()
+        negations += 1
+    term = _comparison(scanner, depth)
+    if negations % 2:
+        return Not(term)
+    return Not(Not(term)) if negations else term
+
+
+def _comparison(scanner: Scanner, depth: int) -> Term:
+    left = _operand(scanner, depth)
+    sign = scanner.peek()
+    if sign not in _ORDER and sign not in ("==", "!="):
+        return left
+    scanner.take()
+    return Compare(sign, left, _operand(scanner, depth))
+
+
+def _operand(scanner: Scanner, depth: int) -> Term:
+    if depth > _MAX_DEPTH:
+        raise scanner.error("too many parentheses inside each other")
+    token, kind = scanner.peek(), scanner.kind()
+    if token == "(":
+        scanner.take()
+        inner = _either(scanner, depth + 1)
+        scanner.expect(")")
+        return inner
+    if token == "${{":
+        scanner.take()
+        return _wrapped(scanner, depth + 1)
+    if kind in ("text", "number") or (kind == "name" and token in LITERALS):
+        return Value(scanner.take_literal())
+    if kind == "name" and token not in ("and", "or", "not"):
+        return _named(scanner)
+    raise scanner.error("expected a path, a literal or a status function" + _hint(scanner))
+
+
+def _wrapped(scanner: Scanner, depth: int) -> Term:
+    inner = _either(scanner, depth)
+    if isinstance(inner, Reference) and scanner.peek() == "||":
+        scanner.take()
+        inner = Reference(inner.path, scanner.take_literal())
+    scanner.expect("}}")
+    return inner
+
+
+def _named(scanner: Scanner) -> Term:
+    before = scanner.position
+    name = scanner.take()
+    if scanner.peek() != "(":
+        scanner.position = before
+        return Reference(parse_path(scanner))
+    scanner.position, after = before, scanner.position
+    if name not in ("success", "failure", "always"):
+        raise scanner.error("expected success(), failure() or always()")
+    scanner.position = after
+    scanner.expect("(")
+    scanner.expect(")")
+    return Status(name)  # type: ignore[arg-type]
+
+
+def _hint(scanner: Scanner) -> str:
+    meant = _MISTYPED.get(scanner.peek())
+    return f" (write `{meant}`)" if meant else ""
+
+
+def _leaves(term: Term) -> Iterator[Term]:
+    match term:
+        case Not(inner):
+            yield from _leaves(inner)
+        case Both(terms) | Either(terms):
+            for inner in terms:
+                yield from _leaves(inner)
+        case Compare(_, left, right):
+            yield from _leaves(left)
+            yield from _leaves(right)
+        case _:
+            yield term
+
+
+# --- answering ----------------------------------------------------------------------------------------------------
+
+
+def _value(term: Term, scope: Mapping[str, Any], status: Mapping[str, bool]) -> Any:
+    match term:
+        case Value(value):
+            return value
+        case Reference():
+            return look_up(term, scope)
+        case Status(name):
+            return status[name]
+        case Not(inner):
+            return not _value(inner, scope, status)
+        case Both(terms):
+            return all(_value(inner, scope, status) for inner in terms)
+        case Either(terms):
+            return any(_value(inner, scope, status) for inner in terms)
+        case Compare(sign, left, right):
+            return _compare(sign, _value(left, scope, status), _value(right, scope, status))
+    assert_never(term)
+
+
+def _compare(sign: str, left: Any, right: Any) -> bool:
+    if sign == "==":
+        return _equal(left, right)
+    if sign == "!=":
+        return not _equal(left, right)
+    kind = _kind(left)
+    if kind != _kind(right) or kind not in ("number", "text", "date", "datetime", "time", "timedelta"):
+        raise EvaluationError(
+            f"{_kind(left)} {sign} {_kind(right)}: only two numbers, two texts or two dates have an order"
+        )
+    try:
+        return _ORDER[sign](left, right)
+    except (TypeError, ArithmeticError) as error:
+        raise EvaluationError(f"{_kind(left)} {sign} {_kind(right)}: {error}") from error
+
+
+def _equal(left: Any, right: Any) -> bool:
+    kind = _kind(left)
+    if kind != _kind(right):
+        return False
+    if kind == "list":
+        return len(left) == len(right) and all(map(_equal, left, right))
+    if kind == "map":
+        return left.keys() == right.keys() and all(_equal(item, right[key]) for key, item in left.items())
+    return bool(left == right)
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float() | Decimal():
+            return "number"
+        case str():
+            return "text"
+        case list() | tuple():
+            return "list"
+        case Mapping():
+            return "map"
+        case datetime():
+            return "datetime"
+        case date():
+            return "date"
+        case time():
+            return "time"
+        case timedelta():
+            return "timedelta"
+    return type(value).__name__

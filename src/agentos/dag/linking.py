@@ -1,0 +1,171 @@
+"""Linking: tasks as written become definitions that say everything, with every task each of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentos.dag.binding import Parameters, Signature, bind, signature_of
+from agentos.dag.checks import References, id_problem, reference_problems, references_of, setting_problems
+from agentos.dag.code import code_digest
+from agentos.dag.findings import Finding, nearest
+from agentos.dag.settings import Draft
+from agentos.dag.task import TaskDef
+from agentos.ids import TaskId
+
+if TYPE_CHECKING:
+    from agentos.dag.workflow import Workflow
+
+
+def link_workflow(flow: Workflow, parameters: Parameters, findings: list[Finding]) -> dict[TaskId, TaskDef]:
+    """The workflow's tasks in the order they were written, each checked; every problem becomes a finding."""
+    drafts = _unique(flow.drafts, findings)
+    order: dict[str, int] = {task_id: index for index, task_id in enumerate(drafts)}
+    findings += [
+        Finding(
+            problem="parameter and task", task_id=name, message=f"{name!r} is both a parameter of the run and a task"
+        )
+        for name in sorted(parameters.declared | parameters.given.keys())
+        if name in order
+    ]
+    functions = _Functions(flow)
+    return {task_id: _link_draft(draft, functions, order, parameters, findings) for task_id, draft in drafts.items()}
+
+
+def link_definition(
+    definition: TaskDef,
+    needs: Iterable[str],
+    references: References,
+    order: Mapping[str, Any],
+    findings: list[Finding],
+) -> tuple[TaskId, ...]:
+    """Every task it needs, by plan order: those named and those its references and its group imply."""
+    linked: set[str] = set()
+    for need in needs:
+        if need in order:
+            linked.add(need)
+        else:
+            message = f"there is no task {need!r}{nearest(need, order)}"
+            findings.append(Finding(problem="unknown need", task_id=definition.id, message=message))
+    for _, reference in references:
+        if reference.task in order and reference.task != definition.id:
+            linked.add(str(reference.task))
+    if len(linked) > 1:
+        return tuple(map(TaskId, sorted(linked, key=order.__getitem__)))
+    return tuple(map(TaskId, linked))
+
+
+def check_definition(
+    definition: TaskDef, references: References, variable: str | None, order: Mapping[str, Any], findings: list[Finding]
+) -> None:
+    """A finding for each setting and each reference of one task that is wrong."""
+    for problem, message in setting_problems(definition):
+        findings.append(Finding(problem=problem, task_id=definition.id, message=message))
+    if references:
+        for problem, message in reference_problems(definition, references, variable, order):
+            findings.append(Finding(problem=problem, task_id=definition.id, message=message))
+
+
+def group_of(definition: TaskDef) -> tuple[str, ...]:
+    """The tasks a `repeat` runs again; it has to wait for their first round."""
+    if definition.repeat is None:
+        return ()
+    return tuple(task_id for task_id in definition.repeat.tasks if task_id != definition.id)
+
+
+def _unique(drafts: Iterable[Draft], findings: list[Finding]) -> dict[TaskId, Draft]:
+    """The first task of each id, whatever else is wrong with it."""
+    unique: dict[TaskId, Draft] = {}
+    for draft in drafts:
+        findings += draft.findings
+        if problem := id_problem(draft.id):
+            findings.append(Finding(problem="bad id", task_id=str(draft.id), message=problem))
+        if not isinstance(draft.id, str):
+            continue
+        if unique.setdefault(draft.id, draft) is not draft:
+            findings.append(Finding(problem="duplicate id", task_id=draft.id, message="another task has this id"))
+    return unique
+
+
+def _link_draft(
+    draft: Draft, functions: _Functions, order: Mapping[str, Any], parameters: Parameters, findings: list[Finding]
+) -> TaskDef:
+    fields, written = draft.fields, draft.fields.get("inputs", {})
+    needs = [functions.need(need, draft.id, findings) for need in draft.needs]
+    if draft.function is not None:
+        signature, call, code = functions.look_at(draft.function)
+        inputs, bound = bind(draft, signature, order, parameters, findings)
+        needs += bound
+        fields = {**fields, "inputs": inputs, "call": call, "code": code}
+    definition = TaskDef(id=draft.id, **fields)
+    references = references_of(definition, written, findings)
+    variable = definition.for_each.as_ if definition.for_each is not None else None
+    check_definition(definition, references, variable, order, findings)
+    take_parameters(definition.id, references, parameters)
+    linked = link_definition(definition, [*filter(None, needs), *group_of(definition)], references, order, findings)
+    return TaskDef(id=draft.id, needs=linked, **fields) if linked else definition
+
+
+def take_parameters(task_id: str, references: References, parameters: Parameters) -> None:
+    """Note the run's parameters that references ask for."""
+    for _, reference in references:
+        if reference.root != "params":
+            continue
+        if len(reference.path) == 1:
+            parameters.all_taken = True
+        elif isinstance(name := reference.path[1], str):
+            parameters.take(name, task_id, optional=not reference.required)
+
+
+class _Functions:
+    """The functions of a workflow: each looked at once, and found as a need."""
+
+    def __init__(self, flow: Workflow) -> None:
+        self._flow = flow
+        self._looked_at: dict[int, tuple[Signature, str, str]] = {}
+        self._tasks: dict[Any, list[str]] | None = None
+
+    def look_at(self, function: Callable[..., Any]) -> tuple[Signature, str, str]:
+        """What it takes, what it is called, and the digest of its code."""
+        known = self._looked_at.get(id(function))
+        if known is None:
+            known = (signature_of(function), self._call(function), code_digest(function))
+            self._looked_at[id(function)] = known
+        return known
+
+    def need(self, need: Any, task_id: str, findings: list[Finding]) -> str | None:
+        """The id that a need names, by text or by the function itself; None, and a finding, where it names none."""
+        if isinstance(need, str):
+            return need
+        tasks = self._by_function().get(_identity(need), [])
+        if len(tasks) == 1:
+            return tasks[0]
+        name = getattr(need, "__name__", repr(need))
+        which = (
+            f"is several tasks ({', '.join(tasks)}): name one by its id" if tasks else "is not a task of this workflow"
+        )
+        findings.append(Finding(problem="unknown need", task_id=task_id, message=f"the function {name!r} {which}"))
+        return None
+
+    def _by_function(self) -> dict[Any, list[str]]:
+        if self._tasks is None:
+            self._tasks = {}
+            for task_id, function in self._flow.functions.items():
+                self._tasks.setdefault(_identity(function), []).append(task_id)
+        return self._tasks
+
+    def _call(self, function: Callable[..., Any]) -> str:
+        module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+        if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
+            return ""
+        if module == "__main__":
+            return f"{self._flow.source.module}:{name}" if self._flow.source else ""
+        return f"{module}:{name}"
+
+
+def _identity(function: Any) -> Any:
+    try:
+        hash(function)
+    except TypeError:
+        return id(function)
+    return function

@@ -1,0 +1,138 @@
+"""A plan: the workflow compiled. Checked, layered, and with a fingerprint for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from immutables import Map
+
+from agentos.dag.binding import stored_parameters
+from agentos.dag.checks import item_id_problems, together_problems
+from agentos.dag.findings import Finding
+from agentos.dag.fingerprint import plan_fingerprint, task_fingerprint
+from agentos.dag.layers import cycle_findings, layer_tasks, overlap_warnings
+from agentos.dag.linking import link_workflow
+from agentos.dag.run_settings import PlanSettings, read_parameters, read_settings
+from agentos.dag.task import TaskDef
+from agentos.exceptions import WorkflowDefinitionError
+from agentos.ids import TaskId
+
+if TYPE_CHECKING:
+    from agentos.dag.workflow import Workflow
+
+__all__ = ["Origin", "Plan", "PlanSettings", "PlannedTask", "assemble_plan", "compile_plan", "plan_task"]
+
+Origin = Literal["", "for_each", "repeat", "inject", "replan"]
+
+
+class PlannedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task with its place in the plan."""
+
+    definition: TaskDef
+    layer: int
+    place: str
+    """Sorts tasks within a layer by their place in the plan: `000003`, and `000003.000001` for what grew out of it."""
+    fingerprint: str
+    """`1:<hex>`: version of the algorithm, and what the task does (definition and code, nothing cosmetic)."""
+    origin: Origin = ""
+    """How a task that was not in the workflow as written came to be."""
+    parent: TaskId | None = None
+    """The task it grew out of, for `for_each` items and rounds."""
+    item: Any = msgspec.UNSET
+    """for_each: the item, in stored form."""
+
+    @property
+    def id(self) -> TaskId:
+        return self.definition.id
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable plan. Growing it (`with_tasks`) makes a new one that shares what did not change."""
+
+    name: str
+    settings: PlanSettings
+    params: Mapping[str, Any]
+    """Values of the run's parameters, in stored form."""
+    tasks: Map[TaskId, PlannedTask]
+    layers: tuple[tuple[TaskId, ...], ...]
+    """Task ids by layer, each in plan order."""
+    dependants: Map[TaskId, tuple[TaskId, ...]]
+    """For each task, those that need it."""
+    fingerprint: str
+    """Of the whole: name, settings that matter, and every task's fingerprint."""
+    warnings: tuple[str, ...] = ()
+    """What a careful reader of the plan would want to know; nothing that stops it."""
+    next_place: int = 0
+    """The place of the next task that is added at the end."""
+
+
+# --- compiling ----------------------------------------------------------------------------------------------------
+
+
+def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a run with these parameters. WorkflowDefinitionError holds every problem of the workflow."""
+    findings: list[Finding] = []
+    settings = read_settings(flow, findings)
+    parameters = read_parameters(flow, params, findings)
+    definitions = link_workflow(flow, parameters, findings)
+    findings += parameters.findings()
+    values = stored_parameters(parameters.values, findings)
+    findings += together_problems(definitions.values(), settings.schedule, {})
+    findings += item_id_problems(definitions)
+    layers = layer_tasks(definitions)
+    if len(layers) < len(definitions):
+        findings += cycle_findings({task_id: definitions[task_id] for task_id in definitions if task_id not in layers})
+    if findings:
+        raise WorkflowDefinitionError(tuple(findings), name=flow.name)
+    planned = [
+        plan_task(definition, layers[task_id], f"{index:06d}")
+        for index, (task_id, definition) in enumerate(definitions.items())
+    ]
+    return assemble_plan(flow.name, settings, values, planned)
+
+
+def plan_task(
+    definition: TaskDef, layer: int, place: str, origin: Origin = "", parent: TaskId | None = None
+) -> PlannedTask:
+    """The task at its place, with its fingerprint."""
+    return PlannedTask(
+        definition=definition,
+        layer=layer,
+        place=place,
+        fingerprint=task_fingerprint(definition),
+        origin=origin,
+        parent=parent,
+        item=definition.item,
+    )
+
+
+def assemble_plan(name: str, settings: PlanSettings, params: Mapping[str, Any], tasks: Iterable[PlannedTask]) -> Plan:
+    """A plan of tasks that were planned before, in any order: what a stored plan is read back with."""
+    in_order = sorted(tasks, key=lambda task: task.place)
+    layers: list[list[TaskId]] = [[] for _ in range(max((task.layer for task in in_order), default=-1) + 1)]
+    dependants: dict[TaskId, list[TaskId]] = {}
+    for task in in_order:
+        layers[task.layer].append(task.id)
+        for need in task.definition.needs:
+            dependants.setdefault(need, []).append(task.id)
+    by_id = {task.id: task for task in in_order}
+    about = (name, settings.schedule, settings.decision_points, settings.env)
+    return Plan(
+        name=name,
+        settings=settings,
+        params=params,
+        tasks=Map(by_id),
+        layers=tuple(map(tuple, layers)),
+        dependants=Map({task_id: tuple(needing) for task_id, needing in dependants.items()}),
+        fingerprint=plan_fingerprint(about, ((task.id, task.fingerprint) for task in in_order)),
+        warnings=tuple(
+            warning
+            for layer, ids in enumerate(layers)
+            for warning in overlap_warnings(
+                layer, [by_id[task_id].definition for task_id in ids], settings.max_concurrency
+            )
+        ),
+        next_place=1 + max((int(task.place.partition(".")[0]) for task in in_order), default=-1),
+    )

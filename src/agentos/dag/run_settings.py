@@ -1,0 +1,111 @@
+"""What holds for a whole run: its settings and its parameters, as the workflow's author gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from agentos.dag.binding import Parameters
+from agentos.dag.checks import env_problems
+from agentos.dag.findings import Finding, nearest
+from agentos.dag.references import references_in
+from agentos.dag.tokens import NAME, ExpressionError
+
+if TYPE_CHECKING:
+    from agentos.dag.workflow import Workflow
+
+SCHEDULES = ("layers", "ready")
+DECISION_POINTS = ("per_layer", "on_error", "never")
+
+
+class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds for the whole run."""
+
+    max_concurrency: int = 16
+    schedule: Literal["layers", "ready"] = "layers"
+    decision_points: Literal["per_layer", "on_error", "never"] = "never"
+    env: Mapping[str, str] = {}
+    """Values may refer to `params`, to nothing else."""
+    secrets: tuple[str, ...] = ()
+    """Names of environment variables whose values are masked."""
+
+
+def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
+    """The workflow's settings; a finding, and the default, for each that makes no sense."""
+
+    def complain(message: str) -> None:
+        findings.append(Finding(problem="bad setting", message=message))
+
+    most: Any = flow.max_concurrency
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        complain(f"max_concurrency must be 1 or more, not {most!r}")
+        most = 1
+    if not flow.name.strip():
+        complain("the workflow's name is empty")
+    for name, value, allowed in (
+        ("schedule", flow.schedule, SCHEDULES),
+        ("decision_points", flow.decision_points, DECISION_POINTS),
+    ):
+        if value not in allowed:
+            complain(f"{name} is one of {', '.join(allowed)}, not {value!r}{nearest(str(value), allowed)}")
+    return PlanSettings(
+        max_concurrency=most,
+        schedule="ready" if flow.schedule == "ready" else "layers",
+        decision_points=flow.decision_points if flow.decision_points in DECISION_POINTS else "never",  # type: ignore[arg-type]
+        env=_env(flow.env or {}, complain),
+        secrets=_secrets(flow.secrets, complain),
+    )
+
+
+def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: list[Finding]) -> Parameters:
+    """The run's parameters: those the workflow declares, with their defaults, and those given."""
+    declared: dict[str, Any] = {}
+    required: list[str] = []
+    params: Any = flow.params or {}
+    if isinstance(params, Mapping):
+        declared.update(params)
+    elif isinstance(params, Iterable) and not isinstance(params, str):
+        required.extend(params)
+    else:
+        findings.append(
+            Finding(problem="bad setting", message=f"params takes a map or a list of names, not {params!r}")
+        )
+    names: list[Any] = [*declared, *required, *(given or {})]
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            findings.append(Finding(problem="bad argument", message=f"{name!r} cannot be the name of a parameter"))
+    return Parameters(declared, tuple(required), given or {})
+
+
+def _env(env: Any, complain: Any) -> dict[str, str]:
+    if not isinstance(env, Mapping):
+        complain(f"env takes a map, not {env!r}")
+        return {}
+    good = {name: value for name, value in env.items() if isinstance(name, str) and isinstance(value, str)}
+    for name in env.keys() - good.keys():
+        complain(f"env takes text, not {name!r}: {env[name]!r}")
+    for problem in env_problems(good):
+        complain(problem)
+    for name, value in good.items():
+        try:
+            strangers = [str(reference) for reference in references_in(value) if reference.root != "params"]
+        except ExpressionError as error:
+            complain(f"env {name}: {error.message}")
+        else:
+            if strangers:
+                complain(f"env {name}: {strangers[0]} is not known before the run, only params are")
+    return good
+
+
+def _secrets(secrets: Any, complain: Any) -> tuple[str, ...]:
+    names = [secrets] if isinstance(secrets, str) else secrets
+    if not isinstance(names, Iterable):
+        complain(f"secrets takes names of environment variables, not {secrets!r}")
+        return ()
+    listed = tuple(names)
+    for name in listed:
+        if not isinstance(name, str) or not name:
+            complain(f"secrets takes names of environment variables, not {name!r}")
+    return tuple(name for name in listed if isinstance(name, str))

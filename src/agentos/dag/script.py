@@ -1,0 +1,421 @@
+"""Where references stand in a shell script, so that each can become a variable that the shell never reads as code.
+
+A scanner that follows quotes, substitutions, here-documents and the words of commands, in what bash and a plain sh have
+in common. It need not understand a script, only know for each reference whether `"$VAR"` or `${VAR}` is one word there.
+Where it cannot tell, or where the shell would read the value as code after all (`eval`, arithmetic, `sh -c`), it
+refuses. A script without references is never looked at, so nobody else is disturbed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from agentos.dag.references import Reference, format_path, positioned_parts
+from agentos.dag.words import COMPUTED, Document, Words
+
+_IN_SINGLE_QUOTES = "stands in single quotes, where the shell expands nothing: use double quotes"
+_IN_BACKQUOTES = "stands in backquotes: use $(…)"
+_IN_EXPANSION = "stands inside ${…}: assign it to a variable first"
+_IN_QUOTED_DOCUMENT = "stands in a quoted here-document, where the shell expands nothing: write its << without quotes"
+_IN_CODE = "would be code for another shell: give it as an argument instead"
+_REDIRECTIONS = ("<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">")
+
+Unit = str | Reference
+
+
+class ScriptError(ValueError):
+    """A script that holds references cannot be followed."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A reference in a script, and how its variable is written there."""
+
+    reference: Reference
+    quoted: bool
+    """Stands inside double quotes or a here-document."""
+    spreads: bool
+    """May become several words: it is an argument, or an element of an array."""
+
+
+class Script(msgspec.Struct, frozen=True):
+    """A script in pieces: plain text, and slots for its references."""
+
+    pieces: tuple[str | Slot, ...]
+    refused: tuple[str, ...]
+    """Why references cannot stand where they do."""
+
+
+class _Quotes:
+    """Double quotes, or the text of a here-document (which nothing closes but its end)."""
+
+    def __init__(self, close: str) -> None:
+        self.close = close
+
+
+class _Opaque:
+    """What no reference may stand in: `${…}` and arithmetic."""
+
+    def __init__(self, close: str, why: str, *, quoted: bool) -> None:
+        self.close, self.why, self.quoted = close, why, quoted
+        self.depth = 0
+
+
+def read_script(text: str) -> Script:
+    """The script in pieces. ScriptError where it cannot be followed; ExpressionError where a reference is unreadable."""
+    return _Scanner(text).script()
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.units: list[Unit] = []
+        for _, part in positioned_parts(text):
+            self.units += part if isinstance(part, str) else [part]
+        self.at = 0
+        self.end = len(self.units)
+        self.slots: dict[int, Slot] = {}
+        self.refused: list[tuple[Reference, str]] = []
+        self.frames: list[Words | _Quotes | _Opaque] = [Words()]
+
+    def script(self) -> Script:
+        self._scan()
+        outermost = self._words()
+        outermost.end_command()
+        if len(self.frames) > 1:
+            raise self._lost(f"{self.frames[-1].close} is missing")
+        if outermost.documents:
+            raise self._lost(f"the here-document {outermost.documents[0].delimiter} has no end")
+        self.refused += outermost.refused
+        pieces: list[str | Slot] = []
+        for index, unit in enumerate(self.units):
+            piece = self.slots[index] if isinstance(unit, Reference) else unit
+            if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
+                pieces[-1] += piece
+            else:
+                pieces.append(piece)
+        whys = dict.fromkeys(f"`{format_path(reference.path)}` {why}" for reference, why in self.refused)
+        return Script(tuple(pieces), tuple(whys))
+
+    def _scan(self) -> None:
+        while self.at < self.end:
+            frame = self.frames[-1]
+            if isinstance(frame, Words):
+                self._in_words(frame)
+            elif isinstance(frame, _Quotes):
+                self._in_quotes(frame)
+            else:
+                self._in_opaque(frame)
+
+    # --- moving ---------------------------------------------------------------------------------------------------
+
+    def _next(self, ahead: int = 0) -> Unit:
+        return self.units[self.at + ahead] if self.at + ahead < self.end else ""
+
+    def _follows(self, text: str) -> bool:
+        return all(self._next(index) == character for index, character in enumerate(text))
+
+    def _lost(self, why: str) -> ScriptError:
+        line = 1 + self.units[: self.at].count("\n")
+        return ScriptError(f"line {line}: {why}, so it cannot be told where its references stand")
+
+    def _words(self) -> Words:
+        """The commands that this place belongs to."""
+        return next(frame for frame in reversed(self.frames) if isinstance(frame, Words))
+
+    def _open(self, frame: Words | _Quotes | _Opaque, length: int) -> None:
+        self.frames.append(frame)
+        self.at += length
+
+    def _take(self, reference: Reference, why: str = "") -> None:
+        words = self._words()
+        quoted = not isinstance(self.frames[-1], Words)
+        self.slots[self.at] = Slot(reference, quoted, words.spreads and not quoted)
+        words.take(reference, why)
+        self.at += 1
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _in_words(self, words: Words) -> None:
+        unit = self._next()
+        if isinstance(unit, Reference):
+            self._take(unit)
+        elif unit in " \t\n;&|()<>":
+            self._between_words(words, unit)
+        elif unit == "#" and words.word is None:
+            self._comment()
+        elif unit == "'":
+            self._skip(words, 1, "'", _IN_SINGLE_QUOTES)
+        elif unit == '"':
+            self._open_quotes(words, 1)
+        else:
+            self._character(unit)
+
+    def _between_words(self, words: Words, unit: str) -> None:
+        if words.test is not None:
+            words.end_word()
+            # `]]` may just have ended the test: then the unit is looked at again as what it is outside.
+            self.at += words.test is not None
+        elif unit in " \t":
+            words.end_word()
+            self.at += 1
+        elif unit == "\n":
+            self._newline(words)
+        elif unit in "<>":
+            self._redirection(words)
+        elif unit == "(":
+            self._parenthesis(words)
+        elif unit == ")":
+            self._close(words)
+        else:
+            self._operator(words, unit)
+
+    def _character(self, unit: str) -> None:
+        """What means the same inside and outside of double quotes."""
+        words = self._words()
+        if unit == "\\":
+            self._escape(words)
+        elif unit == "`":
+            self._skip(words, 1, "`", _IN_BACKQUOTES)
+        elif unit == "$":
+            self._dollar(words)
+        else:
+            words.add(unit)
+            self.at += 1
+
+    def _escape(self, words: Words) -> None:
+        following = self._next(1)
+        self.at += 1
+        if isinstance(following, Reference):
+            self._take(following, "stands behind a backslash: for a plain ${{ write $${{")
+            return
+        if following != "\n":
+            words.bare = False
+            words.add(following)
+        self.at += 1
+
+    def _dollar(self, words: Words) -> None:
+        quoted = isinstance(self.frames[-1], _Quotes)
+        words.add("$")
+        if self._follows("$(("):
+            self._open(_Opaque("))", COMPUTED, quoted=quoted), 3)
+        elif self._follows("$("):
+            self._open(Words(")"), 2)
+        elif self._follows("${"):
+            self._open(_Opaque("}", _IN_EXPANSION, quoted=quoted), 2)
+        elif self._follows("$["):
+            self._open(_Opaque("]", COMPUTED, quoted=quoted), 2)
+        elif self._follows("$'") and not quoted:
+            self._skip(words, 2, "'", _IN_SINGLE_QUOTES)
+        elif self._follows('$"') and not quoted:
+            self._open_quotes(words, 2)
+        else:
+            self.at += 1
+
+    def _open_quotes(self, words: Words, length: int) -> None:
+        words.bare = False
+        words.add("")
+        self._open(_Quotes('"'), length)
+
+    def _comment(self) -> None:
+        while (unit := self._next()) not in ("", "\n"):
+            if isinstance(unit, Reference):
+                self.slots[self.at] = Slot(unit, True, False)
+            self.at += 1
+
+    def _skip(self, words: Words, opening: int, close: str, why: str) -> None:
+        """Past quotes that no reference may stand in."""
+        words.bare = False
+        words.add("")
+        self.at += opening
+        while (unit := self._next()) != close:
+            if isinstance(unit, Reference):
+                self._take(unit, why)
+                continue
+            if unit == "":
+                raise self._lost(f"{close} is missing")
+            if unit == "\\" and (close == "`" or opening == 2):
+                if close == "'" and self._next(1) == "'":
+                    raise self._lost("\\' inside $'…' ends it for a plain sh and does not for bash")
+                self.at += 1
+            words.add(unit)
+            self.at += 1
+        self.at += 1
+
+    # --- between words --------------------------------------------------------------------------------------------
+
+    def _operator(self, words: Words, unit: str) -> None:
+        if words.elements or (words.position == "pattern" and unit == "|"):
+            words.end_word()
+            self.at += 1
+        elif self._follows(";;") or self._follows(";&"):
+            words.end_command()
+            if not words.cases:
+                raise self._lost("there is a ;; outside of case")
+            words.position = "pattern"
+            self.at += 3 if self._follows(";;&") else 2
+        else:
+            words.end_command(piped=unit == "|" and not self._follows("||"))
+            # `&>` is one operator to bash and two to a plain sh: taken for two, what follows may become a command.
+            self.at += 2 if self._next(1) == unit else 1
+
+    def _parenthesis(self, words: Words) -> None:
+        if words.assigns:
+            self._open(Words(")", elements=True, refuses=words.declares), 1)
+        elif words.position == "pattern" and words.word is None:
+            self.at += 1
+        elif words.elements or words.position == "pattern" or (words.position == "arguments" and words.word):
+            self._open(Words(")", elements=True, refuses=words.refuses), 1)  # a pattern such as @(a|b)
+        elif self._ends_function_name(words):
+            return
+        elif words.word is not None:
+            raise self._lost(f"{words.word}( is no command")
+        elif self._follows("((") and (words.position == "name" or words.name == "for"):
+            self._open(_Opaque("))", COMPUTED, quoted=False), 2)
+        elif words.position == "name":
+            self._open(Words(")"), 1)
+        else:
+            raise self._lost("there is a ( that no command begins with")
+
+    def _ends_function_name(self, words: Words) -> bool:
+        ahead = 1
+        while self._next(ahead) in (" ", "\t"):
+            ahead += 1
+        named = words.word is not None or words.count == 1
+        if not named or self._next(ahead) != ")":
+            return False
+        words.begin()
+        self.at += ahead + 1
+        return True
+
+    def _close(self, words: Words) -> None:
+        if words.position == "pattern":
+            words.begin()
+        elif words.close == ")":
+            words.end_command()
+            if words.documents:
+                raise self._lost("a here-document does not end inside its parentheses")
+            self.refused += words.refused
+            self.frames.pop()
+        else:
+            raise self._lost("there is a ) that nothing opened")
+        self.at += 1
+
+    def _redirection(self, words: Words) -> None:
+        if self._next(1) == "(":
+            words.add("<(")
+            self._open(Words(")"), 2)
+            return
+        if words.word is not None and words.bare and (words.word.isdecimal() or words.word.startswith("{")):
+            words.word = None  # the number of what is redirected, no word of its own
+        words.end_word()
+        sign = next(sign for sign in _REDIRECTIONS if self._follows(sign))
+        self.at += len(sign)
+        if sign in ("<<", "<<-"):
+            self._announce(words, tabs=sign == "<<-")
+        else:
+            words.target = True
+
+    # --- here-documents -------------------------------------------------------------------------------------------
+
+    def _announce(self, words: Words, *, tabs: bool) -> None:
+        while self._next() in (" ", "\t"):
+            self.at += 1
+        delimiter, quoted = "", False
+        while (unit := self._next()) not in ("", " ", "\t", "\n", ";", "&", "|", "(", ")", "<", ">"):
+            if isinstance(unit, Reference) or unit in "$`":
+                raise self._lost("the end of a here-document must be plain text")
+            if unit in "'\"":
+                quoted = True
+                self.at += 1
+                while (inner := self._next()) != unit:
+                    if not isinstance(inner, str) or inner in ("", "\n", "\\"):
+                        raise self._lost("the end of a here-document must be plain text")
+                    delimiter += inner
+                    self.at += 1
+            elif unit == "\\":
+                quoted = True
+                self.at += 1
+                delimiter += str(self._next())
+            else:
+                delimiter += unit
+            self.at += 1
+        if not delimiter:
+            raise self._lost("a here-document has no name")
+        words.announce(Document(delimiter, tabs=tabs, quoted=quoted))
+
+    def _newline(self, words: Words) -> None:
+        if words.elements or words.position in ("pattern", "subject", "in"):
+            words.end_word()
+        else:
+            words.end_command()
+        self.at += 1
+        documents, words.documents = words.documents, []
+        for document in documents:
+            self._document(words, document)
+
+    def _document(self, words: Words, document: Document) -> None:
+        """Past the text of a here-document, up to and with the line that ends it."""
+        start, stop, after = self.at, self.at, self.at
+        while True:
+            if after >= self.end:
+                raise self._lost(f"the here-document {document.delimiter} has no end")
+            stop = after
+            line: list[Unit] = []
+            while after < self.end and self.units[after] != "\n":
+                line.append(self.units[after])
+                after += 1
+            after += 1
+            text = "".join(unit if isinstance(unit, str) else "\0" for unit in line)
+            if (text.lstrip("\t") if document.tabs else text) == document.delimiter:
+                break
+            if not document.quoted and text.endswith("\\"):
+                raise self._lost("a line of a here-document ends with a backslash")
+        self._document_text(words, document, start, stop)
+        self.at = min(after, self.end)
+
+    def _document_text(self, words: Words, document: Document, start: int, stop: int) -> None:
+        refusal = _IN_QUOTED_DOCUMENT if document.quoted else _IN_CODE if document.code else ""
+        if refusal:
+            for self.at in range(start, stop):
+                if isinstance(unit := self.units[self.at], Reference):
+                    self.slots[self.at] = Slot(unit, True, False)
+                    self.refused.append((unit, refusal))
+            return
+        # The text is followed by itself: what is opened in it must be closed in it.
+        outside, self.frames = self.frames, [Words(), _Quotes("")]
+        end, self.end, self.at = self.end, stop, start
+        self._scan()
+        if len(self.frames) != 2:
+            raise self._lost(f"the here-document {document.delimiter} leaves something open")
+        self.frames, self.end = outside, end
+
+    # --- quotes and the like --------------------------------------------------------------------------------------
+
+    def _in_quotes(self, quotes: _Quotes) -> None:
+        unit = self._next()
+        if isinstance(unit, Reference):
+            self._take(unit)
+        elif unit == quotes.close:
+            self.frames.pop()
+            self.at += 1
+        else:
+            self._character(unit)
+
+    def _in_opaque(self, opaque: _Opaque) -> None:
+        unit = self._next()
+        arithmetic = opaque.close != "}"
+        if isinstance(unit, Reference):
+            self._take(unit, opaque.why)
+        elif self._follows(opaque.close) and not opaque.depth:
+            self.frames.pop()
+            self.at += len(opaque.close)
+        elif unit in "\n`" or (unit in "'\"" and (arithmetic or opaque.quoted)) or (unit == "\\" and arithmetic):
+            raise self._lost(f"{unit!r} inside {'$((…))' if arithmetic else '${…}'} is beyond what can be followed")
+        elif unit == "'":
+            self._skip(self._words(), 1, "'", opaque.why)
+        elif unit == '"':
+            self._open_quotes(self._words(), 1)
+        elif unit in "\\$":
+            self._character(unit)
+        else:
+            opaque.depth += (unit == "(") - (unit == ")") if arithmetic else 0
+            self.at += 1

@@ -1,0 +1,103 @@
+"""Shell tasks: how references in `run` reach the command without ever becoming shell code.
+
+In a script each becomes an environment variable, written `"$VAR"` outside and `${VAR}` inside double quotes; a list gives
+several words where an argument stands. In a list of words there is no shell, and a word is what its reference says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agentos.dag.references import EvaluationError, Reference, as_text, look_up, resolve, whole_reference
+from agentos.dag.script import ScriptError, Slot, read_script
+from agentos.dag.task import TaskDef
+from agentos.dag.tokens import ExpressionError
+
+_VARIABLE = "AGENTOS_REF_"
+
+
+def check_script(script: str) -> Iterator[str]:
+    """What is wrong with where references stand in a script."""
+    try:
+        yield from read_script(script).refused
+    except ScriptError as error:
+        yield str(error)
+    except ExpressionError:
+        return  # told as a bad reference
+
+
+def shell_environment(definition: TaskDef) -> tuple[str, dict[str, Reference]]:
+    """The task's script with variables in place of references, and what each of them stands for.
+
+    This is the script as planned; `script_for` gives it with the values, where a list becomes several words.
+    """
+    if not isinstance(definition.run, str):
+        raise ValueError(f"task {definition.id!r} runs a list of words, not a script")
+    variables: dict[str, Reference] = {}
+    script = ""
+    for piece, variable in _named(definition.run):
+        if isinstance(piece, str):
+            script += piece
+        else:
+            variables[variable] = piece.reference
+            script += _written(variable, piece.quoted)
+    return script, variables
+
+
+def script_for(script: str, scope: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The script to run and the variables it needs. EvaluationError where a reference has no value."""
+    variables: dict[str, str] = {}
+    written = ""
+    for piece, variable in _named(script):
+        if isinstance(piece, str):
+            written += piece
+            continue
+        value = look_up(piece.reference, scope)
+        if piece.spreads and isinstance(value, (list, tuple)):
+            names = [f"{variable}_{index}" for index in range(1, len(value) + 1)]
+            variables |= {name: _variable_text(item) for name, item in zip(names, value, strict=True)}
+            written += " ".join(_written(name, False) for name in names)
+        else:
+            variables[variable] = _variable_text(value)
+            written += _written(variable, piece.quoted)
+    return written, variables
+
+
+def arguments_for(run: tuple[str, ...], scope: Mapping[str, Any]) -> list[str]:
+    """The words of a command. A word that is one reference to a list gives a word for each of its elements."""
+    words: list[str] = []
+    for word in run:
+        value = resolve(word, scope)
+        if isinstance(value, (list, tuple)) and whole_reference(word) is not None:
+            words += [_variable_text(item) for item in value]
+        else:
+            words.append(_variable_text(value))
+    return words
+
+
+def _named(script: str) -> Iterator[tuple[str | Slot, str]]:
+    """The pieces of a script; each reference has one variable, however often it stands in it."""
+    try:
+        read = read_script(script)
+    except (ScriptError, ExpressionError) as error:
+        raise EvaluationError(f"run: {error}") from error
+    if read.refused:
+        raise EvaluationError(f"run: {read.refused[0]}")
+    names: dict[str, str] = {}
+    for piece in read.pieces:
+        if isinstance(piece, str):
+            yield piece, ""
+        else:
+            yield piece, names.setdefault(str(piece.reference), f"{_VARIABLE}{len(names) + 1}")
+
+
+def _written(variable: str, quoted: bool) -> str:
+    return f"${{{variable}}}" if quoted else f'"${variable}"'
+
+
+def _variable_text(value: Any) -> str:
+    text = as_text(value)
+    if "\0" in text:
+        raise EvaluationError("run: a value holds NUL, which no command can be given")
+    return text

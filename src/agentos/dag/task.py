@@ -1,0 +1,105 @@
+"""A task as data: everything a plan says about it, in a form that can be stored and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from agentos.ids import TaskId
+
+Kind = Literal["python", "shell", "agent", "llm", "approval"]
+Effect = Literal["none", "files", "external"]
+Idempotence = Literal["yes", "keyed", "no"]
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often, and how long apart, a failed attempt is tried again."""
+
+    retries: int = 0
+    """Attempts after the first one."""
+    backoff_s: float = 1.0
+    """Delay before the first retry."""
+    factor: float = 2.0
+    max_delay_s: float = 60.0
+    jitter: float = 0.25
+    """Share of the delay that varies, by a hash of run, task and attempt."""
+
+
+class Approve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question that must be answered before the task may start."""
+
+    question: str
+    by: Literal["human", "agent"] = "human"
+    timeout_s: float | None = None
+    on_timeout: Literal["reject", "approve"] = "reject"
+
+
+class ForEach(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Run the task once for each item of a list."""
+
+    items: Any
+    """A list, or a text that is one reference to a list."""
+    as_: str = msgspec.field(default="item", name="as")
+    key: str | None = None
+    """An expression over the item that names it (`item.name`); the index where absent."""
+    max_failures: int | None = None
+    """This many failed items end the fan-out early."""
+
+
+class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Run a group of tasks in rounds until a condition holds."""
+
+    tasks: tuple[str, ...]
+    until: str
+    max: int
+
+
+class Concurrency(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group of which only `slots` attempts run at a time, within one run."""
+
+    group: str
+    slots: int = 1
+
+
+class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One task as defined. Values inside `inputs`, `env` and `run` may hold `${{ references }}`."""
+
+    id: TaskId
+    kind: Kind
+    needs: tuple[TaskId, ...] = ()
+    """Tasks that must have ended before; explicit ones and those implied by references, in plan order."""
+    call: str = ""
+    """python: `module:qualname` of the function, where it has one that can be imported."""
+    code: str = ""
+    """python: digest of the function's source as far as it can be seen; empty where it cannot."""
+    run: str | tuple[str, ...] = ""
+    """shell: a script (text) or an argument vector (list)."""
+    inputs: Mapping[str, Any] = {}
+    """python: every argument, bound to a value or reference. Others: named values."""
+    env: Mapping[str, str] = {}
+    cwd: str = ""
+    timeout_s: float | None = None
+    retry: Retry = Retry()
+    condition: str = ""
+    """The `if` expression."""
+    continue_on_error: bool = False
+    concurrency: Concurrency | None = None
+    idempotent: Idempotence = "no"
+    effects: tuple[Effect, ...] = ("none",)
+    isolation: Literal["", "process", "worktree"] = ""
+    for_each: ForEach | None = None
+    repeat: Repeat | None = None
+    approve: Approve | None = None
+    """For kind approval: what is asked. Otherwise a gate before the task."""
+    item: Any = msgspec.UNSET
+    """A task that came from a fan-out: the item it works on, in stored form."""
+    produces: tuple[str, ...] = ()
+    output: Literal["", "json"] = ""
+    description: str = ""
+
+    @property
+    def external(self) -> bool:
+        """Has effects that cannot be put back."""
+        return "external" in self.effects

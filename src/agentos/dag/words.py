@@ -1,0 +1,206 @@
+"""The words of a shell command: which of them is its name, and what the shell would do with a value in their place."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from agentos.dag.references import Reference
+
+HOLE = "\x00"
+"""Stands for a reference inside a word; no script may hold NUL."""
+COMPUTED = "would be computed as arithmetic, which can run commands: assign it to a variable and check it first"
+
+_OPENERS = frozenset(("if", "then", "elif", "else", "while", "until", "do", "{", "!", "time", "coproc"))
+_PREFIXES = frozenset(
+    ("exec", "command", "builtin", "nohup", "env", "sudo", "doas", "nice", "time", "setsid", "stdbuf", "xargs")
+)
+_DECLARES = frozenset(("export", "local", "declare", "typeset", "readonly"))
+_EVALUATES = frozenset(
+    ("eval", "source", ".", "trap", "alias", "let", "unset", "read", "mapfile", "readarray", "getopts")
+)
+_SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "su"))
+_COMPUTES = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"))
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]]*\Z")
+_CODE_OPTION = re.compile(r"-[a-z]*c")
+
+
+class Document:
+    """A here-document that was announced and begins on the next line."""
+
+    def __init__(self, delimiter: str, *, tabs: bool, quoted: bool) -> None:
+        self.delimiter, self.tabs, self.quoted = delimiter, tabs, quoted
+        self.code = False
+        """It is given to a shell, as a script."""
+
+
+class Words:
+    """A list of commands up to what closes it (or the elements of an array), word by word."""
+
+    def __init__(self, close: str = "", *, elements: bool = False, refuses: str = "") -> None:
+        self.close, self.elements, self.refuses = close, elements, refuses
+        self.cases = 0
+        self.documents: list[Document] = []
+        self.refused: list[tuple[Reference, str]] = []
+        self._piped: list[Reference] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A simple command starts."""
+        self.position: Literal["name", "arguments", "function", "subject", "in", "pattern"]
+        self.position = "arguments" if self.elements else "name"
+        self.word: str | None = None
+        self.bare = True
+        """Nothing in the word is quoted."""
+        self.name, self.last = "", ""
+        self.count = 0
+        self.test: list[Reference] | None = None
+        """References inside `[[ … ]]`; None outside of it."""
+        self.target = False
+        """The word says where a redirection goes."""
+        self._options = self._shell = self._computes = self._prefixed = False
+        self._own_documents: list[Document] = []
+
+    def add(self, text: str) -> None:
+        self.word = (self.word or "") + text
+
+    def announce(self, document: Document) -> None:
+        self.documents.append(document)
+        self._own_documents.append(document)
+
+    # --- a reference ----------------------------------------------------------------------------------------------
+
+    def take(self, reference: Reference, why: str = "") -> None:
+        """A reference is part of the word; `why` it may not be where it is, if that is known."""
+        why = why or self._refusal()
+        if why:
+            self.refused.append((reference, why))
+        if self.test is not None:
+            self.test.append(reference)
+        self._piped.append(reference)
+        self.add(HOLE)
+
+    @property
+    def spreads(self) -> bool:
+        """Several words may stand here for one: behind an assignment or `>` the second would become a command."""
+        plain = self.position == "arguments" and not self.target and self.test is None
+        return plain and self.name not in _DECLARES
+
+    @property
+    def assigns(self) -> bool:
+        return self.bare and _ASSIGNMENT.fullmatch(self.word or "") is not None
+
+    @property
+    def declares(self) -> str:
+        """What would evaluate the elements of an array that is assigned here; empty where nothing does."""
+        return f"would be evaluated by {self.name}" if self.name in _DECLARES and self._options else self.refuses
+
+    def _refusal(self) -> str:
+        word = self.word or ""
+        if self.refuses:
+            return self.refuses
+        if _SUBSCRIPT.match(word) or (self.elements and word.startswith("[") and "]" not in word):
+            return COMPUTED
+        if self.target or self.position in ("subject", "in", "pattern"):
+            return ""
+        if self.position != "arguments":
+            assigned = self.position == "name" and _ASSIGNMENT.match(word)
+            return "" if assigned else "would be the name of a command: write the name itself, or give run as a list"
+        return self._refusal_of_argument(word)
+
+    def _refusal_of_argument(self, word: str) -> str:
+        if self.name in _DECLARES and (self._options or not _ASSIGNMENT.match(word)):
+            return f"would be evaluated by {self.name}: assign it in a line of its own, NAME=${{{{ … }}}}"
+        if self.name in _EVALUATES:
+            return f"would be evaluated by {self.name}"
+        if self.last == "-v" and self.name in ("printf", "test", "["):
+            return "would be the name of a variable"
+        if self._shell and _CODE_OPTION.fullmatch(self.last):
+            return f"would be code for another shell: {self.last} 'echo \"$1\"' sh ${{{{ … }}}} passes it as a value"
+        return ""
+
+    # --- the end of a word ----------------------------------------------------------------------------------------
+
+    def end_word(self) -> None:
+        word, bare = self.word, self.bare
+        if word is None:
+            return
+        self.word, self.bare = None, True
+        if self.target:
+            self.target = False
+        elif self.elements:
+            self.last = word
+        elif self.position == "pattern":
+            if bare and word == "esac":
+                self._leave_case()
+        elif self.position == "subject":
+            self.position = "in"
+        elif self.position == "in":
+            self.position = "pattern"
+        elif self.position == "function":
+            self.begin()
+        elif self.position == "name":
+            self._name(word, bare)
+        else:
+            self._argument(word, bare)
+
+    def _name(self, word: str, bare: bool) -> None:
+        if bare and word in _OPENERS and not self._prefixed:
+            return
+        if bare and word == "esac" and self.cases:
+            self._leave_case()
+        elif bare and word == "case":
+            self.cases += 1
+            self.position = "subject"
+        elif bare and word == "function":
+            self.position = "function"
+        elif _ASSIGNMENT.match(word) or (self._prefixed and word.startswith("-")):
+            # `command -v NAME` only looks; anything else behind a prefix is still on its way to the name.
+            if self.last == "command" and word in ("-v", "-V"):
+                self.name, self.position = "command", "arguments"
+        elif word in _PREFIXES:
+            self._prefixed, self.last = True, word
+        else:
+            self.name = self.last = word
+            self.count = 1
+            self.position = "arguments"
+            self._shell = _is_shell(word)
+            self.test = [] if bare and word == "[[" else None
+
+    def _argument(self, word: str, bare: bool) -> None:
+        if self.test is not None and bare and word == "]]":
+            if self._computes:
+                self.refused += [(reference, COMPUTED) for reference in self.test]
+            self.test = None
+        elif self.test is not None and bare and word in _COMPUTES:
+            self._computes = True
+        elif bare and word == "do" and self.name in ("for", "select"):
+            self.begin()
+            return
+        self._options = self._options or word.startswith(("-", "+"))
+        self._shell = self._shell or _is_shell(word)
+        if not word.startswith("-"):
+            self.count += 1
+        self.last = word
+
+    def _leave_case(self) -> None:
+        self.cases -= 1
+        self.name, self.count, self.position = "esac", 1, "arguments"
+
+    def end_command(self, *, piped: bool = False) -> None:
+        """The command is over; `piped` where its output goes to the next one."""
+        self.end_word()
+        if _is_shell(self.name) and self.count == 1:
+            # A shell without a script of its own: what it reads is code.
+            why = "would be code for another shell: give it as an argument instead"
+            self.refused += [(reference, why) for reference in self._piped]
+            for document in self._own_documents:
+                document.code = True
+        if not piped:
+            self._piped = []
+        self.begin()
+
+
+def _is_shell(word: str) -> bool:
+    return word.rpartition("/")[2] in _SHELLS

@@ -1,0 +1,164 @@
+"""A workflow as its author writes it. Nothing here raises for a mistake in it: `compile_plan` reports all at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
+
+from agentos.dag.findings import Finding, nearest
+from agentos.dag.settings import KINDS, Draft, draft
+from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry
+from agentos.ids import TaskId
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Need = str | Callable[..., Any]
+
+TaskSettings = TypedDict(
+    "TaskSettings",
+    {
+        "needs": Need | Iterable[Need],
+        "inputs": Mapping[str, Any],
+        "env": Mapping[str, str | int | float],
+        "cwd": str,
+        "timeout_s": float | None,
+        "retries": int | Retry | Mapping[str, Any],
+        "if": str,
+        "if_": str,
+        "continue_on_error": bool,
+        "concurrency": str | Concurrency | Mapping[str, Any] | None,
+        "idempotent": bool | str,
+        "effects": str | Iterable[str],
+        "isolation": str,
+        "for_each": Sequence[Any] | str | ForEach | Mapping[str, Any] | None,
+        "as": str,
+        "as_": str,
+        "key": str | None,
+        "max_failures": int | None,
+        "repeat": Repeat | Mapping[str, Any] | None,
+        "approve": str | Approve | Mapping[str, Any] | None,
+        "produces": str | Iterable[str],
+        "description": str,
+        "call": str,
+        "run": str | Sequence[str],
+        "output": str,
+        "question": str | Approve | Mapping[str, Any],
+        "prompt": str,
+        "permissions": Any,
+        "model": str,
+    },
+    total=False,
+)
+"""The settings of a task. `if_` and `as_` stand for `if` and `as`, which Python keeps for itself."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a workflow was defined, so that a later process can find it again."""
+
+    file: str
+    module: str
+    """The name to import it by, with the file's folder (or that of its package) on sys.path."""
+
+
+class Workflow:
+    """Tasks and what they need, in the order they were written.
+
+    `params` maps the run's parameters to their defaults, or lists those that every run must give; a parameter that only
+    a function asks for need not be declared.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        params: Mapping[str, Any] | Iterable[str] | None = None,
+        max_concurrency: int = 16,
+        schedule: str = "layers",
+        decision_points: str = "never",
+        env: Mapping[str, str] | None = None,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a workflow's name is text, not {name!r}")
+        self.name = name
+        self.params = params
+        self.max_concurrency = max_concurrency
+        self.schedule = schedule
+        self.decision_points = decision_points
+        self.env = env
+        self.secrets = secrets
+        self.drafts: list[Draft] = []
+        self.functions: dict[TaskId, Callable[..., Any]] = {}
+        """The function of each python task that was given as one."""
+        self.source: Source | None = _source(_caller(self))
+
+    @overload
+    def task(self, function: Function, /) -> Function: ...
+
+    @overload
+    def task(self, id: str | None = None, /, **settings: Unpack[TaskSettings]) -> Callable[[Function], Function]: ...
+
+    def task(self, function: Any = None, /, **settings: Unpack[TaskSettings]) -> Any:
+        """Make a function a task: `@flow.task`, or `@flow.task(retries=2)`, or `@flow.task("id", …)`.
+
+        The id is the function's name where none is given. The function itself comes back: it can be called as before,
+        and named in the `needs` of other tasks.
+        """
+        if callable(function):
+            self.add(getattr(function, "__name__", ""), function, **settings)
+            return function
+
+        def register(decorated: Function) -> Function:
+            self.add(function or getattr(decorated, "__name__", ""), decorated, **settings)
+            return decorated
+
+        return register
+
+    def add(self, id: str, work: Callable[..., Any] | str | None = None, /, **settings: Unpack[TaskSettings]) -> TaskId:
+        """Add a task; its id comes back, for the `needs` of others.
+
+        `work` is a function, or a kind: "shell" (with `run`), "approval" (with `question`), "python" (with `call`, as
+        "module:function"), "agent", "llm". A task that only has a `repeat` needs none.
+        """
+        given: dict[str, Any] = {_SPELT.get(name, name): value for name, value in settings.items()}
+        function = work if callable(work) else None
+        if callable(work) or work is None:
+            made = draft(id, "python", given, function)
+        elif work in KINDS:
+            made = draft(id, work, given)
+        else:
+            message = f"a task is a function or one of {', '.join(KINDS)}, not {work!r}{nearest(str(work), KINDS)}"
+            finding = Finding(problem="bad setting", task_id=str(id), message=message)
+            made = Draft(id=TaskId(id), fields={"kind": "python"}, findings=[finding])
+        self.drafts.append(made)
+        if function is not None and isinstance(id, str):
+            self.functions.setdefault(TaskId(id), function)
+        return TaskId(id)
+
+
+_SPELT = {"if_": "if", "as_": "as"}
+
+
+def _caller(flow: Workflow) -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    # A subclass calls our constructor from its own: its caller is the one that defines the workflow.
+    while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is flow:
+        frame = frame.f_back
+    return frame
+
+
+def _source(frame: FrameType | None) -> Source | None:
+    if frame is None:
+        return None
+    names = frame.f_globals
+    file, module = names.get("__file__"), names.get("__name__")
+    if not isinstance(file, str) or not isinstance(module, str):
+        return None
+    if module == "__main__":
+        # `python -m package.flow` knows its real name; a script is imported by the name of its file.
+        spec = names.get("__spec__")
+        module = getattr(spec, "name", None) or file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
+    return Source(file=file, module=module)

@@ -1,0 +1,184 @@
+"""Every exception AgentOS raises on purpose, sorted by what the caller can do about it.
+
+    AgentosError
+    |-- WorkflowDefinitionError         fix the workflow: all findings at once
+    |-- ValueEncodingError              fix the task: its result cannot be written down
+    |-- WorkflowConfigurationError      fix the place (also a RuntimeError)
+    |   `-- ForeignDatabaseError        the file is not a database of ours
+    |-- RunRefusedError                 ask for something else (a fork, another id, no --strict)
+    |   `-- CommandRefusedError         this command does not fit this run now
+    |-- NotFoundError                   give another id
+    |   |-- CheckpointNotFoundError
+    |   `-- RunNotFoundError
+    |-- IntegrityError                  do not trust this record
+    |   |-- CheckpointCorruptedError    a stored row is damaged
+    |   |-- StateInvariantError         a state contradicts itself
+    |   `-- NewerSchemaError            written by a newer AgentOS
+    |-- CheckpointCutError              a checkpoint could not be written while the journal works
+    |-- TryAgainError                   the same command may succeed later
+    |   |-- LeaseHeldError              another process drives this run
+    |   |-- LeaseLostError              another process took this run over
+    |   `-- StoreUnavailableError       the journal cannot be read or written right now
+    `-- AttemptError                    what an attempt can end with; stored as data
+        |-- TaskTimeoutError
+        |-- TaskCancelledError
+        |-- ShellCommandFailed
+        `-- GateRejected
+
+Each carries `next_step`: one sentence that says what to type or change.
+"""
+
+from __future__ import annotations
+
+
+class AgentosError(Exception):
+    """Base of everything raised on purpose. `str(error)` is the full text, next step included."""
+
+    def __init__(self, message: str, *, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.next_step}" if self.next_step else self.message
+
+
+class WorkflowDefinitionError(AgentosError):
+    """The workflow cannot be planned. `findings` holds every problem, not only the first."""
+
+    def __init__(self, findings: tuple[object, ...], *, name: str = "workflow") -> None:
+        self.findings = findings
+        lines = "\n".join(f"  - {finding}" for finding in findings)
+        count = "1 problem" if len(findings) == 1 else f"{len(findings)} problems"
+        super().__init__(f"{name!r} has {count}:\n{lines}", next_step="Nothing was run; fix the definition and try again.")
+
+
+class ValueEncodingError(AgentosError):
+    """A value has no defined stored form; `path` says where inside it (`$.items[3]`)."""
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path = path
+        super().__init__(
+            f"the value at {path} cannot be stored: {why}",
+            next_step="Return JSON values, bytes, dates, decimals, enums, dataclasses, msgspec or pydantic objects.",
+        )
+
+
+class WorkflowConfigurationError(AgentosError, RuntimeError):
+    """Where state lives cannot be settled, or that place cannot be used. Nothing was written."""
+
+
+class ForeignDatabaseError(WorkflowConfigurationError):
+    """The file exists and belongs to some other program; it was left as it is."""
+
+
+class RunRefusedError(AgentosError):
+    """What was asked does not fit the run as it is; the run is unchanged."""
+
+
+class CommandRefusedError(RunRefusedError):
+    """A command is malformed, or does not fit the run now."""
+
+
+class NotFoundError(AgentosError):
+    """No record has this id."""
+
+
+class CheckpointNotFoundError(NotFoundError):
+    def __init__(self, checkpoint_id: str) -> None:
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"no checkpoint {checkpoint_id!r}",
+            next_step="It may have been pruned: list the checkpoints of the run, or resume by the run's id.",
+        )
+
+
+class RunNotFoundError(NotFoundError):
+    def __init__(self, workflow_id: str) -> None:
+        self.workflow_id = workflow_id
+        super().__init__(
+            f"no run {workflow_id!r} in this store", next_step="List the runs of this worktree to see their ids."
+        )
+
+
+class IntegrityError(AgentosError):
+    """A record cannot be trusted. Nothing was deleted or repaired."""
+
+
+class CheckpointCorruptedError(IntegrityError):
+    """A stored row is damaged; `what` names the row."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} is damaged: {why}",
+            next_step="Nothing was changed. Resume from an older checkpoint, or move the damaged file away with "
+            "`agentos doctor --set-aside`.",
+        )
+
+
+class StateInvariantError(IntegrityError):
+    """A workflow state contradicts itself; the old state stays valid."""
+
+
+class NewerSchemaError(IntegrityError):
+    """The database was written by a newer AgentOS; it was not touched."""
+
+
+class CheckpointCutError(AgentosError):
+    """A checkpoint's row could not be written, though its events could. Nothing of the batch was written."""
+
+
+class TryAgainError(AgentosError):
+    """Nothing is wrong with the request; somebody or something is in the way for now."""
+
+
+class LeaseHeldError(TryAgainError):
+    """Another process drives this run; `holder` describes it."""
+
+    def __init__(self, workflow_id: str, holder: str) -> None:
+        self.workflow_id = workflow_id
+        self.holder = holder
+        super().__init__(
+            f"run {workflow_id} is being driven by {holder}",
+            next_step="Wait for it to end, or send it a command (pause, abort) instead.",
+        )
+
+
+class LeaseLostError(TryAgainError):
+    """This process no longer has the right to drive the run; what it tried to write was not written."""
+
+    def __init__(self, workflow_id: str) -> None:
+        self.workflow_id = workflow_id
+        super().__init__(
+            f"another process has taken run {workflow_id} over",
+            next_step="Nothing more is written from here; follow the run where it is driven now.",
+        )
+
+
+class StoreUnavailableError(TryAgainError):
+    """The journal cannot be read or written (full disk, read-only file, locked too long)."""
+
+
+class AttemptError(AgentosError):
+    """Ends an attempt. Stored in the journal as type, text and traceback."""
+
+
+class TaskTimeoutError(AttemptError):
+    """The attempt ran longer than its `timeout_s`."""
+
+
+class TaskCancelledError(AttemptError):
+    """The attempt was cancelled because the run was aborted or stopped."""
+
+
+class ShellCommandFailed(AttemptError):
+    """The command ended with a status other than 0; `exit_code` holds it."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class GateRejected(AttemptError):
+    """A human (or the gate's timeout) said no to what the task would have done."""

@@ -1,0 +1,124 @@
+"""What somebody may ask of a run. Each command has one shape, checked before it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from agentos.exceptions import CommandRefusedError
+
+TaskMappings = Mapping[str, Mapping[str, Any]]
+"""Tasks by id, in the form of a workflow file."""
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"):
+    reason: str = ""
+
+
+class Continue(_Command, frozen=True, kw_only=True, tag="continue"):
+    """Pass the decision point (per_layer, on_error) that is open."""
+
+
+class Abort(_Command, frozen=True, kw_only=True, tag="abort"):
+    """End the run now: running tasks are cancelled. Final."""
+
+
+class Pause(_Command, frozen=True, kw_only=True, tag="pause"):
+    """Let running tasks finish, start no others, and stop. `resume` goes on."""
+
+
+class ApprovalResponse(_Command, frozen=True, kw_only=True, tag="approval_response"):
+    """Answer a gate. It must name one that is open."""
+
+    gate_id: str
+    approved: bool
+    answer: Literal["", "rerun", "happened"] = ""
+    """For a gate that asks about an effect cut off: run it again (the default of an approval), or it happened."""
+    output: Any = None
+    """With `happened`: what the effect returned."""
+
+
+class InjectTasks(_Command, frozen=True, kw_only=True, tag="inject_tasks"):
+    """Add tasks. They always run, by readiness, wherever the run stands."""
+
+    tasks: TaskMappings
+
+
+class SkipLayer(_Command, frozen=True, kw_only=True, tag="skip_layer"):
+    """Skip every task of a layer that has not begun."""
+
+    layer: int
+
+
+class ModifyArgs(_Command, frozen=True, kw_only=True, tag="modify_args"):
+    """Change inputs of a task that has not started."""
+
+    task_id: str
+    updates: Mapping[str, Any]
+
+
+class ReplanDag(_Command, frozen=True, kw_only=True, tag="replan_dag"):
+    """Add tasks, replace or remove tasks that have not started."""
+
+    tasks: TaskMappings = {}
+    remove: tuple[str, ...] = ()
+
+
+class Rollback(_Command, frozen=True, kw_only=True, tag="rollback"):
+    """Go on from an older checkpoint of this run, in a new epoch."""
+
+    checkpoint_id: str
+
+
+Command = (
+    Continue | Abort | Pause | ApprovalResponse | InjectTasks | SkipLayer | ModifyArgs | ReplanDag | Rollback
+)
+
+AT_ONCE = (Abort, Pause, ApprovalResponse, Continue)
+"""Commands that do not wait for a layer boundary."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A command with who asked for it and when."""
+
+    command_id: str
+    author: str
+    attempt_id: str = ""
+    """Set where the author's process carries an attempt of ours: it may not answer a human's gate."""
+    at: datetime
+    command: Command
+
+
+def parse_command(raw: Mapping[str, Any]) -> Command:
+    """The command, or CommandRefusedError that says which field is wrong."""
+    try:
+        command: Command = msgspec.convert(raw, Command)  # type: ignore[call-overload]
+    except msgspec.ValidationError as error:
+        raise CommandRefusedError(f"not a valid command: {error}", next_step="See docs/reference.md for each shape.") from error
+    for broken in _out_of_range(command):
+        raise CommandRefusedError(f"not a valid command: {broken}")
+    return command
+
+
+def command_to_data(command: Command) -> dict[str, Any]:
+    """The command as plain data, as stored and as `parse_command` takes it."""
+    data: dict[str, Any] = msgspec.to_builtins(command)
+    return data
+
+
+def _out_of_range(command: Command) -> list[str]:
+    match command:
+        case SkipLayer(layer=layer) if layer < 0:
+            return [f"layer {layer} is below 0"]
+        case InjectTasks(tasks=tasks) if not tasks:
+            return ["inject_tasks without tasks"]
+        case ModifyArgs(updates=updates) if not updates:
+            return ["modify_args without updates"]
+        case ReplanDag(tasks=tasks, remove=remove) if not tasks and not remove:
+            return ["replan_dag that changes nothing"]
+        case ApprovalResponse(approved=False, answer="happened"):
+            return ["`happened` needs approved: true"]
+    return []

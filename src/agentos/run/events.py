@@ -1,0 +1,403 @@
+"""What happened in a run. The journal is the ordered list of these; everything else is folded from it.
+
+Every event has `type`, `seq` (1, 2, 3, … without holes), `at` and `workflow_id`. Values that users made (`output`,
+`messages`, `context`, `items`) stay in their stored form, as raw JSON bytes: whoever needs one decodes it afresh.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Raw
+
+from agentos.dag.task import TaskDef
+from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
+
+NOTHING = Raw(b"null")
+"""The stored form of no value; also the default, so that it costs no bytes."""
+
+GateKind = Literal["approval", "approve", "layer", "error", "ask"]
+Answer = Literal["approved", "rejected", "rerun", "happened"]
+EndedAs = Literal["failed", "failed_safe", "cancelled"]
+Verdict = Literal["reuse", "reuse, changed", "rerun", "run", "ask", "new", "orphan"]
+
+
+class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as data."""
+
+    type: str
+    text: str
+    traceback: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all events have. `seq`, `at` and `workflow_id` are stamped when the event is decided."""
+
+    type: ClassVar[str] = ""
+    seq: int = 0
+    at: datetime = EPOCH
+    workflow_id: WorkflowId = WorkflowId("")
+
+
+# --- the run and its drives -------------------------------------------------------------------------------------
+
+
+class WorkflowStart(Event, frozen=True, kw_only=True):
+    """A drive begins. `resumed_from` is the last finished layer, or None at the very start."""
+
+    type: ClassVar[str] = "workflow_start"
+    name: str
+    total_layers: int
+    drive: int = 1
+    resumed_from: int | None = None
+    plan_revision: int = 1
+    plan_fingerprint: str = ""
+
+
+class LeaseTaken(Event, frozen=True, kw_only=True):
+    """Which process drives from here on, and from whom it took over, if from anybody."""
+
+    type: ClassVar[str] = "lease_taken"
+    token: int
+    holder: str
+    taken_from: str = ""
+
+
+class PlannedVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    task_id: TaskId
+    verdict: Verdict
+    reason: str = ""
+
+
+class ResumePlanned(Event, frozen=True, kw_only=True):
+    """What this drive keeps, repeats and asks.
+
+    Plain `reuse` and `run` verdicts are only counted; each other one is listed with its reason.
+    """
+
+    type: ClassVar[str] = "resume_planned"
+    plan_revision: int
+    skipped_layers: int = 0
+    """Layers 0 … n-1 are complete and are not looked at again."""
+    counts: dict[str, int] = {}
+    verdicts: tuple[PlannedVerdict, ...] = ()
+    reset: tuple[TaskId, ...] = ()
+    """Tasks whose earlier result no longer counts."""
+    cut_off: tuple[TaskId, ...] = ()
+    """Tasks that were running when the last driver died."""
+    ask: tuple[TaskId, ...] = ()
+    """Tasks that need an answer before anything else happens to them."""
+    regrown: tuple[TaskId, ...] = ()
+    """for_each tasks whose list is made anew: their items of before no longer count."""
+
+
+class WorkflowComplete(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "workflow_complete"
+
+
+class WorkflowFailed(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "workflow_failed"
+    reason: str = ""
+    failed: tuple[TaskId, ...] = ()
+
+
+class WorkflowAborted(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "workflow_aborted"
+    reason: str = ""
+
+
+class WorkflowPaused(Event, frozen=True, kw_only=True):
+    """The drive ends in order without the run having ended: somebody asked, or only gates are left."""
+
+    type: ClassVar[str] = "workflow_paused"
+    reason: Literal["asked", "waiting", "stopped"] = "asked"
+    gates: tuple[GateId, ...] = ()
+
+
+# --- layers and tasks -------------------------------------------------------------------------------------------
+
+
+class LayerStart(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "layer_start"
+    layer: int
+    tasks: int
+
+
+class TaskStart(Event, frozen=True, kw_only=True):
+    """An attempt may begin: durable before its first effect."""
+
+    type: ClassVar[str] = "task_start"
+    task_id: TaskId
+    layer: int
+    attempt: int
+
+
+class TaskProcess(Event, frozen=True, kw_only=True):
+    """The attempt's child process, durable before it executes the command."""
+
+    type: ClassVar[str] = "task_process"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    pid: int
+    pgid: int
+    started: float
+    """When the kernel says the process began; tells a reused pid apart."""
+
+
+class TaskRetry(Event, frozen=True, kw_only=True):
+    """An attempt failed and another one follows, not before `not_before`."""
+
+    type: ClassVar[str] = "task_retry"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    not_before: datetime
+    error: TaskFailure
+
+
+class TaskComplete(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "task_complete"
+    task_id: TaskId
+    layer: int
+    place: str
+    attempt: int = 0
+    output: Raw = NOTHING
+    gathered: bool = False
+    """for_each: the output is the list of the items' outputs and is not stored again."""
+    messages: Raw = NOTHING
+    """List of {role, content}, where the task left any."""
+    context: Raw = NOTHING
+    """Map of what the task set in the run's context, where it set anything."""
+    execution_time_ms: float = 0.0
+
+
+class TaskError(Event, frozen=True, kw_only=True):
+    """A task ended without success."""
+
+    type: ClassVar[str] = "task_error"
+    task_id: TaskId
+    layer: int
+    place: str
+    attempt: int = 0
+    error: TaskFailure
+    status: EndedAs = "failed"
+    execution_time_ms: float = 0.0
+
+
+class TaskSkipped(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "task_skipped"
+    task_id: TaskId
+    layer: int
+    place: str
+    because: str = ""
+    """The task, gate or command that caused it; empty where the task's own `if` was false."""
+
+
+class TaskWarning(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "task_warning"
+    task_id: TaskId | None = None
+    layer: int | None = None
+    attempt: int = 0
+    message: str
+
+
+class TaskOutput(Event, frozen=True, kw_only=True):
+    """A line an attempt printed, live. Never stored: it has no `seq`."""
+
+    type: ClassVar[str] = "task_output"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    stream: Literal["stdout", "stderr", "progress"] = "stdout"
+    text: str
+
+
+class StateUpdated(Event, frozen=True, kw_only=True):
+    """What a finished layer added to the state."""
+
+    type: ClassVar[str] = "state_updated"
+    layer: int
+    tasks: int = 0
+    messages: int = 0
+    decisions: int = 0
+    context_keys: int = 0
+
+
+class Checkpointed(Event, frozen=True, kw_only=True):
+    """A cut in the journal after a finished layer; its row is written in the same transaction."""
+
+    type: ClassVar[str] = "checkpoint"
+    checkpoint_id: CheckpointId
+    layer: int
+    snapshot: str = ""
+
+
+class CheckpointFailed(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "checkpoint_failed"
+    layer: int
+    error: TaskFailure
+
+
+# --- gates and commands -----------------------------------------------------------------------------------------
+
+
+class DecisionRequired(Event, frozen=True, kw_only=True):
+    """A gate opened. What it guards does not start until an explicit approval is durable."""
+
+    type: ClassVar[str] = "decision_required"
+    gate_id: GateId
+    kind: GateKind
+    task_id: TaskId | None = None
+    layer: int
+    place: str = ""
+    question: str
+    by: Literal["human", "agent"] = "human"
+    shown: str = ""
+    """Digest of what is asked about: the task's fingerprint and resolved inputs."""
+    inputs: str = ""
+    """The resolved inputs as text, cut short."""
+    command: str = ""
+    """What to type to answer."""
+    deadline: datetime | None = None
+    on_timeout: Literal["reject", "approve"] = "reject"
+
+
+class DecisionMade(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "decision_made"
+    gate_id: GateId
+    kind: GateKind
+    task_id: TaskId | None = None
+    layer: int
+    place: str = ""
+    answer: Answer
+    author: str
+    reason: str = ""
+    output: Raw = NOTHING
+    """For `happened`: what the effect returned."""
+
+
+class CommandReceived(Event, frozen=True, kw_only=True):
+    """Somebody asked for something that takes effect at the next layer boundary."""
+
+    type: ClassVar[str] = "command_received"
+    command_id: str
+    author: str
+    command: dict[str, Any]
+
+
+class CommandApplied(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "command_applied"
+    command_id: str
+    author: str
+    command: dict[str, Any]
+
+
+class CommandRefused(Event, frozen=True, kw_only=True):
+    type: ClassVar[str] = "command_refused"
+    command_id: str
+    author: str
+    command: dict[str, Any]
+    why: str
+
+
+class PlanChanged(Event, frozen=True, kw_only=True):
+    """The plan grew or changed while the run was under way; applied again on top of an edited workflow."""
+
+    type: ClassVar[str] = "plan_changed"
+    origin: Literal["for_each", "inject", "replan", "modify_args"]
+    parent: TaskId | None = None
+    added: tuple[TaskDef, ...] = ()
+    changed: tuple[TaskDef, ...] = ()
+    removed: tuple[TaskId, ...] = ()
+    items: Raw = NOTHING
+    """for_each: the list as it was expanded."""
+    children: tuple[TaskId, ...] = ()
+    """for_each: the id of each item's task, in the order of the list."""
+    min_layer: int = 0
+    """New tasks come in this layer or later, so that none lands in one already passed."""
+
+
+class RolledBack(Event, frozen=True, kw_only=True):
+    """The fold goes on from an older checkpoint; what came after it counts for nothing."""
+
+    type: ClassVar[str] = "rolled_back"
+    checkpoint_id: CheckpointId
+    to_seq: int
+    layer: int
+    epoch: int
+    ask: tuple[TaskId, ...] = ()
+    """Tasks whose external effect has begun since that checkpoint: not repeated without an answer."""
+    reason: str = ""
+
+
+# --- runs that begin from a state -------------------------------------------------------------------------------
+
+
+class RunForked(Event, frozen=True, kw_only=True):
+    """First event of a fork: all it needs of its parent, in the shape of the parent's own events."""
+
+    type: ClassVar[str] = "run_forked"
+    parent_id: WorkflowId
+    checkpoint_id: CheckpointId
+    current_layer: int
+    results: tuple[Raw, ...] = ()
+    """Task results that still count: `{"type": "task_complete", …}` and the like, outputs included."""
+    changes: tuple[PlanChanged, ...] = ()
+    ask: tuple[TaskId, ...] = ()
+    """Tasks whose external effect the parent had started."""
+
+
+class StateSaved(Event, frozen=True, kw_only=True):
+    """A CheckpointManager used by itself saved a state: what differs from the last one saved.
+
+    Each list is `kept[:from] + added`; the context is `(kept without removed) + set`.
+    """
+
+    type: ClassVar[str] = "state_saved"
+    current_layer: int
+    messages_from: int = 0
+    messages: Raw = NOTHING
+    tasks_from: int = 0
+    tasks: Raw = NOTHING
+    decisions_from: int = 0
+    decisions: Raw = NOTHING
+    context_set: Raw = NOTHING
+    context_removed: tuple[str, ...] = ()
+
+
+TERMINAL = (WorkflowComplete, WorkflowFailed, WorkflowAborted, WorkflowPaused)
+"""Each drive ends with exactly one of these."""
+
+JOURNALED: tuple[type[Event], ...] = (
+    WorkflowStart,
+    LeaseTaken,
+    ResumePlanned,
+    WorkflowComplete,
+    WorkflowFailed,
+    WorkflowAborted,
+    WorkflowPaused,
+    LayerStart,
+    TaskStart,
+    TaskProcess,
+    TaskRetry,
+    TaskComplete,
+    TaskError,
+    TaskSkipped,
+    TaskWarning,
+    StateUpdated,
+    Checkpointed,
+    CheckpointFailed,
+    DecisionRequired,
+    DecisionMade,
+    CommandReceived,
+    CommandApplied,
+    CommandRefused,
+    PlanChanged,
+    RolledBack,
+    RunForked,
+    StateSaved,
+)
+"""In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""

@@ -1,0 +1,112 @@
+"""Gates: their names, and when one lets through what it guards. Only an explicit approval does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.task import Approve
+from agentos.ids import GateId
+from agentos.run import events as ev
+from agentos.run.facts import Facts, GateFacts
+from agentos.run.scope import shown_digest
+
+
+def gate_name(facts: Facts, kind: ev.GateKind, subject: str, number: int) -> GateId:
+    """`approve:ship`, then `approve:ship#2`; in a later epoch `approve:ship~1`: no answer fits two gates."""
+    epoch = f"~{facts.epoch}" if facts.epoch else ""
+    again = f"#{number}" if number > 1 else ""
+    return GateId(f"{kind}:{subject}{epoch}{again}")
+
+
+def newest_gate(facts: Facts, kind: ev.GateKind, subject: str) -> tuple[GateFacts | None, GateId]:
+    """The newest gate before this subject in this epoch, if any, and the name the next one would have."""
+    number, newest = 1, None
+    while (gate := facts.gates.get(gate_name(facts, kind, subject, number))) is not None:
+        newest, number = gate, number + 1
+    return newest, gate_name(facts, kind, subject, number)
+
+
+def task_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.DecisionRequired | None]:
+    """Whether the task may start, and else the gate to open first (None where it is open already, or answered no)."""
+    approve = task.definition.approve
+    if approve is None:
+        return True, None
+    kind: ev.GateKind = "approval" if task.definition.kind == "approval" else "approve"
+    gate, next_name = newest_gate(facts, kind, task.id)
+    if gate is not None and not gate.answer:
+        return False, None
+    digest, text = shown_digest(plan, facts, task)
+    if gate is not None and gate.opened.shown == digest:
+        return gate.answer == "approved", None
+    return False, _question(facts, next_name, kind, task, approve, digest, text)
+
+
+def _question(
+    facts: Facts,
+    gate_id: GateId,
+    kind: ev.GateKind,
+    task: PlannedTask,
+    approve: Approve,
+    digest: str,
+    text: str,
+) -> ev.DecisionRequired:
+    return ev.DecisionRequired(
+        gate_id=gate_id,
+        kind=kind,
+        task_id=task.id,
+        layer=task.layer,
+        place=task.place,
+        question=approve.question,
+        by=approve.by,
+        shown=digest,
+        inputs=text,
+        command=answer_command(facts, gate_id),
+        on_timeout=approve.on_timeout,
+    )
+
+
+def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired | None:
+    """The question about an effect that may have happened; None where it is asked already."""
+    gate, next_name = newest_gate(facts, "ask", task.id)
+    if gate is not None and not gate.answer:
+        return None
+    return ev.DecisionRequired(
+        gate_id=next_name,
+        kind="ask",
+        task_id=task.id,
+        layer=task.layer,
+        place=task.place,
+        question=f"Task {task.id!r} had begun ({why}) and may have taken effect. Run it again?",
+        command=answer_command(facts, next_name),
+    )
+
+
+def layer_gate(facts: Facts, kind: ev.GateKind, layer: int, question: str) -> tuple[bool, ev.DecisionRequired | None]:
+    """As `task_gate`, for a decision point before a layer."""
+    gate, next_name = newest_gate(facts, kind, str(layer))
+    if gate is not None:
+        return gate.answer == "approved", None
+    return False, ev.DecisionRequired(
+        gate_id=next_name,
+        kind=kind,
+        layer=layer,
+        question=question,
+        command=answer_command(facts, next_name),
+    )
+
+
+def answer_command(facts: Facts, gate_id: GateId) -> str:
+    return f"agentos approve {facts.workflow_id} {_quoted(gate_id)}"
+
+
+def _quoted(text: str) -> str:
+    # As shlex.quote does; a gate's name holds the task's id, which may hold anything.
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def deadline_of(approve: Approve | None, now: Any) -> Any:
+    if approve is None or approve.timeout_s is None:
+        return None
+    return now + timedelta(seconds=approve.timeout_s)

@@ -1,0 +1,94 @@
+"""What reaches the machine from outside. Together with the clock these are all it ever learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from agentos.ids import TaskId
+from agentos.run.commands import Asked
+from agentos.run.events import NOTHING, RunForked, TaskFailure
+from agentos.run.resume import ResumePlan
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True):
+    """A drive begins: this process holds the lease."""
+
+    holder: str
+    token: int
+    taken_from: str = ""
+    resume: ResumePlan | None = None
+    """None for the first drive of a run."""
+    rollback: str | None = None
+    """Go back to this checkpoint first; whoever drives folds the journal again and says `Planned`."""
+    forked: RunForked | None = None
+    """For the first drive of a fork: what it begins from."""
+    warnings: tuple[str, ...] = ()
+    """What users should know before it starts."""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """After a rollback: what this drive keeps, repeats and asks."""
+
+    resume: ResumePlan
+
+
+class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt is over; values are in stored form."""
+
+    task_id: TaskId
+    attempt: int
+    output: Raw = NOTHING
+    messages: Raw = NOTHING
+    context: Raw = NOTHING
+    injected: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: TaskFailure | None = None
+    retryable: bool = True
+    cancelled: bool = False
+    execution_time_ms: float = 0.0
+
+
+class ChildStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt has a child process that waits for leave to execute."""
+
+    task_id: TaskId
+    attempt: int
+    pid: int
+    pgid: int
+    started: float
+
+
+class CommandArrived(msgspec.Struct, frozen=True, kw_only=True):
+    asked: Asked
+
+
+class CommandUnreadable(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in the inbox that is no valid command; it is refused on the record."""
+
+    command_id: str
+    author: str
+    command: dict[str, Any]
+    why: str
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """Time has passed: retries and deadlines may be due."""
+
+
+class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """The process is asked to stop in order: what runs is drained, nothing new starts."""
+
+    reason: str = ""
+
+
+class EffectsHeld(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an abandoned thread is still at work: while it is, no file or external attempt starts."""
+
+    held: bool
+
+
+Input = Begin | Planned | AttemptEnded | ChildStarted | CommandArrived | CommandUnreadable | Tick | StopAsked | EffectsHeld

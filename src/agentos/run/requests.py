@@ -1,0 +1,268 @@
+"""Commands: each ends on the record, as applied or as refused with the reason.
+
+Abort, pause, and answers to gates act at once. The others wait for a boundary: the moment between two layers, or when
+nothing runs and nothing else can go on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from agentos.dag.growth import with_definition
+from agentos.dag.mapping import task_from_mapping
+from agentos.dag.stored import to_stored
+from agentos.exceptions import AgentosError, CommandRefusedError
+from agentos.ids import CheckpointId, GateId, TaskId
+from agentos.run import commands as cmd
+from agentos.run import events as ev
+from agentos.run.changes import apply_change
+from agentos.run.resume import needs_answer
+from agentos.values import encode_value
+
+if TYPE_CHECKING:
+    from agentos.run.machine import Machine
+
+
+def take(machine: Machine, asked: cmd.Asked) -> None:
+    """A command has arrived."""
+    if isinstance(asked.command, cmd.AT_ONCE):
+        _settle(machine, asked)
+        return
+    machine.emit(
+        ev.CommandReceived(
+            command_id=asked.command_id, author=asked.author, command=cmd.command_to_data(asked.command)
+        )
+    )
+    if not machine.facts.running:
+        at_boundary(machine)
+
+
+def at_boundary(machine: Machine) -> None:
+    """Settle the commands that waited for this boundary, in the order they came."""
+    for received in machine.facts.commands:
+        if machine.over:
+            return
+        asked = cmd.Asked(
+            command_id=received.command_id,
+            author=received.author,
+            at=received.at,
+            command=cmd.parse_command(received.command),
+        )
+        if isinstance(asked.command, cmd.Rollback) and machine.facts.running:
+            return  # `ready`: goes back only once nothing runs
+        _settle(machine, asked)
+
+
+def answer_gate(
+    machine: Machine, gate_id: GateId, *, approved: bool, author: str, reason: str, answer: str = "", output: object = None
+) -> None:
+    """Write the answer down and do what follows from it."""
+    gate = machine.facts.gates[gate_id].opened
+    kept: ev.Answer = "approved" if approved else "rejected"
+    if approved and gate.kind == "ask":
+        kept = "happened" if answer == "happened" else "rerun"
+    stored = msgspec.Raw(encode_value(output)) if kept == "happened" else ev.NOTHING
+    machine.emit(
+        ev.DecisionMade(
+            gate_id=gate_id,
+            kind=gate.kind,
+            task_id=gate.task_id,
+            layer=gate.layer,
+            place=gate.place,
+            answer=kept,
+            author=author,
+            reason=reason,
+            output=stored,
+        )
+    )
+    if gate.task_id is None:
+        if not approved:
+            _skip_the_rest(machine, gate_id)
+        return
+    task = machine.plan.tasks.get(gate.task_id)
+    if task is None or machine.facts.task(task.id).ended:
+        return  # gone from the workflow meanwhile
+    if not approved:
+        text = f"rejected by {author}" + (f": {reason}" if reason else "")
+        machine.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
+    elif kept == "happened":
+        attempt = machine.facts.task(task.id).attempts
+        machine.emit(
+            ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, attempt=attempt, output=stored)
+        )
+    else:
+        machine.frontier.offer(task.id)
+
+
+def _skip_the_rest(machine: Machine, gate_id: GateId) -> None:
+    for layer in machine.plan.layers:
+        for task_id in layer:
+            if task_id in machine.frontier.unmet and task_id not in machine.facts.running:
+                machine.skip(machine.plan.tasks[task_id], gate_id)
+
+
+def _settle(machine: Machine, asked: cmd.Asked) -> None:
+    """Apply the command, or refuse it; either way on the record."""
+    data = cmd.command_to_data(asked.command)
+    try:
+        act = _prepared(machine, asked)
+    except AgentosError as error:
+        machine.emit(
+            ev.CommandRefused(command_id=asked.command_id, author=asked.author, command=data, why=str(error))
+        )
+        return
+    machine.emit(ev.CommandApplied(command_id=asked.command_id, author=asked.author, command=data))
+    for event in act:
+        _follow(machine, asked, event)
+
+
+def _follow(machine: Machine, asked: cmd.Asked, event: ev.Event | cmd.ApprovalResponse) -> None:
+    match event:
+        case cmd.ApprovalResponse():
+            answer_gate(
+                machine,
+                GateId(event.gate_id),
+                approved=event.approved,
+                author=asked.author,
+                reason=event.reason,
+                answer=event.answer,
+                output=event.output,
+            )
+        case ev.PlanChanged():
+            machine.change_plan(event)
+        case ev.RolledBack():
+            machine.emit(event)
+            machine.over = True  # these facts are stale: whoever drives folds the journal again
+        case _:
+            machine.emit(event)
+
+
+def _prepared(machine: Machine, asked: cmd.Asked) -> list[ev.Event | cmd.ApprovalResponse]:
+    """What follows if the command is applied. Raises, with the reason, where it cannot be."""
+    match asked.command:
+        case cmd.Abort() | cmd.Pause():
+            return []
+        case cmd.ApprovalResponse():
+            return [_answer(machine, asked, asked.command)]
+        case cmd.Continue():
+            return [_continue(machine, asked)]
+        case cmd.InjectTasks():
+            return [_injection(machine, asked.command)]
+        case cmd.SkipLayer():
+            return _skips(machine, asked.command)
+        case cmd.ModifyArgs():
+            return [_modification(machine, asked.command)]
+        case cmd.ReplanDag():
+            return [_replan(machine, asked.command)]
+        case cmd.Rollback():
+            return [rollback_to(machine, asked.command.checkpoint_id, reason=asked.command.reason)]
+        case _:
+            assert_never(asked.command)
+
+
+def _answer(machine: Machine, asked: cmd.Asked, command: cmd.ApprovalResponse) -> cmd.ApprovalResponse:
+    gate_id = GateId(command.gate_id)
+    if gate_id not in machine.facts.open_gates:
+        known = machine.facts.gates.get(gate_id)
+        state = f"was already answered ({known.answer} by {known.author})" if known else "does not exist"
+        still_open = ", ".join(sorted(machine.facts.open_gates)) or "none"
+        raise CommandRefusedError(f"gate {gate_id!r} {state}; open gates: {still_open}")
+    gate = machine.facts.gates[gate_id].opened
+    if gate.by == "human" and asked.attempt_id:
+        raise CommandRefusedError(
+            f"gate {gate_id!r} is for a human; the answer came from attempt {asked.attempt_id} of an agent"
+        )
+    if command.answer and gate.kind != "ask":
+        raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
+    encode_value(command.output)
+    return command
+
+
+def _continue(machine: Machine, asked: cmd.Asked) -> cmd.ApprovalResponse:
+    points = [
+        gate_id for gate_id in machine.facts.open_gates if machine.facts.gates[gate_id].opened.kind in ("layer", "error")
+    ]
+    if len(points) != 1:
+        raise CommandRefusedError("no decision point is open; only `approval_response` answers other gates")
+    answer = cmd.ApprovalResponse(gate_id=points[0], approved=True, reason=asked.command.reason)
+    return _answer(machine, asked, answer)
+
+
+def _injection(machine: Machine, command: cmd.InjectTasks) -> ev.PlanChanged:
+    added = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in command.tasks.items())
+    change = ev.PlanChanged(origin="inject", added=added, min_layer=machine.next_layer)
+    apply_change(machine.plan, change)
+    return change
+
+
+def _skips(machine: Machine, command: cmd.SkipLayer) -> list[ev.Event | cmd.ApprovalResponse]:
+    if command.layer >= len(machine.plan.layers):
+        raise CommandRefusedError(f"there is no layer {command.layer}; the last one is {len(machine.plan.layers) - 1}")
+    ids = machine.plan.layers[command.layer]
+    begun = [task_id for task_id in ids if task_id not in machine.frontier.unmet or machine.facts.task(task_id).attempts]
+    if begun:
+        raise CommandRefusedError(f"layer {command.layer} has begun: {', '.join(begun[:5])}")
+    reason = f"skip_layer {command.layer}"
+    skipped = (machine.plan.tasks[task_id] for task_id in ids)
+    return [
+        ev.TaskSkipped(task_id=task.id, layer=task.layer, place=task.place, because=reason) for task in skipped
+    ]
+
+
+def _not_started(machine: Machine, task_id: str, what: str) -> TaskId:
+    known = TaskId(task_id)
+    if known not in machine.plan.tasks:
+        raise CommandRefusedError(f"there is no task {task_id!r} to {what}")
+    task = machine.facts.task(known)
+    if task.ended or task.attempts or known in machine.facts.children:
+        raise CommandRefusedError(f"task {task_id!r} has started ({task.status}); too late to {what} it")
+    return known
+
+
+def _modification(machine: Machine, command: cmd.ModifyArgs) -> ev.PlanChanged:
+    task = machine.plan.tasks[_not_started(machine, command.task_id, "modify")]
+    updates = {name: to_stored(value) for name, value in command.updates.items()}
+    changed = replace(task.definition, inputs={**task.definition.inputs, **updates})
+    with_definition(machine.plan, task.id, changed)
+    return ev.PlanChanged(origin="modify_args", changed=(changed,))
+
+
+def _replan(machine: Machine, command: cmd.ReplanDag) -> ev.PlanChanged:
+    replaced = [task_id for task_id in command.tasks if task_id in machine.plan.tasks]
+    removed = [_not_started(machine, task_id, "remove") for task_id in (*command.remove, *replaced)]
+    added = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in command.tasks.items())
+    change = ev.PlanChanged(
+        origin="replan", added=added, removed=tuple(dict.fromkeys(removed)), min_layer=machine.next_layer
+    )
+    apply_change(machine.plan, change)
+    return change
+
+
+def rollback_to(machine: Machine, checkpoint: str, *, reason: str) -> ev.RolledBack:
+    """The event that goes back to a checkpoint. CommandRefusedError where this run cannot."""
+    cut = machine.facts.cuts.get(CheckpointId(checkpoint))
+    if cut is None:
+        raise CommandRefusedError(f"checkpoint {checkpoint!r} is not one that this run can go back to")
+    to_seq, layer = cut
+    begun = [
+        task_id
+        for task_id, task in machine.facts.tasks.items()
+        if task.started_seq > to_seq and task_id in machine.plan.tasks and _not_repeatable(machine, task_id)
+    ]
+    return ev.RolledBack(
+        checkpoint_id=CheckpointId(checkpoint),
+        to_seq=to_seq,
+        layer=layer,
+        epoch=machine.facts.epoch + 1,
+        ask=tuple(sorted(begun)),
+        reason=reason,
+    )
+
+
+def _not_repeatable(machine: Machine, task_id: TaskId) -> bool:
+    """A new epoch has new idempotency keys, so that `keyed` alone does not make an effect safe to repeat."""
+    task = machine.plan.tasks[task_id]
+    return needs_answer(task) or (task.definition.external and task.definition.idempotent == "keyed")

@@ -1,0 +1,71 @@
+"""What references of a task can see: parameters, results of other tasks, its own item. Decoded afresh each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.references import resolve
+from agentos.dag.stored import from_stored, resolve_inputs
+from agentos.ids import TaskId
+from agentos.run.facts import Facts
+from agentos.values import decode_value, encode_value
+
+
+class TaskResults(Mapping[str, Any]):
+    """Results by task id, each decoded only when it is looked at."""
+
+    def __init__(self, plan: Plan, facts: Facts) -> None:
+        self._plan = plan
+        self._facts = facts
+
+    def __getitem__(self, task_id: str) -> Any:
+        if task_id not in self._plan.tasks:
+            raise KeyError(task_id)
+        task = self._facts.task(TaskId(task_id))
+        return {
+            "output": decode_value(task.output) if task.status == "complete" else None,
+            "status": task.status,
+            "error": msgspec.to_builtins(task.error) if task.error else None,
+        }
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plan.tasks)
+
+    def __len__(self) -> int:
+        return len(self._plan.tasks)
+
+
+def scope_of(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, Any]:
+    """The names a task's references may use."""
+    scope: dict[str, Any] = {"params": from_stored(plan.params), "tasks": TaskResults(plan, facts)}
+    if task.parent is not None and task.item is not msgspec.UNSET:
+        for_each = plan.tasks[task.parent].definition.for_each
+        if for_each is not None:
+            scope[for_each.as_] = from_stored(task.item)
+    return scope
+
+
+def resolved_inputs(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, Any]:
+    """The task's inputs with every reference replaced by its value."""
+    if not task.definition.inputs:
+        return {}
+    return resolve_inputs(task.definition, scope_of(plan, facts, task))
+
+
+def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]:
+    """What an approval of this task is about: a digest, and the inputs as text for people."""
+    definition = task.definition
+    scope = scope_of(plan, facts, task)
+    inputs = resolve_inputs(definition, scope)
+    about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
+    digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
+    text = encode_value(inputs).decode()
+    return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
+
+
+_SHOWN_TEXT = 2000

@@ -1,0 +1,191 @@
+"""The port: what the engine asks of a store. SQLite answers it now, PostgreSQL next; one contract suite holds both.
+
+All verbs are synchronous and are called from threads of the engine's choosing, one thread at a time for each store
+object. Every verb that writes is one transaction: durable on return, or nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from agentos.ids import CheckpointId, WorkflowId
+from agentos.run.events import Event
+
+RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that holds a lease, described so that another one can tell whether it still lives."""
+
+    host: str
+    boot: str
+    """Changes with every boot of the host."""
+    pidns: str
+    """The pid namespace: the pid means something only inside it."""
+    pid: int
+    started: float
+    """Start time of the process as the kernel tells it: a reused pid differs."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to drive a run. `token` grows with every change of hands and fences the writes of older holders."""
+
+    workflow_id: WorkflowId
+    token: int
+    lease_s: float
+    taken_from: Holder | None = None
+    """Who held it before, where it was not let go in order."""
+    taken_alive: bool = False
+    """That holder's process still existed (stopped or stuck) when its lease had run out."""
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written down when a run is created."""
+
+    workflow_id: WorkflowId
+    name: str
+    kind: Literal["workflow", "states"] = "workflow"
+    """`states`: a run of a CheckpointManager used by itself."""
+    source: str = ""
+    """Where the workflow was defined: path relative to the root, and its name, as JSON."""
+    root: str = ""
+    """Identity of the worktree it belongs to."""
+    plan: bytes = b""
+    """The base plan, encoded. Empty for kind `states`."""
+    fingerprint: str = ""
+    """Of definition and parameters: a run of the same id with another one is refused."""
+    parent_id: WorkflowId | None = None
+    created_at: datetime
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as listed. `status` is never `running` for a run that nobody drives: then it is `interrupted`."""
+
+    workflow_id: WorkflowId
+    name: str
+    kind: Literal["workflow", "states"]
+    status: RunStatus
+    layer: int
+    layers: int
+    created_at: datetime
+    updated_at: datetime
+    sequence: int
+    epoch: int
+    source: str
+    root: str
+    fingerprint: str
+    parent_id: WorkflowId | None
+    plan_revision: int
+    holder: Holder | None
+    """Who drives it now, if anybody."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stands after an append; what lists show without folding."""
+
+    status: RunStatus
+    layer: int
+    layers: int
+    epoch: int
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A kept checkpoint, without its state."""
+
+    id: CheckpointId
+    workflow_id: WorkflowId
+    layer: int
+    sequence: int
+    timestamp: datetime
+    snapshot: str
+    name: str
+    abandoned: bool = False
+    """Belongs to an epoch that was rolled back."""
+    digest: str = ""
+    """Running digest of the journal at its sequence, in hexadecimal."""
+
+
+class PostedCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command in the durable inbox of a run."""
+
+    id: str
+    author: str
+    attempt_id: str = ""
+    """Set where the author's process carries an attempt of ours."""
+    posted_at: datetime
+    command: dict[str, Any]
+
+
+class StorePort(Protocol):
+    """About a dozen verbs. Errors: the tree of `agentos.exceptions`, never a driver's own."""
+
+    def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
+        """Write the run, its plan (revision 1) and its first lease. RunRefusedError if the id exists."""
+
+    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
+        """Take the free, dead or expired lease, with a token one higher. LeaseHeldError if it is alive."""
+
+    def renew_lease(self, lease: Lease) -> None:
+        """Push the expiry out; also where it had expired and nobody took it. LeaseLostError otherwise."""
+
+    def release_lease(self, lease: Lease) -> None:
+        """Let go in order. Does nothing if the lease is no longer ours."""
+
+    def append(
+        self,
+        lease: Lease,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Iterable[str] = (),
+    ) -> None:
+        """Write events in order, their checkpoints, a new plan revision, and take commands out of the inbox.
+
+        The token, and that the first sequence follows the stored one, are checked in the same transaction:
+        LeaseLostError, and nothing written, if either fails.
+        """
+
+    def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
+        """The events with after < seq <= upto, digest chain checked, large outputs put back in place."""
+
+    def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
+        """The base plan of a revision; the newest where none is given."""
+
+    def find_run(self, workflow_id: str) -> RunRecord:
+        """By id or unique prefix (an exact id wins). RunNotFoundError; RunRefusedError if ambiguous."""
+
+    def list_runs(self) -> list[RunRecord]:
+        """Newest first."""
+
+    def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None: ...
+
+    def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
+        """Oldest first."""
+
+    def prune(self, workflow_id: WorkflowId, keep: int) -> int:
+        """Delete all but the newest `keep` checkpoints; never a named one, the head, or events. The real count."""
+
+    def post_command(self, workflow_id: WorkflowId, command: PostedCommand) -> None:
+        """Put a command into the run's inbox; whoever drives the run finds it."""
+
+    def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
+        """Commands not yet consumed, oldest first."""
+
+    def changed(self) -> bool:
+        """Whether any other connection wrote since the last call. Cheap: made for polling."""
+
+    def delete_run(self, lease: Lease) -> None:
+        """Remove the run with its events, checkpoints and blobs nobody else uses, and give the space back."""
+
+    def size(self) -> int:
+        """Bytes in use on disk."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,103 @@
+-- The schema as it is now; views.sql is laid on top. A fresh database is made from these two, an older one becomes
+-- equal to it through migrations/, and a test compares the two.
+-- Times are integer microseconds since 1970, UTC. Types are small integers, named in event_type.
+
+-- Facts about this database, for people who look into it.
+CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+);
+
+-- Names of the type codes in event. Codes are never reused.
+CREATE TABLE event_type (
+    code INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+);
+
+-- One row for each run: where its journal stands (sequence, digest) and who may write to it (token, holder, lease_*).
+-- The lease columns keep their names and meaning in every later schema: a migration must be able to read them first.
+CREATE TABLE run (
+    no INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('workflow', 'states')),
+    status TEXT NOT NULL,
+    layer INTEGER NOT NULL,
+    layers INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    sequence INTEGER NOT NULL CHECK (sequence >= 0),
+    digest BLOB NOT NULL,
+    plan_revision INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    holder TEXT,
+    lease_boot TEXT NOT NULL,
+    lease_expires REAL NOT NULL,
+    lease_until INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    root TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    parent_id TEXT
+);
+
+-- The journal. Rows are added and never changed; they go only with their run.
+CREATE TABLE event (
+    run INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    type INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    blob BLOB,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (run, seq)
+);
+
+-- Rollbacks (25) decide which events count, and are few: the views find them without a scan.
+CREATE INDEX event_rolled_back ON event (run, seq) WHERE type = 25;
+
+CREATE INDEX event_blob ON event (blob) WHERE blob IS NOT NULL;
+
+-- Large outputs by the digest of their bytes; shared by all runs of this database.
+CREATE TABLE blob (
+    digest BLOB PRIMARY KEY,
+    size INTEGER NOT NULL,
+    body TEXT NOT NULL
+);
+
+CREATE TABLE plan (
+    run INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (run, revision)
+);
+
+-- Cuts in the journal. The state of one is folded from the events up to its sequence: see the view workflow_checkpoint.
+CREATE TABLE checkpoint (
+    id TEXT NOT NULL UNIQUE,
+    run INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    layer INTEGER NOT NULL CHECK (layer >= 0),
+    at INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    snapshot TEXT NOT NULL,
+    name TEXT NOT NULL DEFAULT '',
+    abandoned INTEGER NOT NULL DEFAULT 0
+);
+
+CREATE INDEX checkpoint_run_sequence ON checkpoint (run, sequence);
+
+-- Commands for whoever drives the run. Consumed ones stay, as a record of who asked for what.
+CREATE TABLE inbox (
+    no INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    run INTEGER NOT NULL,
+    posted_at INTEGER NOT NULL,
+    author TEXT NOT NULL,
+    attempt_id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    consumed_at INTEGER,
+    UNIQUE (run, id)
+);

@@ -1,0 +1,227 @@
+-- Views for SQL typed by hand. Their names and columns are stable: runs, tasks, events, workflow_checkpoint.
+-- Type codes: 3 resume_planned, 9 task_start, 11 task_retry, 12 task_complete, 13 task_error, 14 task_skipped,
+-- 19 decision_required, 20 decision_made, 24 plan_changed, 25 rolled_back, 26 run_forked, 27 state_saved.
+-- Values stay JSON text (`->`, not `->>`) wherever a number could lose digits on the way.
+
+-- Runs as listed. Judged by the wall clock alone: a run whose driver was killed is `running` until its lease ends.
+CREATE VIEW runs AS
+SELECT id AS workflow_id, name, kind,
+       CASE WHEN status IN ('pending', 'running')
+                 AND (holder IS NULL OR lease_until < unixepoch_us.now)
+            THEN 'interrupted' ELSE status END AS status,
+       layer, layers, epoch, sequence,
+       strftime('%Y-%m-%dT%H:%M:%S', created_at / 1000000, 'unixepoch') || printf('.%06dZ', created_at % 1000000)
+           AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%S', updated_at / 1000000, 'unixepoch') || printf('.%06dZ', updated_at % 1000000)
+           AS updated_at,
+       source, root, fingerprint, parent_id, plan_revision, holder
+FROM run, (SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000 AS now) AS unixepoch_us;
+
+-- The journal with type names, and large outputs put back in place.
+CREATE VIEW events AS
+SELECT r.id AS workflow_id, e.seq,
+       strftime('%Y-%m-%dT%H:%M:%S', e.at / 1000000, 'unixepoch') || printf('.%06dZ', e.at % 1000000) AS at,
+       coalesce(t.name, e.type) AS type, e.version,
+       CASE WHEN e.blob IS NULL THEN e.body
+            ELSE json_set(e.body, CASE e.type WHEN 24 THEN '$.items' ELSE '$.output' END,
+                          json((SELECT b.body FROM blob AS b WHERE b.digest = e.blob))) END AS body
+FROM event AS e JOIN run AS r ON r.no = e.run LEFT JOIN event_type AS t ON t.code = e.type;
+
+-- Each task that anything has happened to, as it stands at the head of its run. The output of a fan-out (for_each) is
+-- NULL here: it is the list of its items' outputs.
+CREATE VIEW tasks AS
+WITH live AS (
+    SELECT e.run, e.seq, e.type, e.body, e.blob FROM event AS e
+    WHERE e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
+      AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = e.run AND b.type = 25 AND b.seq > e.seq
+                      AND b.body ->> 'to_seq' < e.seq)
+),
+mark AS (
+    SELECT run, seq, type, body ->> 'task_id' AS task_id, body, blob FROM live WHERE type IN (9, 11, 12, 13, 14, 19, 20)
+    UNION ALL
+    SELECT l.run, l.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
+           x.value ->> 'task_id', x.value, NULL
+    FROM live AS l, json_each(l.body, '$.results') AS x WHERE l.type = 26
+    UNION ALL
+    SELECT l.run, l.seq, 3, x.value, '{}', NULL FROM live AS l, json_each(l.body, '$.reset') AS x WHERE l.type = 3
+    UNION ALL
+    SELECT l.run, l.seq, 3, x.value, '{}', NULL FROM live AS l, json_each(l.body, '$.cut_off') AS x WHERE l.type = 3
+    UNION ALL
+    SELECT l.run, l.seq, 24, x.value, '{}', NULL FROM live AS l, json_each(l.body, '$.removed') AS x WHERE l.type = 24
+    UNION ALL
+    SELECT run, seq, 9, body ->> 'parent', '{}', NULL FROM live WHERE type = 24 AND body ->> 'origin' = 'for_each'
+),
+latest AS (
+    SELECT run, task_id, max(seq) AS seq, type, body, blob, sum(type = 9 AND body <> '{}') AS attempts
+    FROM mark WHERE task_id IS NOT NULL GROUP BY run, task_id
+)
+SELECT r.id AS workflow_id, m.task_id, m.body ->> 'layer' AS layer,
+       CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 12 THEN 'complete' WHEN 14 THEN 'skipped'
+                   WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') WHEN 19 THEN 'waiting' ELSE 'pending' END
+           AS status,
+       m.attempts,
+       CASE WHEN m.type <> 12 OR m.body -> 'gathered' = 'true' THEN NULL
+            ELSE coalesce((SELECT b.body FROM blob AS b WHERE b.digest = m.blob), m.body -> 'output', 'null') END AS output,
+       CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END AS error,
+       CASE WHEN m.type IN (12, 13) THEN coalesce(m.body ->> 'execution_time_ms', 0.0) END AS execution_time_ms,
+       CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END AS because
+FROM latest AS m JOIN run AS r ON r.no = m.run WHERE m.type <> 24;
+
+-- Every kept checkpoint with its full state, folded from the journal up to its sequence. What a rollback left behind
+-- does not count. run/facts.py folds the same in Python; a contract test holds the two equal.
+CREATE VIEW workflow_checkpoint AS
+SELECT c.id, r.id AS workflow_id,
+       strftime('%Y-%m-%dT%H:%M:%S', c.at / 1000000, 'unixepoch') || printf('.%06dZ', c.at % 1000000) AS timestamp,
+       c.layer,
+       CASE r.kind WHEN 'states' THEN (
+           WITH saved AS MATERIALIZED (
+               SELECT e.seq, e.body FROM event AS e
+               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type = 27
+                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type = 25 AND b.seq <= c.sequence
+                                 AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
+           ),
+           -- An element counts until a later save begins at its place or before.
+           list AS (
+               SELECT seq, 'messages' AS field, nullif(body -> 'messages', 'null') AS added,
+                      coalesce(body ->> 'messages_from', 0) AS start FROM saved
+               UNION ALL
+               SELECT seq, 'tasks', nullif(body -> 'tasks', 'null'), coalesce(body ->> 'tasks_from', 0) FROM saved
+               UNION ALL
+               SELECT seq, 'decisions', nullif(body -> 'decisions', 'null'), coalesce(body ->> 'decisions_from', 0)
+               FROM saved
+           ),
+           span AS (
+               SELECT seq, field, added, start, min(start) OVER (
+                          PARTITION BY field ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS stop
+               FROM list
+           ),
+           element AS MATERIALIZED (
+               SELECT s.field, s.seq, x.key AS place,
+                      CASE WHEN x.type IN ('object', 'array') THEN x.value ELSE s.added -> x.key END AS value
+               FROM span AS s, json_each(s.added) AS x WHERE s.stop IS NULL OR s.start + x.key < s.stop
+           ),
+           entry AS (
+               SELECT key, max(rank), value FROM (
+                   SELECT x.key, 2 * s.seq + 1 AS rank,
+                          CASE WHEN x.type IN ('object', 'array') THEN x.value
+                               WHEN x.type = 'text' THEN json_quote(x.value)
+                               WHEN x.type IN ('true', 'false', 'null') THEN x.type
+                               WHEN instr(x.key, '"') = 0 AND instr(x.key, '\') = 0
+                                   THEN (s.body -> 'context_set') -> x.fullkey
+                               WHEN x.type = 'real' THEN printf('%!.17g', x.value) ELSE json_quote(x.value) END AS value
+                   FROM saved AS s, json_each(s.body -> 'context_set') AS x WHERE x.key IS NOT NULL
+                   UNION ALL
+                   SELECT x.value, 2 * s.seq, NULL FROM saved AS s, json_each(s.body, '$.context_removed') AS x
+               ) GROUP BY key
+           )
+           SELECT json_object(
+               'workflow_id', r.id,
+               'current_layer', (SELECT body ->> 'current_layer' FROM saved ORDER BY seq DESC LIMIT 1),
+               'messages', json((SELECT '[' || coalesce(group_concat(value, ','), '') || ']' FROM (
+                   SELECT value FROM element WHERE field = 'messages' ORDER BY seq, place))),
+               'tasks', json((SELECT '[' || coalesce(group_concat(value, ','), '') || ']' FROM (
+                   SELECT value FROM element WHERE field = 'tasks' ORDER BY seq, place))),
+               'decisions', json((SELECT '[' || coalesce(group_concat(value, ','), '') || ']' FROM (
+                   SELECT value FROM element WHERE field = 'decisions' ORDER BY seq, place))),
+               'context', json((SELECT json_group_object(key, json(value)) FROM entry WHERE value IS NOT NULL)))
+       ) ELSE (
+           WITH journal AS MATERIALIZED (
+               SELECT e.seq, e.type, e.body, e.blob FROM event AS e
+               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
+                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type = 25 AND b.seq <= c.sequence
+                                 AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
+           ),
+           -- The items of a fan-out, in order: the newest expansion counts.
+           fan AS MATERIALIZED (
+               SELECT parent, max(seq) AS seq, children FROM (
+                   SELECT seq, body ->> 'parent' AS parent, coalesce(body -> 'children', '[]') AS children
+                   FROM journal WHERE type = 24 AND body ->> 'origin' = 'for_each'
+                   UNION ALL
+                   SELECT j.seq, x.value ->> 'parent', coalesce(x.value -> 'children', '[]')
+                   FROM journal AS j, json_each(j.body, '$.changes') AS x
+                   WHERE j.type = 26 AND x.value ->> 'origin' = 'for_each'
+               ) GROUP BY parent
+           ),
+           -- Whatever gives a task a result (12, 13, 14) or takes it away (0).
+           mark AS (
+               SELECT seq, CASE WHEN type IN (9, 11, 19) THEN 0 ELSE type END AS type, body ->> 'task_id' AS task_id,
+                      body, blob
+               FROM journal WHERE type IN (9, 11, 12, 13, 14, 19)
+               UNION ALL
+               SELECT j.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
+                      x.value ->> 'task_id', x.value, NULL
+               FROM journal AS j, json_each(j.body, '$.results') AS x WHERE j.type = 26
+               UNION ALL
+               SELECT j.seq, 0, x.value, NULL, NULL FROM journal AS j, json_each(j.body, '$.reset') AS x WHERE j.type = 3
+               UNION ALL
+               SELECT j.seq, 0, x.value, NULL, NULL FROM journal AS j, json_each(j.body, '$.cut_off') AS x WHERE j.type = 3
+               UNION ALL
+               SELECT j.seq, 0, k.value, NULL, NULL
+               FROM journal AS j, json_each(j.body, '$.regrown') AS x, journal AS o, json_each(o.body, '$.children') AS k
+               WHERE j.type = 3 AND o.type = 24 AND o.seq < j.seq AND o.body ->> 'parent' = x.value
+               UNION ALL
+               SELECT j.seq, 0, x.value, NULL, NULL FROM journal AS j, json_each(j.body, '$.removed') AS x WHERE j.type = 24
+               UNION ALL
+               SELECT seq, 0, body ->> 'parent', NULL, NULL FROM journal
+               WHERE type = 24 AND body ->> 'origin' = 'for_each'
+           ),
+           latest AS (
+               SELECT task_id, max(seq) AS seq, type, body, blob FROM mark WHERE task_id IS NOT NULL GROUP BY task_id
+           ),
+           ended AS MATERIALIZED (
+               SELECT task_id, type, body ->> 'layer' AS layer, body,
+                      row_number() OVER (ORDER BY body ->> 'layer', body ->> 'place', task_id) AS place,
+                      type = 12 AND coalesce(body -> 'gathered', '') = 'true' AS gathered,
+                      CASE WHEN type = 12 THEN coalesce((SELECT b.body FROM blob AS b WHERE b.digest = latest.blob),
+                                                        body -> 'output', 'null') ELSE 'null' END AS output
+               FROM latest WHERE type IN (12, 13, 14)
+           ),
+           gathered AS MATERIALIZED (
+               SELECT p.task_id, '[' || coalesce((SELECT group_concat(coalesce(output, 'null'), ',') FROM (
+                   SELECT i.output FROM json_each(f.children) AS k LEFT JOIN ended AS i ON i.task_id = k.value
+                   ORDER BY k.key)), '') || ']' AS output
+               FROM ended AS p JOIN fan AS f ON f.parent = p.task_id WHERE p.gathered
+           ),
+           decision AS (
+               SELECT body ->> 'gate_id' AS gate_id, max(seq) AS seq, type, body FROM journal
+               WHERE type IN (19, 20) GROUP BY body ->> 'gate_id'
+           ),
+           entry AS (
+               SELECT key, max(place), value FROM (
+                   SELECT x.key, t.place,
+                          CASE WHEN x.type IN ('object', 'array') THEN x.value
+                               WHEN x.type = 'text' THEN json_quote(x.value)
+                               WHEN x.type IN ('true', 'false', 'null') THEN x.type
+                               WHEN instr(x.key, '"') = 0 AND instr(x.key, '\') = 0
+                                   THEN (t.body -> 'context') -> x.fullkey
+                               WHEN x.type = 'real' THEN printf('%!.17g', x.value) ELSE json_quote(x.value) END AS value
+                   FROM ended AS t, json_each(t.body -> 'context') AS x WHERE t.type = 12 AND x.key IS NOT NULL
+               ) GROUP BY key
+           )
+           SELECT json_object(
+               'workflow_id', r.id,
+               'current_layer', c.layer,
+               'messages', json((SELECT '[' || coalesce(group_concat(substr(m, 2, length(m) - 2), ','), '') || ']' FROM (
+                   SELECT body -> 'messages' AS m FROM ended
+                   WHERE type = 12 AND coalesce(body -> 'messages', 'null') NOT IN ('null', '[]') ORDER BY place))),
+               'tasks', json((SELECT '[' || coalesce(group_concat(task, ','), '') || ']' FROM (
+                   SELECT json_object(
+                       'task_id', t.task_id,
+                       'status', CASE t.type WHEN 12 THEN 'complete' WHEN 14 THEN 'skipped'
+                                             ELSE coalesce(t.body ->> 'status', 'failed') END,
+                       'output', json(CASE WHEN t.gathered THEN coalesce(g.output, '[]') ELSE t.output END),
+                       'error', json(CASE t.type WHEN 13
+                           THEN json_patch('{"type":"","text":"","traceback":""}', t.body -> 'error') END),
+                       'execution_time_ms', json(coalesce(t.body -> 'execution_time_ms', '0.0')),
+                       'layer', t.layer) AS task
+                   FROM ended AS t LEFT JOIN gathered AS g ON g.task_id = t.task_id ORDER BY t.place))),
+               'decisions', json((SELECT '[' || coalesce(group_concat(made, ','), '') || ']' FROM (
+                   SELECT json_object(
+                       'gate_id', gate_id, 'kind', body ->> 'kind', 'task_id', body ->> 'task_id',
+                       'answer', body ->> 'answer', 'author', json(body -> 'author'),
+                       'reason', json(coalesce(body -> 'reason', '""')), 'layer', body ->> 'layer') AS made
+                   FROM decision WHERE type = 20
+                   ORDER BY body ->> 'layer', coalesce(body ->> 'place', ''), gate_id))),
+               'context', json((SELECT json_group_object(key, json(value)) FROM entry)))
+       ) END AS state
+FROM checkpoint AS c JOIN run AS r ON r.no = c.run;

@@ -1,0 +1,93 @@
+"""Leases on SQLite: who may drive a run, decided inside one write transaction, on one machine's clock.
+
+The token is the safety: every write names it. Expiry and liveness only decide when somebody else may take over.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from agentos.exceptions import LeaseHeldError
+from agentos.store.holder import boot_clock, boot_id, is_alive
+from agentos.store.port import Holder, Lease
+from agentos.store.sqlfiles import queries
+
+FOREIGN_MARGIN_S = 60.0
+"""A lease from another boot of another machine has a clock we cannot read: trust the wall clocks, with this margin."""
+
+_Q = queries()
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Holder).decode
+
+
+class Clock(NamedTuple):
+    """What leases are measured by; tests hand in their own."""
+
+    boot: Callable[[], str] = boot_id
+    since_boot: Callable[[], float] = boot_clock
+    wall: Callable[[], float] = time.time
+    alive: Callable[[Holder], bool | None] = is_alive
+
+
+class StoredLease(NamedTuple):
+    """The lease columns of a run."""
+
+    holder: str | None
+    boot: str
+    expires: float
+    until: int
+
+    def held_by(self) -> Holder | None:
+        return None if self.holder is None else _decode(self.holder)
+
+
+def encoded(holder: Holder) -> str:
+    return _encode(holder).decode()
+
+
+def expiry(clock: Clock, lease_s: float) -> tuple[str, float, int]:
+    """boot id, the boot clock's time, and the wall clock's (in microseconds) at which a lease taken now runs out."""
+    return clock.boot(), clock.since_boot() + lease_s, int((clock.wall() + lease_s) * 1_000_000)
+
+
+def driver(clock: Clock, lease: StoredLease) -> Holder | None:
+    """The process that drives the run now. None: the lease is free, run out, or its holder is dead."""
+    holder = lease.held_by()
+    if holder is None or clock.alive(holder) is False or _has_run_out(clock, lease):
+        return None
+    return holder
+
+
+def _has_run_out(clock: Clock, lease: StoredLease) -> bool:
+    if lease.boot == clock.boot():
+        return clock.since_boot() >= lease.expires
+    return clock.wall() >= lease.until / 1_000_000 + FOREIGN_MARGIN_S
+
+
+def take(
+    connection: sqlite3.Connection, clock: Clock, workflow_id: str, holder: Holder, lease_s: float
+) -> tuple[Lease, int, int, bytes] | None:
+    """Inside a write transaction: the new lease with number, sequence and digest of the run; None without one."""
+    row = connection.execute(_Q["find_lease"], (workflow_id,)).fetchone()
+    if row is None:
+        return None
+    no, token, *columns, sequence, digest = row
+    stored = StoredLease(*columns)
+    holding = driver(clock, stored)
+    if holding is not None:
+        raise LeaseHeldError(workflow_id, str(holding))
+    before = stored.held_by()
+    connection.execute(_Q["take_lease"], (encoded(holder), *expiry(clock, lease_s), no))
+    lease = Lease(
+        workflow_id=workflow_id,  # type: ignore[arg-type]
+        token=token + 1,
+        lease_s=lease_s,
+        taken_from=before,
+        taken_alive=before is not None and clock.alive(before) is True,
+    )
+    return lease, no, sequence, digest

@@ -1,0 +1,79 @@
+"""Rows of lists to the records of the port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentos.exceptions import CheckpointCorruptedError, RunRefusedError
+from agentos.ids import CheckpointId, WorkflowId
+from agentos.run.events import Checkpointed
+from agentos.store.codec import CODES, from_microseconds
+from agentos.store.port import CheckpointRecord, RunRecord, RunStatus
+from agentos.store.sqlite_leases import Clock, StoredLease, driver
+
+_UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
+_decode_cut = msgspec.json.Decoder(Checkpointed).decode
+
+
+def run_record(clock: Clock, row: Sequence[Any]) -> RunRecord:
+    """A row of `find_runs` or `list_runs`. A run that should be going and has no driver was interrupted."""
+    id_, name, kind, status, layer, layers, epoch, sequence, revision, *lease, created_at, updated_at = row[:15]
+    source, root, fingerprint, parent_id = row[15:]
+    holder = driver(clock, StoredLease(*lease))
+    return RunRecord(
+        workflow_id=WorkflowId(id_),
+        name=name,
+        kind=kind,
+        status="interrupted" if holder is None and status in _UNDRIVEN else status,
+        layer=layer,
+        layers=layers,
+        created_at=from_microseconds(created_at),
+        updated_at=from_microseconds(updated_at),
+        sequence=sequence,
+        epoch=epoch,
+        source=source,
+        root=root,
+        fingerprint=fingerprint,
+        parent_id=parent_id,
+        plan_revision=revision,
+        holder=holder,
+    )
+
+
+def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
+    """A row of `find_checkpoints` or `list_checkpoints`, held against the event that made it."""
+    id_, workflow_id, layer, sequence, at, snapshot, name, abandoned, digest, *event = row
+    _compare(f"checkpoint {id_} of run {workflow_id}", (id_, layer, at, snapshot, digest), event)
+    return CheckpointRecord(
+        id=CheckpointId(id_),
+        workflow_id=WorkflowId(workflow_id),
+        layer=layer,
+        sequence=sequence,
+        timestamp=from_microseconds(at),
+        snapshot=snapshot,
+        name=name,
+        abandoned=bool(abandoned),
+        digest=digest.hex(),
+    )
+
+
+def _compare(what: str, stored: tuple[object, ...], event: Sequence[Any]) -> None:
+    at, code, body, digest = event
+    if code != CODES[Checkpointed]:
+        raise CheckpointCorruptedError(what, "no checkpoint event stands at its sequence")
+    if stored[-1] != digest:
+        raise CheckpointCorruptedError(what, "its digest is not that of its sequence")
+    try:
+        cut = _decode_cut(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointCorruptedError(what, f"its event cannot be read: {error}") from error
+    if stored != (cut.checkpoint_id, cut.layer, at, cut.snapshot, digest):
+        raise CheckpointCorruptedError(what, "it differs from the event that made it")
+
+
+def ambiguous(what: str, prefix: str, ids: Sequence[str]) -> RunRefusedError:
+    listed = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+    return RunRefusedError(f"several {what} begin with {prefix!r}: {listed}", next_step="Give more of the id.")

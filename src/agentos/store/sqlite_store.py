@@ -1,0 +1,396 @@
+"""The SQLite store: the verbs of the port on one connection. `open_store` (sqlite.py) makes one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from agentos import crashpoints
+from agentos.exceptions import (
+    AgentosError,
+    CheckpointCorruptedError,
+    LeaseLostError,
+    NewerSchemaError,
+    NotFoundError,
+    RunNotFoundError,
+    RunRefusedError,
+)
+from agentos.ids import WorkflowId
+from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.store import codec, sqlite_leases, sqlite_records
+from agentos.store.port import CheckpointRecord, Holder, Lease, NewRun, PostedCommand, Progress, RunRecord
+from agentos.store.sqlfiles import queries
+from agentos.store.sqlite_driver import Transaction, verb
+from agentos.store.sqlite_leases import Clock
+from agentos.values import decode_value, encode_value
+
+Durability = Literal["full", "process"]
+
+_Q = queries()
+_ADVANCE, _INSERT_EVENT = _Q["advance_run"], _Q["insert_event"]
+
+
+class Head(NamedTuple):
+    """Where the journal of a run stands: its number, the last sequence, the running digest there."""
+
+    no: int
+    sequence: int
+    digest: bytes
+
+
+class SqliteStore:
+    """One connection. Any thread may use it, one at a time; a heartbeat thread opens a store of its own."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        *,
+        durability: Durability,
+        schema_version: int,
+        blob_limit: int,
+        busy_s: float,
+        clock: Clock,
+    ) -> None:
+        self.path = path
+        self.durability: Durability = durability
+        """`full`: what a verb wrote survives loss of power. `process`: a killed process only; the last writes may be
+        gone after the power failed, never a part of one."""
+        self.busy_s = busy_s
+        self._connection = connection
+        self._schema_version = schema_version
+        self._blob_limit = blob_limit
+        self._clock = clock
+        self._writing = Transaction(connection)
+        self._reading = Transaction(connection, "BEGIN")
+        self._heads: dict[WorkflowId, Head] = {}
+        self._data_version = self._read_data_version()
+
+    # --- runs and leases ------------------------------------------------------------------------------------------
+
+    @verb
+    def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
+        crashpoints.reach("lease.before")
+        digest = codec.first_digest(run.workflow_id)
+        boot, expires, until = sqlite_leases.expiry(self._clock, lease_s)
+        columns = {
+            "id": run.workflow_id,
+            "name": run.name,
+            "kind": run.kind,
+            "digest": digest,
+            "plan_revision": 1 if run.plan else 0,
+            "holder": sqlite_leases.encoded(holder),
+            "lease_boot": boot,
+            "lease_expires": expires,
+            "lease_until": until,
+            "created_at": codec.to_microseconds(run.created_at),
+            "source": run.source,
+            "root": run.root,
+            "fingerprint": run.fingerprint,
+            "parent_id": run.parent_id,
+        }
+        with self._writing:
+            self._check_schema()
+            inserted = self._connection.execute(_Q["insert_run"], columns)
+            if inserted.rowcount != 1:
+                raise RunRefusedError(
+                    f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
+                )
+            no = inserted.lastrowid
+            assert no is not None  # a row was just inserted
+            if run.plan:
+                self._insert_plan(no, run.workflow_id, 1, run.plan)
+            crashpoints.reach("create.inside")
+        self._heads[run.workflow_id] = Head(no, 0, digest)
+        crashpoints.reach("lease.after")
+        return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
+
+    @verb
+    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
+        crashpoints.reach("lease.before")
+        with self._writing:
+            self._check_schema()
+            taken = sqlite_leases.take(self._connection, self._clock, workflow_id, holder, lease_s)
+        if taken is None:
+            raise RunNotFoundError(workflow_id)
+        lease, no, sequence, digest = taken
+        self._heads[workflow_id] = Head(no, sequence, digest)
+        crashpoints.reach("lease.after")
+        return lease
+
+    @verb
+    def renew_lease(self, lease: Lease) -> None:
+        until = sqlite_leases.expiry(self._clock, lease.lease_s)
+        with self._writing:
+            renewed = self._connection.execute(_Q["renew_lease"], (*until, lease.workflow_id, lease.token))
+        if renewed.rowcount != 1:
+            raise LeaseLostError(lease.workflow_id)
+
+    @verb
+    def release_lease(self, lease: Lease) -> None:
+        with self._writing:
+            self._connection.execute(_Q["release_lease"], (lease.workflow_id, lease.token))
+        self._heads.pop(lease.workflow_id, None)
+
+    def _check_schema(self) -> None:
+        # A migration may have run since this store was opened; it waits for live leases, so none may begin now.
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != self._schema_version:
+            raise NewerSchemaError(
+                f"{self.path} was migrated to schema {version} by another version of AgentOS", next_step=codec.NEWER
+            )
+
+    # --- the journal ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        lease: Lease,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Iterable[str] = (),
+    ) -> None:
+        crashpoints.reach("commit.before")
+        self._append(lease, events, progress, plan, tuple(consumed))
+        crashpoints.reach("commit.after")
+
+    @verb
+    def _append(
+        self, lease: Lease, events: Sequence[Event], progress: Progress, plan: bytes | None, consumed: tuple[str, ...]
+    ) -> None:
+        workflow_id = lease.workflow_id
+        head = self._head_before(workflow_id, events)
+        rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
+        at = rows[-1].at if rows else int(time.time() * 1_000_000)
+        after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
+        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
+        run = self._connection
+        with self._writing:
+            fence = (head.no, lease.token, head.sequence)
+            if run.execute(_ADVANCE, (after.sequence, after.digest, *state, *fence)).rowcount != 1:
+                self._heads.pop(workflow_id, None)
+                raise LeaseLostError(workflow_id)
+            if blobs:
+                run.executemany(_Q["insert_blob"], [(digest, len(body), body) for digest, body in blobs.items()])
+            run.executemany(_INSERT_EVENT, [(head.no, *row) for row in rows])
+            self._follow_up(head.no, events, rows)
+            if plan is not None:
+                [revision] = run.execute(_Q["next_plan"], (head.no,)).fetchone()
+                self._insert_plan(head.no, workflow_id, revision, plan)
+            if consumed:
+                run.executemany(_Q["consume_command"], [(at, head.no, command) for command in consumed])
+            crashpoints.reach("commit.inside")
+        self._heads[workflow_id] = after
+
+    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> Head:
+        head = self._heads.get(workflow_id)
+        if head is not None and (not events or events[0].seq == head.sequence + 1):
+            return head
+        row = self._connection.execute(_Q["find_head"], (workflow_id,)).fetchone()
+        if row is None or (events and events[0].seq != row[1] + 1):
+            raise LeaseLostError(workflow_id)
+        return Head(*row)
+
+    def _follow_up(self, no: int, events: Sequence[Event], rows: Sequence[codec.Row]) -> None:
+        """Checkpoint rows for the cuts among the events, and which of them a rollback leaves behind."""
+        for event, row in zip(events, rows, strict=True):
+            if isinstance(event, Checkpointed):
+                cut = (event.checkpoint_id, no, row.seq, event.layer, row.at, row.digest, event.snapshot)
+                self._connection.execute(_Q["insert_checkpoint"], cut)
+            elif isinstance(event, RolledBack):
+                self._connection.execute(_Q["abandon_checkpoints"], (no, event.to_seq, row.seq))
+
+    def _insert_plan(self, no: int, workflow_id: WorkflowId, revision: int, body: bytes) -> None:
+        digest = codec.plan_digest(workflow_id, revision, body)
+        self._connection.execute(_Q["insert_plan"], (no, revision, body, digest))
+
+    @verb
+    def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
+        with self._reading:
+            head = self._head(workflow_id)
+            last = head.sequence if upto is None else min(upto, head.sequence)
+            if after >= last:
+                return []
+            previous = self._digest_at(workflow_id, head, after)
+            rows = self._connection.execute(_Q["read_events"], (head.no, after, last))
+            events, digest = codec.decode_rows(workflow_id, rows, after=after, previous=previous, blobs=self._read_blob)
+        if not events or events[-1].seq != last:
+            raise codec.damaged(workflow_id, (events[-1].seq if events else after) + 1, "the row is missing")
+        if last == head.sequence and digest != head.digest:
+            raise codec.damaged(workflow_id, last, "the digest differs from the one its run names")
+        return events
+
+    def _head(self, workflow_id: WorkflowId) -> Head:
+        row = self._connection.execute(_Q["find_head"], (workflow_id,)).fetchone()
+        if row is None:
+            raise RunNotFoundError(workflow_id)
+        return Head(*row)
+
+    def _digest_at(self, workflow_id: WorkflowId, head: Head, seq: int) -> bytes:
+        if seq <= 0:
+            return codec.first_digest(workflow_id)
+        row = self._connection.execute(_Q["read_digest"], (head.no, seq)).fetchone()
+        if row is None:
+            raise codec.damaged(workflow_id, seq, "the row is missing")
+        digest: bytes = row[0]
+        return digest
+
+    def _read_blob(self, digest: bytes) -> bytes | None:
+        row = self._connection.execute(_Q["read_blob"], (digest,)).fetchone()
+        return None if row is None else row[0]
+
+    @verb
+    def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
+        with self._reading:
+            found = self._connection.execute(_Q["find_revision"], (workflow_id,)).fetchone()
+            if found is None:
+                raise RunNotFoundError(workflow_id)
+            no, newest = found
+            wanted = newest if revision is None else revision
+            row = self._connection.execute(_Q["read_plan"], (no, wanted)).fetchone()
+        if newest == 0 and revision is None:
+            return b""  # a run of kind `states` has none
+        what = f"plan revision {wanted} of run {workflow_id}"
+        if not 1 <= wanted <= newest:
+            raise NotFoundError(f"there is no {what}", next_step=f"Its revisions are 1 to {newest}.")
+        if row is None:
+            raise CheckpointCorruptedError(what, "the row is missing")
+        body: bytes = row[0]
+        if codec.plan_digest(workflow_id, wanted, body) != row[1]:
+            raise CheckpointCorruptedError(what, "the digest does not match what is stored")
+        return body
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    @verb
+    def find_run(self, workflow_id: str) -> RunRecord:
+        rows = self._connection.execute(_Q["find_runs"], (workflow_id, 4)).fetchall() if workflow_id else []
+        if not rows:
+            raise RunNotFoundError(workflow_id)
+        if len(rows) > 1 and rows[0][0] != workflow_id:
+            raise sqlite_records.ambiguous("runs", workflow_id, [row[0] for row in rows])
+        return sqlite_records.run_record(self._clock, rows[0])
+
+    @verb
+    def list_runs(self) -> list[RunRecord]:
+        rows = self._connection.execute(_Q["list_runs"]).fetchall()
+        return [sqlite_records.run_record(self._clock, row) for row in rows]
+
+    @verb
+    def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
+        rows = self._connection.execute(_Q["find_checkpoints"], (checkpoint_id, 4)).fetchall() if checkpoint_id else []
+        if len(rows) > 1 and rows[0][0] != checkpoint_id:
+            raise sqlite_records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
+        return sqlite_records.checkpoint_record(rows[0]) if rows else None
+
+    @verb
+    def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
+        rows = self._connection.execute(_Q["list_checkpoints"], (workflow_id,)).fetchall()
+        return [sqlite_records.checkpoint_record(row) for row in rows]
+
+    @verb
+    def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
+        """The newest checkpoint that counts, whose row and every event up to it are undamaged."""
+        with self._reading:
+            head = self._head(workflow_id)
+            rows = self._connection.execute(_Q["list_checkpoints"], (workflow_id,)).fetchall()
+            events = self._connection.execute(_Q["read_events"], (head.no, 0, head.sequence)).fetchall()
+            sound = codec.sound_upto(workflow_id, events, self._read_blob)
+        for row in reversed(rows):
+            try:
+                record = sqlite_records.checkpoint_record(row)
+            except CheckpointCorruptedError:
+                continue
+            if record.sequence <= sound and not record.abandoned:
+                return record
+        return None
+
+    # --- the inbox ------------------------------------------------------------------------------------------------
+
+    @verb
+    def post_command(self, workflow_id: WorkflowId, command: PostedCommand) -> None:
+        body = encode_value(command.command)
+        at = codec.to_microseconds(command.posted_at)
+        with self._writing:
+            self._head(workflow_id)
+            posted = (workflow_id, command.id, at, command.author, command.attempt_id, body)
+            self._connection.execute(_Q["insert_command"], posted)
+
+    @verb
+    def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
+        rows = self._connection.execute(_Q["read_inbox"], (workflow_id,)).fetchall()
+        return [
+            PostedCommand(
+                id=id_,
+                author=author,
+                attempt_id=attempt_id,
+                posted_at=codec.from_microseconds(at),
+                command=decode_value(body),
+            )
+            for id_, at, author, attempt_id, body in rows
+        ]
+
+    # --- housekeeping ---------------------------------------------------------------------------------------------
+
+    @verb
+    def prune(self, workflow_id: WorkflowId, keep: int) -> int:
+        if keep < 1:
+            raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
+        no = self._head(workflow_id).no
+        if self._connection.execute(_Q["count_checkpoints"], (no,)).fetchone()[0] <= keep:
+            return 0
+        # Not worth waiting for the disk: what a power failure brings back is pruned again.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._writing:
+                deleted = self._connection.execute(_Q["prune_checkpoints"], (no, keep)).rowcount
+                crashpoints.reach("prune.inside")
+        finally:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'full' else 'NORMAL'}")
+        return deleted
+
+    def delete_run(self, lease: Lease) -> None:
+        self._delete(lease)
+        self._heads.pop(lease.workflow_id, None)
+        self._give_back()
+
+    @verb
+    def _delete(self, lease: Lease) -> None:
+        with self._writing:
+            row = self._connection.execute(_Q["fence_delete"], (lease.workflow_id, lease.token)).fetchone()
+            if row is None:
+                raise LeaseLostError(lease.workflow_id)
+            for name in ("blobs", "events", "plans", "checkpoints", "inbox", "run"):
+                self._connection.execute(_Q[f"delete_{name}"], row)
+
+    @verb
+    def _give_back(self) -> None:
+        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    @verb
+    def changed(self) -> bool:
+        before, self._data_version = self._data_version, self._read_data_version()
+        return before != self._data_version
+
+    def _read_data_version(self) -> int:
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def size(self) -> int:
+        return sum(_file_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:  # the last connection to close takes -wal and -shm with it
+        return 0

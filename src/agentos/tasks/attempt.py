@@ -1,0 +1,81 @@
+"""What one attempt is given and what it gives back, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from agentos.dag.task import TaskDef
+from agentos.ids import TaskId, WorkflowId
+from agentos.run.events import NOTHING, TaskFailure
+
+Stream = Literal["stdout", "stderr", "progress"]
+
+
+class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A child that exists and waits for leave to execute its command."""
+
+    pid: int
+    pgid: int
+    started: float
+
+
+class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an attempt needs. References are resolved, values decoded afresh."""
+
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: int
+    definition: TaskDef
+    function: Callable[..., Any] | None = None
+    """python: what to call; where None, `definition.call` is imported."""
+    arguments: Mapping[str, Any] = {}
+    """python: keyword arguments."""
+    command: str | tuple[str, ...] = ""
+    """shell: script or argument vector; references already replaced."""
+    env: Mapping[str, str] = {}
+    """Variables added to the inherited ones."""
+    cwd: Path
+    root: Path
+    idempotency_key: str
+    attempt_id: str
+    """Marks the attempt's processes through `AGENTOS_ATTEMPT_ID`."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt ended: `error` is None for success. All values are in stored form already."""
+
+    output: Raw = NOTHING
+    messages: Raw = NOTHING
+    context: Raw = NOTHING
+    injected: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """Tasks asked for with `ctx.inject`: id and mapping form."""
+    warnings: tuple[str, ...] = ()
+    error: TaskFailure | None = None
+    retryable: bool = True
+    """False where trying again cannot help: cancelled, or a definition problem."""
+    cancelled: bool = False
+    execution_time_ms: float = 0.0
+
+
+class AttemptHost(Protocol):
+    """What an attempt may ask of the engine while it runs."""
+
+    def output(self, stream: Stream, text: str) -> None:
+        """Show a line live. Never blocks; nothing is stored."""
+
+    async def child_started(self, child: ChildProcess) -> None:
+        """Write the child down; durable on return. The child executes its command only after this."""
+
+    def abandoned(self, ended: Awaitable[object]) -> None:
+        """A thread could not be stopped: until `ended`, no attempt with file or external effects starts."""
+
+
+class Performer(Protocol):
+    """How an attempt of one kind is performed. Cancelling the coroutine really ends the work."""
+
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome: ...

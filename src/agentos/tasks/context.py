@@ -1,0 +1,135 @@
+"""What a task's function gets as `ctx`: who it is, and a way to leave messages, values and further tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from agentos.exceptions import AttemptError
+from agentos.ids import TaskId, WorkflowId
+from agentos.run.events import NOTHING
+from agentos.tasks.failures import bounded
+from agentos.values import decode_value, encode_value
+
+MAX_PROGRESS = 4_000
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt left behind beside its result, in stored form."""
+
+    messages: Raw = NOTHING
+    context: Raw = NOTHING
+    injected: tuple[tuple[str, Raw], ...] = ()
+
+
+class Context:
+    """The attempt's context. Safe to use from any thread; durable together with the task's result, or not at all.
+
+    Values are written down at the call: changing an object afterwards changes nothing, and one that has no stored
+    form raises ValueEncodingError here. Once the attempt has ended (or was given up because of its timeout) every call
+    raises AttemptError, so that a function which reports progress stops soon after it was abandoned.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_injected",
+        "_lock",
+        "_messages",
+        "_show",
+        "_values",
+        "attempt",
+        "idempotency_key",
+        "task_id",
+        "workflow_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        workflow_id: WorkflowId,
+        task_id: TaskId,
+        attempt: int,
+        idempotency_key: str,
+        show: Callable[[str], None],
+    ) -> None:
+        self.workflow_id = workflow_id
+        self.task_id = task_id
+        self.attempt = attempt
+        self.idempotency_key = idempotency_key
+        """The same over retries and crashes; new after a rollback or fork."""
+        self._show = show
+        self._lock = Lock()
+        self._ended = ""
+        self._messages: list[bytes] = []
+        self._values: dict[str, bytes] = {}
+        self._injected: list[tuple[str, Raw]] = []
+
+    def message(self, role: str, content: Any) -> None:
+        """Add a message to `state.messages`."""
+        _need_text("role", role)
+        data = encode_value({"role": role, "content": content})
+        with self._lock:
+            self._refuse_if_ended("message")
+            self._messages.append(data)
+
+    def set(self, key: str, value: Any) -> None:
+        """Set a value in `state.context`; the last one set for a key counts."""
+        _need_text("key", key)
+        data = encode_value(value)
+        with self._lock:
+            self._refuse_if_ended("set")
+            self._values[key] = data
+
+    def progress(self, what: str | float, text: str = "", *, of: float | None = None) -> None:
+        """Show how far the task is, live: `progress("reading")`, `progress(0.4)`, `progress(3, of=10)`. Not stored."""
+        line = bounded(_progress_line(what, text, of), MAX_PROGRESS)
+        with self._lock:
+            self._refuse_if_ended("progress")
+        self._show(line)
+
+    def inject(self, id: str, **mapping: Any) -> None:
+        """Ask for another task, in the mapping form of a YAML workflow; it becomes part of the run with this result.
+
+        `ctx.inject("notify", python="mypkg.mail:send", needs=["build"])`; keys that are Python keywords go in as
+        `**{"if": "success()"}`. What the mapping says is checked when this task completes.
+        """
+        _need_text("id", id)
+        data = Raw(encode_value(mapping))
+        with self._lock:
+            self._refuse_if_ended("inject")
+            self._injected.append((id, data))
+
+    def _refuse_if_ended(self, verb: str) -> None:
+        if self._ended:
+            raise AttemptError(
+                f"ctx.{verb} is refused: attempt {self.attempt} of {self.task_id!r} {self._ended}",
+                next_step="What is done from here on counts for nothing; let the function return.",
+            )
+
+    def close(self, why: str) -> Left:
+        """Take what was left behind and refuse everything from now on."""
+        with self._lock:
+            self._ended = self._ended or why
+            messages, context = NOTHING, NOTHING
+            if self._messages:
+                messages = Raw(b"[" + b",".join(self._messages) + b"]")
+            if self._values:
+                # Encoded as a whole: a key may be one that the stored form has to escape.
+                context = Raw(encode_value({key: decode_value(data) for key, data in self._values.items()}))
+            return Left(messages=messages, context=context, injected=tuple(self._injected))
+
+
+def _need_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{name} must be a text that is not empty, not {value!r}")
+
+
+def _progress_line(what: str | float, text: str, of: float | None) -> str:
+    if isinstance(what, str):
+        return f"{what} {text}".rstrip()
+    share = f"{what:g}/{of:g}" if of is not None else f"{what:.0%}"
+    return f"{share} {text}".rstrip()

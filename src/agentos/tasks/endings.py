@@ -1,0 +1,57 @@
+"""How a child ended, in words."""
+
+from __future__ import annotations
+
+import signal
+
+from agentos.exceptions import ShellCommandFailed, TaskCancelledError, TaskTimeoutError
+from agentos.tasks.capture import Capture
+from agentos.tasks.failures import told
+from agentos.tasks.outcomes import AttemptFailed
+from agentos.tasks.supervise import Ending
+
+Streams = tuple[Capture, Capture]
+
+
+def refuse_cut_short(ending: Ending, said: str, timeout_s: float | None) -> None:
+    """AttemptFailed where the child was cancelled or ran out of time."""
+    if ending.why == "cancelled":
+        failure = told(TaskCancelledError("the attempt was cancelled and its processes were ended"))
+        raise AttemptFailed(failure, retryable=False, cancelled=True, warnings=ending.warnings)
+    if ending.why == "timeout":
+        text = f"the attempt ran longer than its timeout of {timeout_s:g} s and its processes were ended{said}"
+        raise AttemptFailed(told(TaskTimeoutError(text)), warnings=ending.warnings)
+
+
+def refuse_failure(ending: Ending, said: str) -> None:
+    """AttemptFailed unless the command exited with 0."""
+    status = ending.status
+    if status == 0:
+        return
+    code = -1 if status is None else status if status >= 0 else 128 - status  # as a shell would number it
+    error = ShellCommandFailed(f"the command {describe_status(status)}{said}", exit_code=code)
+    raise AttemptFailed(told(error), warnings=ending.warnings)
+
+
+def describe_status(status: int | None) -> str:
+    if status is None:
+        return "ended, and its exit status was lost (another part of this process took it)"
+    if status < 0:
+        return f"was killed by {_signal_name(-status)}"
+    if status > 128 and (name := _signal_name(status - 128)):
+        return f"ended with exit code {status} (128 + {status - 128}: as if killed by {name})"
+    hint = {126: " (found but not executable)", 127: " (command not found)"}.get(status, "")
+    return f"ended with exit code {status}{hint}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}" if number <= 64 else ""
+
+
+def last_words(out: Capture, err: Capture) -> str:
+    """The ends of both streams, for an error's text."""
+    shown = (("stderr", err.last_lines()), ("stdout", out.last_lines()))
+    return "".join(f"\n--- {name}, last lines ---\n{lines}" for name, lines in shown if lines)

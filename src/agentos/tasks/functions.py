@@ -1,0 +1,237 @@
+"""A task's function: found by name, looked at once, called with arguments of the annotated types."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from importlib import import_module, util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from agentos.exceptions import AttemptError
+from agentos.tasks.context import Context
+from agentos.values import convert_to
+
+CONTEXT_PARAMETER = "ctx"
+
+_AS_IS = (Any, object, str, int, float, bool, bytes, list, dict, None, type(None))
+_known: WeakKeyDictionary[Callable[..., Any], Callee] = WeakKeyDictionary()
+
+
+class Callee:
+    """What has to be known about a function to call it. Looking is slow, so it is done once for each function."""
+
+    __slots__ = ("is_async", "takes_context", "types")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.is_async = _is_async(function)
+        parameters = _parameters(function)
+        self.takes_context = CONTEXT_PARAMETER in parameters
+        self.types = _types(function, parameters - {CONTEXT_PARAMETER})
+        """Annotations that may change a value; nothing for the others."""
+
+    def bind(self, arguments: Mapping[str, Any], context: Context | None) -> dict[str, Any]:
+        """The keyword arguments of the call. AttemptError names an argument that does not fit its annotation."""
+        bound = dict(arguments)
+        for name, annotation in self.types:
+            if name in bound:
+                bound[name] = _fit(name, bound[name], annotation)
+        if context is not None:
+            bound[CONTEXT_PARAMETER] = context
+        return bound
+
+
+def callee_of(function: Callable[..., Any]) -> Callee:
+    """What is known about a function. Never raises for a callable, however odd."""
+    try:
+        callee = _known.get(function)
+        if callee is None:
+            callee = _known[function] = Callee(function)
+        return callee
+    except TypeError:  # unhashable, or no weak references to it: looked at each time
+        return Callee(function)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):  # built in: no signature to see
+        return frozenset()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(one.name for one in found if one.kind in named)
+
+
+def _types(function: Callable[..., Any], names: frozenset[str]) -> tuple[tuple[str, Any], ...]:
+    hints = _hints(function) if names else {}
+    return tuple((name, hints[name]) for name in sorted(names) if name in hints and hints[name] not in _AS_IS)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    annotated = _annotated(function)
+    try:
+        return typing.get_type_hints(annotated, include_extras=True)
+    except Exception:  # one name that cannot be resolved spoils the whole call: go one by one
+        hints = {}
+        for name, annotation in getattr(annotated, "__annotations__", {}).items():
+            resolved = _resolved(annotation, getattr(inspect.unwrap(annotated), "__globals__", {}))
+            if resolved is not None:
+                hints[name] = resolved
+        return hints
+
+
+def _annotated(function: Any) -> Any:
+    while hasattr(function, "func") and not hasattr(function, "__code__"):
+        function = function.func  # functools.partial
+    if isinstance(function, type):
+        return vars(function).get("__init__", function)
+    return function if hasattr(function, "__annotations__") else type(function).__call__
+
+
+class _One:
+    """Carries a single annotation to `typing.get_type_hints`."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.__annotations__ = {"it": annotation}
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any | None:
+    try:
+        return typing.get_type_hints(_One(annotation), names, include_extras=True)["it"]
+    except Exception:
+        return None
+
+
+def _fit(name: str, value: Any, annotation: Any) -> Any:
+    try:
+        return convert_to(value, annotation)
+    except AttemptError as error:
+        raise AttemptError(f"argument {name!r}: {error.message}", next_step=error.next_step) from error
+    except Exception as error:  # a model's own validators run here
+        raise AttemptError(f"argument {name!r}: {type(error).__name__}: {error}") from error
+
+
+# --- by name ------------------------------------------------------------------------------------------------------
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where another interpreter finds a function."""
+
+    module: str
+    qualname: str
+    file: str = ""
+    """The script it was defined in, where that ran as `__main__`."""
+
+
+def reference_of(function: Callable[..., Any] | None, call: str) -> Reference:
+    """How to find a function from another interpreter. AttemptError where that cannot be done."""
+    if function is None:
+        return _parsed(call)
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if not module or not qualname or "<" in qualname:
+        raise _not_by_name(function)
+    if module == "__main__":
+        return _in_main(function, qualname)
+    if not _leads_to(function, sys.modules.get(module), qualname):
+        raise _not_by_name(function)
+    return Reference(module=module, qualname=qualname)
+
+
+def load(reference: Reference, root: Path) -> Callable[..., Any]:
+    """Import a function, the root on sys.path. AttemptError says what is missing; what the module raises comes out."""
+    folder = str(Path(reference.file).parent) if reference.file else str(root)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = _module_of_file(reference) if reference.file else _module(reference.module)
+    try:
+        found = _walk(module, reference.qualname)
+    except AttributeError:
+        raise AttemptError(f"module {reference.module!r} has no {reference.qualname!r}") from None
+    if not callable(found):
+        raise AttemptError(f"{reference.module}:{reference.qualname} is a {type(found).__name__} and cannot be called")
+    return found
+
+
+def loaded(call: str) -> Callable[..., Any] | None:
+    """The function, where its module is imported already."""
+    module, _, qualname = call.partition(":")
+    try:
+        found = _walk(sys.modules[module], qualname)
+    except (KeyError, AttributeError):
+        return None
+    return found if inspect.isroutine(found) else None
+
+
+def _parsed(call: str) -> Reference:
+    module, _, qualname = call.partition(":")
+    if not module or not qualname or "<" in qualname:
+        raise AttemptError(
+            f"the task has no function that can be imported (call is {call!r})", next_step="Name it as module:function."
+        )
+    return Reference(module=module, qualname=qualname)
+
+
+def _in_main(function: Callable[..., Any], qualname: str) -> Reference:
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if not _leads_to(function, main, qualname):
+        raise _not_by_name(function)
+    if spec is not None:  # python -m package.module
+        return Reference(module=spec.name, qualname=qualname)
+    if not file or not Path(file).is_file():
+        raise _not_by_name(function)
+    return Reference(module=Path(file).stem, qualname=qualname, file=str(Path(file).resolve()))
+
+
+def _not_by_name(function: Any) -> AttemptError:
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return AttemptError(
+        f"{name} cannot be imported by name, so it cannot run in a process of its own",
+        next_step="Define it with `def` at the top level of a module, or drop `isolation: process`.",
+    )
+
+
+def _leads_to(function: Callable[..., Any], module: ModuleType | None, qualname: str) -> bool:
+    # A decorator above may have put something else under the name: then the other interpreter would call that.
+    try:
+        return bool(_walk(module, qualname) == function)
+    except AttributeError:
+        return False
+
+
+def _walk(start: object, qualname: str) -> Callable[..., Any]:
+    for name in qualname.split("."):
+        start = getattr(start, name)
+    return start  # type: ignore[return-value]  # whether it can be called is asked by `load`
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise AttemptError(
+                f"no module {name!r} for {sys.executable}",
+                next_step="Tasks run in the interpreter that runs agentos: install agentos in the project's own "
+                "environment and run it from there, or install what is missing in this one.",
+            ) from error
+        raise
+
+
+def _module_of_file(reference: Reference) -> ModuleType:
+    spec = util.spec_from_file_location(reference.module, reference.file)
+    if spec is None or spec.loader is None:
+        raise AttemptError(f"{reference.file} cannot be imported")
+    module = util.module_from_spec(spec)
+    sys.modules[reference.module] = module
+    spec.loader.exec_module(module)
+    return module

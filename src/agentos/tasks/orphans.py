@@ -1,0 +1,171 @@
+"""Ends processes that outlived the attempt, or the driver, they belong to.
+
+Every process of an attempt carries `AGENTOS_ATTEMPT_ID` (`<workflow_id>/<task_id>/<attempt>`) in its environment, and
+so do its descendants, also those that left the process group. All functions here block, for some milliseconds as a
+rule: call them from a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agentos.store.holder import process_started
+
+if TYPE_CHECKING:
+    import psutil
+
+ATTEMPT_VARIABLE = "AGENTOS_ATTEMPT_ID"
+ROOT_VARIABLE = "AGENTOS_ROOT"
+
+WAIT_S = 5.0
+_SAME_START_S = 0.02
+_MAX_ROUNDS = 20
+
+Environment = dict[str, str]
+
+
+class EndedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that was found; `ended` is False where even SIGKILL did not end it in time."""
+
+    pid: int
+    command: str
+    attempt_id: str
+    ended: bool
+
+
+def end_orphans(workflow_id: str, *, root: Path | None = None) -> list[EndedProcess]:
+    """End every process that carries an attempt of this run, and their descendants; ourselves and our ancestors never.
+
+    `root` leaves alone what a run of the same id does in another worktree. Safe to repeat.
+    """
+    prefix = f"{workflow_id}/"
+
+    def belongs(environment: Environment) -> bool:
+        if not environment.get(ATTEMPT_VARIABLE, "").startswith(prefix):
+            return False
+        return root is None or environment.get(ROOT_VARIABLE) in (None, str(root))
+
+    return _end_all(belongs)
+
+
+def end_attempt(attempt_id: str) -> list[EndedProcess]:
+    """End every process that carries this attempt, and their descendants."""
+    return _end_all(lambda environment: environment.get(ATTEMPT_VARIABLE) == attempt_id)
+
+
+def end_process(pid: int, started: float) -> bool:
+    """SIGKILL a process with its descendants, if it is the one that began at `started` (see `store.holder`).
+
+    Whether it is gone now. False, and nothing is done, where it is ourselves or an ancestor of ours, or belongs to
+    somebody else.
+    """
+    import psutil
+
+    if pid in _spared():
+        return False
+    try:
+        process = psutil.Process(pid)
+        now = process_started(pid)
+        if now is None or abs(now - started) > _SAME_START_S:
+            return True  # that one has ended; the pid belongs to nobody, or to another
+        family = [process, *process.children(recursive=True)]
+        process.kill()
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+    _kill(family[1:])
+    _wait(family)
+    return not _lives(process)
+
+
+def group_is_empty(pgid: int) -> bool:
+    """Whether nobody but the leader, dead or alive, is left in a process group."""
+    import psutil
+
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if pid != pgid and os.getpgid(pid) == pgid and _lives(psutil.Process(pid)):
+                return False
+    return True
+
+
+def _end_all(belongs: Callable[[Environment], bool]) -> list[EndedProcess]:
+    found: dict[int, EndedProcess] = {}
+    spared = _spared()
+    # More than one round: a process can fork, or be between two programs, while we look.
+    for _ in range(_MAX_ROUNDS):
+        family = _family(belongs, spared)
+        if not family:
+            break
+        _kill(family)
+        stubborn = _wait(family)
+        for process, (attempt_id, command) in family.items():
+            ended = process not in stubborn
+            found[process.pid] = EndedProcess(pid=process.pid, command=command, attempt_id=attempt_id, ended=ended)
+        if stubborn:
+            break  # stuck in the kernel: asking again would only take longer
+    return list(found.values())
+
+
+def _family(belongs: Callable[[Environment], bool], spared: frozenset[int]) -> dict[psutil.Process, tuple[str, str]]:
+    """Living processes that belong, and what descends from them, with attempt and command."""
+    import psutil
+
+    family: dict[psutil.Process, tuple[str, str]] = {}
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):  # gone meanwhile, or not ours to look at
+            process = psutil.Process(pid)
+            environment = {} if pid in spared else process.environ()
+            if environment and belongs(environment) and _lives(process):
+                attempt_id = environment[ATTEMPT_VARIABLE]
+                for member in (process, *process.children(recursive=True)):
+                    if member.pid not in spared and _lives(member):
+                        family[member] = attempt_id, member.name()
+    return family
+
+
+def _spared() -> frozenset[int]:
+    import psutil
+
+    return frozenset({os.getpid(), *(parent.pid for parent in psutil.Process().parents())})
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    import psutil
+
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()  # psutil compares start times first: a reused pid is left alone
+
+
+def _wait(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
+    """Wait until they are dead; those that are not in time."""
+    left = set(processes)
+    until = time.monotonic() + WAIT_S
+    pause = 0.001
+    while left := {process for process in left if _lives(process)}:
+        if time.monotonic() > until:
+            break
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return left
+
+
+def _lives(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        # A zombie has ended; its parent, or nobody in a container without init, has yet to notice.
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True

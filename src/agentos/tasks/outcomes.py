@@ -1,0 +1,65 @@
+"""From what an attempt did to its Outcome: values in stored form, or why there are none."""
+
+from __future__ import annotations
+
+import inspect
+from time import perf_counter
+
+from msgspec import Raw
+
+from agentos.exceptions import ValueEncodingError
+from agentos.run.events import TaskFailure
+from agentos.tasks.attempt import Outcome
+from agentos.tasks.context import Left
+from agentos.tasks.failures import failure_of, told
+from agentos.values import decode_value, encode_value
+
+
+class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never leaves this folder)
+    """Carries the end of an unsuccessful attempt up to whoever builds its Outcome."""
+
+    def __init__(
+        self, failure: TaskFailure, *, retryable: bool = True, cancelled: bool = False, warnings: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+        self.retryable = retryable
+        self.cancelled = cancelled
+        self.warnings = warnings
+
+
+def stored(value: object) -> bytes:
+    """The stored form of a result; AttemptFailed, which no retry helps, where it has none."""
+    try:
+        return encode_value(value)
+    except ValueEncodingError as error:
+        raise AttemptFailed(told(_explained(value, error)), retryable=False) from None
+    except Exception as error:  # properties and models run their own code here
+        raise AttemptFailed(failure_of(error), retryable=False) from None
+
+
+def _explained(value: object, error: ValueEncodingError) -> ValueEncodingError:
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        return ValueEncodingError("$", "the function is a generator; return a list of what it yields")
+    return error
+
+
+def successful(output: bytes | Raw, left: Left, began: float, warnings: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(
+        output=Raw(output),
+        messages=left.messages,
+        context=left.context,
+        warnings=warnings,
+        injected=tuple((id, decode_value(mapping)) for id, mapping in left.injected),
+        execution_time_ms=(perf_counter() - began) * 1000,
+    )
+
+
+def unsuccessful(failed: AttemptFailed, began: float) -> Outcome:
+    return Outcome(
+        error=failed.failure,
+        retryable=failed.retryable,
+        cancelled=failed.cancelled,
+        warnings=failed.warnings,
+        execution_time_ms=(perf_counter() - began) * 1000,
+    )

@@ -1,0 +1,205 @@
+"""Performs an attempt of a shell task: a script, or an argument vector without a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from msgspec import Raw
+
+from agentos.exceptions import AttemptError
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.capture import KEEP_BYTES, Capture
+from agentos.tasks.endings import Streams, last_words, refuse_cut_short, refuse_failure
+from agentos.tasks.failures import told
+from agentos.tasks.launch import Launch, cannot_start, environment_of, refused, working_folder
+from agentos.tasks.outcomes import AttemptFailed, stored, unsuccessful
+from agentos.tasks.supervise import Supervisor
+
+MAX_DOCUMENT_BYTES = 64 << 20
+"""Of a JSON document on stdout (`output: json`) or in `$AGENTOS_OUTPUT`."""
+MAX_ARGUMENT_BYTES = 100_000
+"""A longer script goes into a file: Linux takes no argument of more than 128 KiB."""
+
+
+class ShellPerformer:
+    """Runs the command in a process group of its own, its output captured within bounds."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+        began = perf_counter()
+        folder: Path | None = None
+        try:
+            folder = _private_folder()
+            output, warnings = await self._output(spec, host, folder)
+        except AttemptFailed as failed:
+            return unsuccessful(failed, began)
+        finally:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=(perf_counter() - began) * 1000)
+
+    async def _output(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> tuple[bytes, tuple[str, ...]]:
+        is_json = spec.definition.output == "json"
+        out = Capture(lambda line: host.output("stdout", line), head=MAX_DOCUMENT_BYTES if is_json else KEEP_BYTES)
+        err = Capture(lambda line: host.output("stderr", line))
+        try:
+            ending = await self._supervisor.run(
+                _launch(spec, folder),
+                host,
+                attempt_id=spec.attempt_id,
+                feeds=(out.feed, err.feed),
+                timeout_s=spec.definition.timeout_s,
+            )
+        finally:
+            out.close()
+            err.close()
+        refuse_cut_short(ending, last_words(out, err), spec.definition.timeout_s)
+        refuse_failure(ending, last_words(out, err))
+        values = _values(folder / "output")
+        warnings = ending.warnings + _dropped((out, err))
+        if not is_json:
+            return stored(_result((out, err), values)), warnings
+        if values is not None:
+            warnings += ("the task has `output: json`: what it wrote to $AGENTOS_OUTPUT is not kept",)
+        return stored(_document(out)), warnings
+
+
+# --- what is started ----------------------------------------------------------------------------------------------
+
+
+def _launch(spec: AttemptSpec, folder: Path) -> Launch:
+    env = {**environment_of(spec), "AGENTOS_OUTPUT": str(folder / "output")}
+    try:
+        return Launch(cwd=working_folder(spec), argv=_argv(spec, env, folder), env=env)
+    except (OSError, ValueError) as error:
+        raise cannot_start(error) from None
+
+
+def _private_folder() -> Path:
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="agentos-"))
+        (folder / "output").touch(mode=0o600)
+    except OSError as error:
+        raise cannot_start(error) from None
+    return folder
+
+
+def _argv(spec: AttemptSpec, env: Mapping[str, str], folder: Path) -> tuple[str, ...]:
+    command = spec.command
+    if not command or command[0] == "":
+        raise refused("the task has no command")
+    if not isinstance(command, str):
+        _refuse_unknown(command[0], spec, env)
+        return tuple(command)
+    bash = shutil.which("bash", path=env.get("PATH", os.defpath))
+    shell = (bash, "-eo", "pipefail") if bash else ("/bin/sh", "-e")
+    script = os.fsencode(command) if "\0" not in command else b""
+    if len(script) <= MAX_ARGUMENT_BYTES:
+        return (*shell, "-c", command)
+    (folder / "script").write_bytes(script)
+    return (*shell, str(folder / "script"))
+
+
+def _refuse_unknown(program: str, spec: AttemptSpec, env: Mapping[str, str]) -> None:
+    folder = spec.root / spec.cwd
+    if "/" not in program:
+        # Relative entries of PATH are meant from where the command runs.
+        places = [os.path.join(folder, place) for place in env.get("PATH", os.defpath).split(os.pathsep)]
+        if shutil.which(program, path=os.pathsep.join(places)) is None:
+            raise refused(f"command not found: {program!r} is in no folder of PATH")
+        return
+    path = folder / program
+    if not path.exists():
+        raise refused(f"command not found: there is no file {path}")
+    if path.is_dir() or not os.access(path, os.X_OK):
+        raise refused(f"not executable: {path} (chmod +x makes it so)")
+
+
+# --- what it gave -------------------------------------------------------------------------------------------------
+
+
+def _result(streams: Streams, values: Any) -> dict[str, Any]:
+    result: dict[str, Any] = {"stdout": "", "stderr": "", "exit_code": 0}
+    for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+        result[name], valid = stream.text()
+        if not valid:
+            result[f"{name}_bytes"] = stream.raw
+        if stream.dropped:
+            result[f"{name}_dropped"] = stream.dropped
+    return result if values is None else {**result, "values": values}
+
+
+def _dropped(streams: Streams) -> tuple[str, ...]:
+    return tuple(
+        f"{name} was {stream.total} bytes long; {stream.dropped} bytes from its middle were not kept"
+        for name, stream in zip(("stdout", "stderr"), streams, strict=True)
+        if stream.dropped
+    )
+
+
+def _document(out: Capture) -> Any:
+    if out.dropped:
+        raise _bad_result(f"stdout is {out.total} bytes long, more than the {MAX_DOCUMENT_BYTES} kept of a document")
+    try:
+        return json.loads(out.raw)
+    except (ValueError, RecursionError) as error:
+        said = f"\n--- stdout, last lines ---\n{out.last_lines()}" if out.total else " (it printed nothing)"
+        raise _bad_result(f"the task has `output: json`, but stdout is no JSON document: {error}{said}") from None
+
+
+def _values(path: Path) -> Any:
+    """What the command wrote to `$AGENTOS_OUTPUT`: JSON or key=value lines; None for nothing."""
+    data = _read_document(path)
+    if not data.strip():
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        lines = data.decode().replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise _bad_result(f"$AGENTOS_OUTPUT is not UTF-8: {error}") from None
+    values: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        name, equals, value = line.partition("=")
+        if not line.strip():
+            continue
+        if not equals or not name.strip():
+            raise _bad_result(f"$AGENTOS_OUTPUT is neither JSON nor key=value lines: line {number} is {line[:200]!r}")
+        values[name.strip()] = value
+    return values
+
+
+def _read_document(path: Path) -> bytes:
+    # The command may have put anything there: a FIFO would block, a link may lead anywhere.
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise _bad_result(f"$AGENTOS_OUTPUT cannot be read: {error}") from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise _bad_result("$AGENTOS_OUTPUT is no longer a plain file")
+        if found.st_size > MAX_DOCUMENT_BYTES:
+            raise _bad_result(f"$AGENTOS_OUTPUT holds {found.st_size} bytes, more than {MAX_DOCUMENT_BYTES}")
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(MAX_DOCUMENT_BYTES + 1)
+    finally:
+        os.close(fd)
+
+
+def _bad_result(why: str) -> AttemptFailed:
+    return AttemptFailed(told(AttemptError(why)))

@@ -1,0 +1,199 @@
+"""Sees one child through: started when durable, read, timed, ended with everything it started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+import msgspec
+
+from agentos import crashpoints
+from agentos.tasks.attempt import AttemptHost
+from agentos.tasks.launch import Launch, cannot_start
+from agentos.tasks.orphans import end_attempt, group_is_empty
+from agentos.tasks.spawn import Child, Spawner
+from agentos.tasks.threads import DaemonThreads
+
+GRACE_S = 2.0
+"""Between SIGTERM and SIGKILL, after a timeout."""
+CANCEL_GRACE_S = 1.0
+"""The same when the attempt is cancelled; a second cancellation cuts it short."""
+DRAIN_S = 0.25
+"""How long to read on after the command has exited while something it left behind keeps its output open."""
+KILLED_S = 5.0
+_READ_BYTES = 65_536
+
+Feed = Callable[[bytes], None]
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a child ended. `status` is None where it was lost or the child never ran its command."""
+
+    status: int | None
+    why: Literal["exited", "timeout", "cancelled"] = "exited"
+    warnings: tuple[str, ...] = ()
+
+
+class Supervisor:
+    """Runs children for the performers; holds the threads they need."""
+
+    def __init__(self, threads: DaemonThreads, spawner: Spawner) -> None:
+        self._threads = threads
+        self._spawner = spawner
+
+    async def run(
+        self,
+        launch: Launch,
+        host: AttemptHost,
+        *,
+        attempt_id: str,
+        feeds: tuple[Feed, Feed],
+        timeout_s: float | None,
+        more: Sequence[tuple[int, Feed]] = (),
+        on_go: Callable[[], None] = lambda: None,
+    ) -> Ending:
+        """Run a command to its end. Cancelling it ends the command and comes back as `cancelled`.
+
+        `feeds` get what it writes to stdout and stderr, `more` what comes out of other descriptors. AttemptFailed
+        where it cannot be started; what `child_started` raises comes out, and the command never ran.
+        """
+        try:
+            child, cancelled = await self._spawner.spawn(launch)
+        except (OSError, ValueError) as error:
+            raise cannot_start(error) from None
+        pipes: list[Pipe] = []
+        try:
+            if cancelled:
+                return await self._ended(child, attempt_id, pipes, "cancelled", grace_s=0.0)
+            crashpoints.reach("process.before")
+            try:
+                await host.child_started(child.record)
+            except BaseException as error:
+                ending = await self._ended(child, attempt_id, pipes, "cancelled", grace_s=0.0)
+                if isinstance(error, asyncio.CancelledError):
+                    return ending
+                raise
+            sources = ((child.stdout, feeds[0]), (child.stderr, feeds[1]), *more)
+            pipes += [Pipe(fd, feed) for fd, feed in sources]
+            child.go()
+            on_go()
+            crashpoints.reach("attempt.inside")
+            return await self._watch(child, attempt_id, pipes, timeout_s)
+        finally:
+            for pipe in pipes:
+                pipe.close()
+            child.close()
+
+    async def _watch(self, child: Child, attempt_id: str, pipes: list[Pipe], timeout_s: float | None) -> Ending:
+        try:
+            await asyncio.wait([child.exited], timeout=timeout_s)
+            if not child.exited.done():
+                return await self._ended(child, attempt_id, pipes, "timeout", grace_s=GRACE_S)
+            held_open = await _drained(pipes)
+        except asyncio.CancelledError:
+            return await self._ended(child, attempt_id, pipes, "cancelled", grace_s=CANCEL_GRACE_S)
+        status = child.exited.result()
+        if status != 0:
+            # What a failed attempt left behind must not work on beside the next one.
+            return await self._ended(child, attempt_id, pipes, "exited", grace_s=CANCEL_GRACE_S, marked=False)
+        warnings = (_HELD_OPEN,) if held_open else ()
+        return Ending(status=status, warnings=warnings)
+
+    async def _ended(
+        self,
+        child: Child,
+        attempt_id: str,
+        pipes: list[Pipe],
+        why: Literal["exited", "timeout", "cancelled"],
+        *,
+        grace_s: float,
+        marked: bool = True,
+    ) -> Ending:
+        """End the child's group, and with `marked` whatever else carries its attempt. Cannot be cancelled itself."""
+        hurry: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ending = asyncio.ensure_future(self._end(child, attempt_id if marked else "", grace_s, hurry))
+        while not ending.done():
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError:
+                why = "cancelled"
+                if not hurry.done():
+                    hurry.set_result(None)
+        with suppress(asyncio.CancelledError):
+            await _drained(pipes)
+        status = child.exited.result() if child.exited.done() else None
+        return Ending(status=status, why=why, warnings=ending.result())
+
+    async def _end(self, child: Child, attempt_id: str, grace_s: float, hurry: asyncio.Future[None]) -> tuple[str, ...]:
+        if grace_s and not await self._is_empty(child):
+            child.signal(signal.SIGTERM)
+            child.signal(signal.SIGCONT)  # one that was stopped would never notice
+            await self._gone(child, grace_s, hurry)
+        child.signal(signal.SIGKILL)
+        await asyncio.wait([child.exited], timeout=KILLED_S)
+        if not attempt_id:
+            return ()
+        survivors = [one for one in await self._threads.start(lambda: end_attempt(attempt_id)).answer if not one.ended]
+        return tuple(f"process {one.pid} ({one.command}) could not be ended, not even by SIGKILL" for one in survivors)
+
+    async def _gone(self, child: Child, grace_s: float, hurry: asyncio.Future[None]) -> None:
+        """Wait until child and group are gone, the grace is over, or somebody is in a hurry."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
+        either: list[asyncio.Future[Any]] = [child.exited, hurry]
+        await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        while not hurry.done() and loop.time() < until and not await self._is_empty(child):
+            await asyncio.wait([hurry], timeout=0.02)
+
+    async def _is_empty(self, child: Child) -> bool:
+        return child.exited.done() and await self._threads.start(lambda: group_is_empty(child.pid)).answer
+
+
+_HELD_OPEN = (
+    "the command has exited, but something it started in the background still holds its output open; what that prints "
+    "is not kept. Redirect its output to a file."
+)
+
+
+class Pipe:
+    """Reads one descriptor on the loop until its end. Whose descriptor it is, closes it."""
+
+    def __init__(self, fd: int, feed: Feed) -> None:
+        self._fd, self._feed = fd, feed
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(fd, self.read)
+
+    def read(self) -> bool:
+        """Feed what is there now; whether there was anything."""
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if data:
+            self._feed(data)
+        else:
+            self.close()
+        return bool(data)
+
+    def close(self) -> None:
+        if not self.ended.done():
+            self._loop.remove_reader(self._fd)
+            self.ended.set_result(None)
+
+
+async def _drained(pipes: list[Pipe]) -> bool:
+    """Read to the end, or as long as is decent; whether somebody still holds a pipe open."""
+    if pipes:
+        await asyncio.wait([pipe.ended for pipe in pipes], timeout=DRAIN_S)
+    held_open = [pipe for pipe in pipes if not pipe.ended.done()]
+    for pipe in held_open:
+        for _ in range(16):  # what is still in the pipe, and no more, should it be refilled for ever
+            if pipe.ended.done() or not pipe.read():
+                break
+        pipe.close()
+    return bool(held_open)

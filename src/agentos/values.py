@@ -1,0 +1,378 @@
+"""The stored form of what users' tasks return: JSON, with a tag for what JSON lacks.
+
+| Python                                       | stored                                                             |
+|----------------------------------------------|--------------------------------------------------------------------|
+| None, bool, int, float, str, list, dict      | JSON (dicts keep their order, keys must be text)                   |
+| tuple                                        | list                                                               |
+| Enum                                         | its value                                                          |
+| dataclass, msgspec Struct, pydantic model    | object                                                             |
+| bytes, bytearray                             | `{"$agentos": "bytes", "v": base64}`                               |
+| datetime, date, time                         | `{"$agentos": "datetime", "v": ISO 8601, "zone"?: …, "fold"?: 1}`  |
+| timedelta                                    | `{"$agentos": "timedelta", "v": [days, seconds, microseconds]}`    |
+| Decimal                                      | `{"$agentos": "decimal", "v": text}`                               |
+| NaN, infinities                              | `{"$agentos": "float", "v": "nan" or "inf" or "-inf"}`             |
+| an int of more than 1024 bits                | `{"$agentos": "int", "v": hexadecimal}`                            |
+| text with NUL or lone surrogates             | `{"$agentos": "text", "v": base64 of UTF-8 with surrogates}`       |
+| a dict with such keys, or the key `$agentos` | `{"$agentos": "dict", "v": [[key, value], …]}`                     |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
+
+from agentos.exceptions import AttemptError, CheckpointCorruptedError, NewerSchemaError, ValueEncodingError
+
+TAG: Final = "$agentos"
+MAX_DEPTH: Final = 200
+"""Lists and maps inside each other. An escaped level costs three, and SQLite's JSON functions stop at 1000."""
+_MAX_BITS = 1024  # the digits stay below every limit of Python (640 at least), msgspec and SQL
+
+_TAG_BYTES = TAG.encode()
+_NUL_BYTES = b"\\u0000"
+_ordered = msgspec.json.Encoder()
+_sorted = msgspec.json.Encoder(order="sorted")
+_decode = msgspec.json.Decoder().decode
+
+Path = tuple[str | int, ...]
+
+
+def encode_value(value: object) -> bytes:
+    """The stored form of a value: compact JSON. ValueEncodingError says where the part lies that has none."""
+    return _encode(value, _ordered)
+
+
+def canonical_json(value: object) -> bytes:
+    """Like `encode_value`, with sorted keys: equal values give equal bytes."""
+    return _encode(value, _sorted)
+
+
+def decode_value(data: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
+    """A fresh value from its stored form; never shares anything with an earlier one."""
+    try:
+        plain = _decode(data)
+        return _untagged(plain) if _TAG_BYTES in bytes(data) else plain
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointCorruptedError("a stored value", str(error)) from error
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+
+def _encode(value: object, encoder: msgspec.json.Encoder) -> bytes:
+    # Nearly every value is plain JSON: a look at the types is then all it costs. What the look leaves open (NUL, lone
+    # surrogates, our tag) shows in the bytes.
+    try:
+        if _is_plain(value, 0):
+            data = encoder.encode(value)
+            if _TAG_BYTES not in data and _NUL_BYTES not in data:
+                return data
+    except (UnicodeEncodeError, RecursionError):
+        pass
+    try:
+        return encoder.encode(_tagged(value, (), (), encoder is _sorted))
+    except RecursionError:
+        raise ValueEncodingError("$", "it is nested too deeply for the stack that is left") from None
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return True
+    if kind is int:
+        return value.bit_length() <= _MAX_BITS  # type: ignore[attr-defined, no-any-return]
+    if kind is float:
+        return value - value == 0.0  # type: ignore[operator, no-any-return]  # NaN and infinities give NaN
+    if depth == MAX_DEPTH:
+        return False
+    if kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str or (type(item) is not str and not _is_plain(item, depth + 1)):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        for item in value:  # type: ignore[attr-defined]  # noqa: SIM110 (all() is slower)
+            if type(item) is not str and not _is_plain(item, depth + 1):
+                return False
+        return True
+    return False
+
+
+def _tagged(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
+    """The same value in plain JSON types, tagged where needed. `above` holds the ids of what encloses it."""
+    match value:
+        case enum.Enum():
+            return _tagged(value.value, path, above, sort)
+        case None | bool():
+            return value
+        case int():
+            return int(value) if value.bit_length() <= _MAX_BITS else _tag("int", hex(value))
+        case float():
+            return float(value) if math.isfinite(value) else _tag("float", repr(float(value)))
+        case str():
+            return _tagged_text(value)
+        case bytes() | bytearray():
+            return _tag("bytes", b64encode(value).decode())
+        case datetime() | date() | time() | timedelta() | Decimal():
+            return _tagged_scalar(value, path)
+        case _:
+            return _tagged_container(value, path, above, sort)
+
+
+def _tagged_container(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
+    if id(value) in above:
+        raise ValueEncodingError(_dotted(path), "it contains itself")
+    if len(above) >= MAX_DEPTH:
+        raise ValueEncodingError(_dotted(path), f"it is nested more than {MAX_DEPTH} levels deep")
+    above = (*above, id(value))
+    if isinstance(value, (list, tuple)):
+        return [_tagged(item, (*path, index), above, sort) for index, item in enumerate(value)]
+    return _tagged_map(_as_dict(value, path), path, above, sort)
+
+
+def _tag(kind: str, value: object, **more: object) -> dict[str, object]:
+    return {TAG: kind, "v": value, **more}
+
+
+def _tagged_text(text: str) -> object:
+    try:
+        clean = "\0" not in text and text.encode()
+    except UnicodeEncodeError:
+        clean = False
+    if clean is False:
+        return _tag("text", b64encode(text.encode(errors="surrogatepass")).decode())
+    return str.__str__(text)
+
+
+def _tagged_scalar(value: datetime | date | time | timedelta | Decimal, path: Path) -> object:
+    match value:
+        case Decimal():
+            return _tag("decimal", Decimal.__str__(value))
+        case timedelta():
+            return _tag("timedelta", [value.days, value.seconds, value.microseconds])
+        case datetime() if value != value:  # pandas.NaT calls itself a datetime
+            raise ValueEncodingError(_dotted(path), "it is not a time")
+        case datetime():
+            return _tag("datetime", datetime.isoformat(value), **_zone(value))
+        case date():
+            return _tag("date", date.isoformat(value))
+        case time():
+            return _tag("time", time.isoformat(value), **_zone(value))
+
+
+def _zone(value: datetime | time) -> dict[str, object]:
+    zone = getattr(value.tzinfo, "key", None)
+    more: dict[str, object] = {"zone": zone} if isinstance(zone, str) else {}
+    return more | ({"fold": 1} if value.fold else {})
+
+
+def _as_dict(value: object, path: Path) -> dict[object, object]:
+    kind = type(value)
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        fields: dict[object, object] = {stored: getattr(value, name) for stored, name in names}
+        config = value.__struct_config__
+        tag = {} if config.tag_field is None else {config.tag_field: config.tag}
+        return tag | {name: item for name, item in fields.items() if item is not msgspec.UNSET}
+    if dataclasses.is_dataclass(kind):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
+    if callable(getattr(kind, "model_dump", None)):
+        return _dumped(value, path)
+    hint = "; a set has no order, return a sorted list" if isinstance(value, (set, frozenset)) else ""
+    raise ValueEncodingError(_dotted(path), f"{kind.__module__}.{kind.__qualname__} has no stored form{hint}")
+
+
+def _dumped(model: Any, path: Path) -> dict[object, object]:
+    try:
+        dumped = model.model_dump(by_alias=True)
+    except Exception as error:  # the model's own code runs here
+        raise ValueEncodingError(_dotted(path), f"model_dump raised {type(error).__name__}: {error}") from error
+    if not isinstance(dumped, dict):
+        raise ValueEncodingError(_dotted(path), f"model_dump gave {type(dumped).__name__}, not a dict")
+    return dumped
+
+
+def _tagged_map(source: dict[object, object], path: Path, above: tuple[int, ...], sort: bool) -> object:
+    result: dict[object, object] = {}
+    escape = False
+    for key, item in source.items():
+        if not isinstance(key, str):
+            raise ValueEncodingError(_dotted(path), f"the key {key!r} is {type(key).__name__}, not text")
+        name = str(key.value) if isinstance(key, enum.Enum) else str.__str__(key)
+        escape = escape or name == TAG or not isinstance(_tagged_text(name), str)
+        result[name] = _tagged(item, (*path, name), above, sort)
+    if not escape:
+        return result
+    pairs = sorted(result.items(), key=lambda pair: str(pair[0])) if sort else result.items()
+    return _tag("dict", [[_tagged_text(str(name)), item] for name, item in pairs])
+
+
+def _dotted(path: Path) -> str:
+    return "$" + "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{step!r}]" for step in path
+    )
+
+
+# --- decoding -----------------------------------------------------------------------------------------------------
+
+
+def _untagged(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_untagged(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if TAG not in value:
+        return {key: _untagged(item) for key, item in value.items()}
+    untag = _UNTAG.get(value[TAG]) if isinstance(value[TAG], str) else None
+    if untag is None:
+        raise NewerSchemaError(
+            f"a stored value is tagged {value[TAG]!r}, which this version does not know",
+            next_step="Use the version of AgentOS that wrote it, or a newer one.",
+        )
+    try:
+        return untag(value["v"], value)
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise CheckpointCorruptedError("a stored value", f"bad {value[TAG]}: {error!r}") from error
+
+
+def _in_zone(value: Any, more: dict[str, Any]) -> Any:
+    zone = _named_zone(more["zone"]) if "zone" in more else None
+    return value.replace(tzinfo=zone or value.tzinfo, fold=more.get("fold", 0))
+
+
+def _named_zone(name: str) -> tzinfo | None:
+    # Imported here: few values need it. A machine without that zone keeps the offset, which names the same instant.
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+def _pairs(value: Any) -> dict[str, Any]:
+    return {_untagged(key): _untagged(item) for key, item in value}
+
+
+_UNTAG: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "bytes": lambda v, _: b64decode(v, validate=True),
+    "datetime": lambda v, more: _in_zone(datetime.fromisoformat(v), more),
+    "date": lambda v, _: date.fromisoformat(v),
+    "time": lambda v, more: _in_zone(time.fromisoformat(v), more),
+    "timedelta": lambda v, _: timedelta(*v),
+    "decimal": lambda v, _: Decimal(v),
+    "float": lambda v, _: float(v),
+    "int": lambda v, _: int(v, 16),
+    "text": lambda v, _: b64decode(v, validate=True).decode(errors="surrogatepass"),
+    "dict": lambda v, _: _pairs(v),
+}
+
+
+# --- to the type a parameter is annotated with --------------------------------------------------------------------
+
+
+def convert_to(value: Any, annotation: Any) -> Any:
+    """The decoded value as the annotated type, where that is one this module gives a stored form, or holds such.
+
+    Anything else comes back unchanged: annotations are not enforced. AttemptError where a value does not fit.
+    """
+    try:
+        return _converted(value, annotation)
+    except (msgspec.ValidationError, ValueError) as error:
+        name = getattr(annotation, "__qualname__", None) or str(annotation)
+        raise AttemptError(
+            f"a value does not fit its parameter's type {name}: {error}",
+            next_step="Change the annotation, or what the task before it returns.",
+        ) from error
+
+
+def _converted(value: Any, annotation: Any) -> Any:
+    origin = get_origin(annotation)
+    if origin is not None:
+        return _converted_generic(value, annotation, origin)
+    if not isinstance(annotation, type) or annotation in _AS_IS:
+        return value
+    if issubclass(annotation, enum.Enum):
+        return _member(value, annotation)
+    if hasattr(annotation, "model_validate"):
+        return annotation.model_validate(value)
+    if dataclasses.is_dataclass(annotation) or issubclass(annotation, _CONVERTED):
+        return _by_msgspec(value, annotation)
+    return tuple(value) if annotation is tuple and isinstance(value, list) else value
+
+
+_AS_IS = frozenset({str, int, float, bool, bytes, list, dict, object, NoneType})
+_CONVERTED = (msgspec.Struct, datetime, date, time, timedelta, Decimal)
+
+
+def _converted_generic(value: Any, annotation: Any, origin: Any) -> Any:
+    args = get_args(annotation)
+    if origin is Annotated:
+        return _converted(value, args[0])
+    if origin is Union or origin is UnionType:
+        return _converted_union(value, args)
+    if origin is dict and len(args) == 2 and isinstance(value, dict):
+        return {key: _converted(item, args[1]) for key, item in value.items()}
+    if origin is list and args and isinstance(value, list):
+        return [_converted(item, args[0]) for item in value]
+    if origin is tuple and isinstance(value, list):
+        kinds = [args[0]] * len(value) if args[1:] == (...,) else args
+        if len(kinds) != len(value):
+            raise ValueError(f"expected {len(kinds)} elements, got {len(value)}")
+        return tuple(_converted(item, kind) for item, kind in zip(value, kinds, strict=True))
+    if dataclasses.is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct)):
+        return _by_msgspec(value, annotation)
+    return value
+
+
+def _converted_union(value: Any, arms: tuple[Any, ...]) -> Any:
+    if value is None and NoneType in arms:
+        return None
+    # A value that already is of an arm's type stays as it is: `str | date` does not turn text into a date.
+    if any(isinstance(arm, type) and type(value) is arm for arm in arms):
+        return value
+    failures, refused = [], True
+    for arm in arms:
+        if arm in _AS_IS:
+            continue
+        try:
+            converted = _converted(value, arm)
+        except (msgspec.ValidationError, ValueError) as error:
+            failures.append(str(error))
+            continue
+        if converted is not value:
+            return converted
+        refused = False
+    if refused and failures:
+        raise ValueError("; ".join(failures))
+    return value
+
+
+def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
+    stored = canonical_json(value)
+    for member in kind:
+        if canonical_json(member.value) == stored:
+            return member
+    return kind(value)
+
+
+def _by_msgspec(value: Any, annotation: Any) -> Any:
+    try:
+        return msgspec.convert(value, annotation, dec_hook=_custom, str_keys=True)
+    except TypeError:  # msgspec does not know a type inside: no business of ours to refuse it
+        return value
+
+
+def _custom(kind: Any, value: Any) -> Any:
+    return kind.model_validate(value) if hasattr(kind, "model_validate") else value

@@ -1,0 +1,324 @@
+"""Where checkpoints live: the root of the work, its `.agentos` folder, and the database in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from agentos.exceptions import (
+    AgentosError,
+    CheckpointCorruptedError,
+    LeaseHeldError,
+    LeaseLostError,
+    RunNotFoundError,
+    RunRefusedError,
+    StateInvariantError,
+)
+from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
+from agentos.run.events import Checkpointed, StateSaved
+from agentos.run.facts import Facts, fold, workflow_state
+from agentos.run.state import TaskEntry, WorkflowState, state_from, validate_state_invariants
+from agentos.store.holder import current_holder
+from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, StorePort
+from agentos.values import encode_value
+from agentos.workflow import location
+from agentos.workflow.place import Place, find_place
+from agentos.worktree import git
+
+log = logging.getLogger("agentos")
+
+
+def get_repo_root(target: Path | None = None) -> Path:
+    """Root of the git repository, linked worktree or submodule that `target` (default: here) lies in."""
+    return git.find_repository(location.asked_directory(target)).root
+
+
+def ensure_agentos_dir(repo_root: Path) -> Path:
+    """`.agentos` of that root, private and hidden from git; made or repaired if need be. Safe to repeat and to race.
+
+    Raises WorkflowConfigurationError, and writes nothing, where it is a link, somebody else's, or tracked by git.
+    """
+    root = location.asked_directory(repo_root)
+    # A folder that is no repository's root has no index: nothing in it can be tracked.
+    repository = git.find_repository(root) if (root / ".git").exists() else None
+    location.check_private(root / location.FOLDER / location.DATABASE, root, repository)
+    location.make_private(root / location.FOLDER)
+    return repo_root / location.FOLDER
+
+
+def get_checkpoint_db_path(target: Path | None = None) -> str:
+    """Absolute path of the database for work on `target` (default: here), or its PostgreSQL URL.
+
+    Makes the folder, not the file. Raises WorkflowConfigurationError where no place can be settled.
+    """
+    return location.prepare(location.find_location(target)).database
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A named cut in the journal of a run, with the state at that cut."""
+
+    id: CheckpointId
+    workflow_id: WorkflowId
+    timestamp: datetime
+    layer: int
+    """The last finished layer: a resume goes on at the next one."""
+    state: WorkflowState
+    sequence: int
+    snapshot: str = ""
+    """The git tree of the worktree's files, where the run has tasks that change files."""
+    digest: str = ""
+    """Running digest of the journal at this sequence."""
+
+
+class CheckpointManager:
+    """Checkpoints of runs: save, load, list, prune. Synchronous; durable on return.
+
+    Used by itself it keeps runs of its own kind: each save is one event that holds what differs from the last state.
+    Given to a ControlledExecutor it says where the executor's runs are kept.
+    """
+
+    def __init__(self, path: str | Path | None = None, *, auto_prune: bool = True) -> None:
+        self._path = str(path) if path is not None else None
+        self._auto_prune = auto_prune
+        self._store: StorePort | None = None
+        self._last: dict[WorkflowId, _Saved] = {}
+
+    def place(self, root: Path | None = None) -> Place:
+        """Where runs of this manager are kept, and which worktree they work on."""
+        if self._path is None:
+            return find_place(root)
+        return Place(database=self._path, root=root or Path.cwd(), named=root is not None)
+
+    def save_checkpoint(
+        self, workflow_id: str, layer: int, state: WorkflowState | Mapping[str, Any]
+    ) -> Checkpoint:
+        """Write the state down as the newest checkpoint of this run; older ones beyond five go.
+
+        StateInvariantError where the state names another workflow or contradicts itself. Cost: the size of the state.
+        """
+        state = state if isinstance(state, WorkflowState) else state_from(state)
+        validate_state_invariants(state)
+        if state.workflow_id != workflow_id:
+            raise StateInvariantError(
+                f"the state belongs to run {state.workflow_id!r} and cannot be saved for {workflow_id!r}"
+            )
+        if not isinstance(layer, int) or layer < 0:
+            raise StateInvariantError(f"layer {layer!r} is not 0 or more")
+        parts = _parts(state)
+        try:
+            record = self._save(WorkflowId(workflow_id), layer, state, parts)
+        except LeaseLostError:
+            # Somebody else saved a state of this run since: what differs is found against theirs.
+            self._last.pop(WorkflowId(workflow_id), None)
+            record = self._save(WorkflowId(workflow_id), layer, state, parts)
+        if self._auto_prune:
+            self._prune_quietly(record.workflow_id)
+        return record
+
+    def load_checkpoint(self, checkpoint_id: str) -> Checkpoint | None:
+        """The checkpoint with its state, or None. CheckpointCorruptedError where a row is damaged."""
+        record = self._opened().find_checkpoint(checkpoint_id)
+        return self._with_state(record) if record is not None else None
+
+    def get_latest_checkpoint(self, workflow_id: str) -> Checkpoint | None:
+        """The newest checkpoint of the run that counts, by sequence, or None."""
+        records = [row for row in self._records(workflow_id) if not row.abandoned]
+        return self._with_state(records[-1]) if records else None
+
+    def list_checkpoints(self, workflow_id: str) -> list[Checkpoint]:
+        """Every kept checkpoint of the run with its state, oldest first."""
+        return [self._with_state(record) for record in self._records(workflow_id)]
+
+    def prune_checkpoints(self, workflow_id: str, keep: int = 5) -> int:
+        """Delete all but the newest `keep` checkpoints; how many that were comes back. Events stay."""
+        return self._opened().prune(WorkflowId(workflow_id), keep)
+
+    def close(self) -> None:
+        """Close the store; the manager opens it again when it is used again."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+            self._last.clear()
+
+    def __enter__(self) -> CheckpointManager:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> StorePort:
+        if self._store is None:
+            self._store = self.place().open(create=True)
+        return self._store
+
+    def _records(self, workflow_id: str) -> list[CheckpointRecord]:
+        try:
+            return self._opened().list_checkpoints(WorkflowId(workflow_id))
+        except RunNotFoundError:
+            return []
+
+    def _with_state(self, record: CheckpointRecord) -> Checkpoint:
+        events = self._opened().read_events(record.workflow_id, upto=record.sequence)
+        facts = fold(record.workflow_id, events)
+        return _checkpoint(record, workflow_state(facts, current_layer=_layer_in_state(facts, record)))
+
+    def _save(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: _Parts) -> Checkpoint:
+        store = self._opened()
+        last = self._last.get(workflow_id) or self._taken(store, workflow_id)
+        now = datetime.now(timezone.utc)
+        saved = StateSaved(
+            seq=last.sequence + 1,
+            at=now,
+            workflow_id=workflow_id,
+            current_layer=state.current_layer,
+            **last.parts.difference(parts),
+        )
+        sequence = last.sequence + 2
+        cut = Checkpointed(
+            seq=sequence,
+            at=now,
+            workflow_id=workflow_id,
+            checkpoint_id=checkpoint_id(workflow_id, sequence, now),
+            layer=layer,
+        )
+        store.append(last.lease, [saved, cut], Progress(status="complete", layer=layer, layers=0, epoch=0))
+        self._last[workflow_id] = _Saved(lease=last.lease, sequence=sequence, parts=parts)
+        record = store.find_checkpoint(cut.checkpoint_id)
+        if record is None:
+            raise CheckpointCorruptedError(f"checkpoint {cut.checkpoint_id}", "it was written and cannot be read back")
+        return _checkpoint(record, state)
+
+    def _taken(self, store: StorePort, workflow_id: WorkflowId) -> _Saved:
+        """The run with what was saved last, ours to write; made where it does not exist."""
+        # A lease of no length: whoever saves next may take it, and the token tells the other one.
+        holder = current_holder()
+        try:
+            record = store.find_run(workflow_id)
+        except RunNotFoundError:
+            record = None
+        if record is None or record.workflow_id != workflow_id:
+            new = NewRun(workflow_id=workflow_id, name=workflow_id, kind="states", created_at=datetime.now(timezone.utc))
+            return _Saved(lease=store.create_run(new, holder, 0.0), sequence=0, parts=_Parts())
+        if record.kind != "states":
+            if record.holder is not None:
+                raise LeaseHeldError(workflow_id, str(record.holder))
+            raise RunRefusedError(
+                f"run {workflow_id} is a workflow's; its checkpoints are cut by whoever drives it",
+                next_step="Save under an id of your own.",
+            )
+        lease = store.take_lease(workflow_id, holder, 0.0)
+        facts = fold(workflow_id, store.read_events(workflow_id))
+        parts = _Parts() if facts.saved is None else _Parts.of_saved(facts.saved)
+        return _Saved(lease=lease, sequence=facts.sequence, parts=parts)
+
+    def _prune_quietly(self, workflow_id: WorkflowId) -> None:
+        try:
+            count = self._opened().prune(workflow_id, 5)
+        except AgentosError as error:
+            log.error("pruning checkpoints of %s failed, tried again at the next save: %s", workflow_id, error)
+            return
+        if count:
+            log.debug("pruned %d checkpoint(s) of %s", count, workflow_id)
+
+
+class _Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """A state in stored form, piece by piece, so that two can be compared."""
+
+    messages: tuple[Raw, ...] = ()
+    tasks: tuple[Raw, ...] = ()
+    decisions: tuple[Raw, ...] = ()
+    context: Mapping[str, Raw] = {}
+
+    @classmethod
+    def of_saved(cls, saved: StateSaved) -> _Parts:
+        return cls(
+            messages=_pieces(saved.messages),
+            tasks=_pieces(saved.tasks),
+            decisions=_pieces(saved.decisions),
+            context=msgspec.json.decode(saved.context_set, type=dict[str, Raw]),
+        )
+
+    def difference(self, new: _Parts) -> dict[str, Any]:
+        """The fields of a `state_saved` event that lead from this state to the new one."""
+        fields: dict[str, Any] = {}
+        for name in ("messages", "tasks", "decisions"):
+            old_list, new_list = getattr(self, name), getattr(new, name)
+            start = _common(old_list, new_list)
+            fields[f"{name}_from"] = start
+            if len(new_list) > start:
+                fields[name] = Raw(b"[" + b",".join(map(bytes, new_list[start:])) + b"]")
+        added = {key: value for key, value in new.context.items() if self.context.get(key) != value}
+        if added:
+            fields["context_set"] = Raw(msgspec.json.encode(added))
+        fields["context_removed"] = tuple(key for key in self.context if key not in new.context)
+        return fields
+
+
+class _Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """What this manager saved last for a run."""
+
+    lease: Lease
+    sequence: int
+    parts: _Parts
+
+
+def _parts(state: WorkflowState) -> _Parts:
+    context = encode_value(dict(state.context))
+    if not context.startswith(b"{") or b'"$agentos":"dict"' in context[:20]:
+        raise StateInvariantError("the context has a key that cannot be stored")
+    return _Parts(
+        messages=_pieces(encode_value(list(state.messages))),
+        tasks=_pieces(encode_value([_plain(entry) for entry in state.tasks])),
+        decisions=_pieces(encode_value(list(state.decisions))),
+        context=msgspec.json.decode(context, type=dict[str, Raw]),
+    )
+
+
+def _plain(entry: TaskEntry) -> dict[str, Any]:
+    return {
+        "task_id": entry.task_id,
+        "status": entry.status,
+        "output": entry.output,
+        "error": entry.error,
+        "execution_time_ms": entry.execution_time_ms,
+        "layer": entry.layer,
+    }
+
+
+def _pieces(stored: bytes | Raw) -> tuple[Raw, ...]:
+    pieces: tuple[Raw, ...] = msgspec.json.decode(stored, type=tuple[Raw, ...])
+    return pieces
+
+
+def _common(old: tuple[Raw, ...], new: tuple[Raw, ...]) -> int:
+    """How many pieces both begin with."""
+    shorter = min(len(old), len(new))
+    if old[:shorter] == new[:shorter]:
+        return shorter
+    return next(index for index in range(shorter) if old[index] != new[index])
+
+
+def _layer_in_state(facts: Facts, record: CheckpointRecord) -> int | None:
+    """A saved state has its own; a run's state at a checkpoint stands in the layer that it closes."""
+    return None if facts.saved is not None else record.layer
+
+
+def _checkpoint(record: CheckpointRecord, state: WorkflowState) -> Checkpoint:
+    return Checkpoint(
+        id=record.id,
+        workflow_id=record.workflow_id,
+        timestamp=record.timestamp,
+        layer=record.layer,
+        state=state,
+        sequence=record.sequence,
+        snapshot=record.snapshot,
+        digest=record.digest,
+    )

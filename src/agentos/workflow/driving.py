@@ -1,0 +1,451 @@
+"""Beginning, resuming and forking runs, and conducting a drive from lease to release.
+
+Preparing is synchronous: it reads, compares and takes the lease. Conducting is asynchronous: it makes the run go.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentos.crashpoints import reach
+from agentos.dag.fingerprint import plan_fingerprint
+from agentos.dag.plan import Plan, compile_plan
+from agentos.dag.stored import from_stored
+from agentos.dag.workflow import Workflow
+from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
+from agentos.ids import TaskId, WorkflowId, new_id
+from agentos.run.changes import current_plan
+from agentos.run.facts import Facts, fold
+from agentos.run.inputs import Begin, Input
+from agentos.run.machine import GatePolicy, Machine
+from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.store.holder import current_holder
+from agentos.store.port import CheckpointRecord, Lease, NewRun, RunRecord, StorePort
+from agentos.tasks.orphans import end_orphans, end_process
+from agentos.tasks.registry import PERFORMERS
+from agentos.workflow.drive import Drive, utc_now
+from agentos.workflow.forking import forked_event
+from agentos.workflow.journal import StoreJournal
+from agentos.workflow.keeper import LeaseKeeper
+from agentos.workflow.loading import load_workflow, source_of
+from agentos.workflow.place import Place
+from agentos.workflow.plans import decode_plan, encode_plan
+
+log = logging.getLogger("agentos")
+
+SPACE_WARNING = 100 * 1024 * 1024
+"""A database larger than this is worth a word."""
+
+
+class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a drive behaves."""
+
+    gates: GatePolicy = "stop"
+    lease_s: float = 15.0
+    keep: int = 5
+    """Checkpoints kept for the run; 0 keeps all."""
+    strict_checkpoints: bool = False
+    """Stop where a checkpoint cannot be cut, instead of going on without it."""
+    space_warning: int = SPACE_WARNING
+
+
+class Ready(msgspec.Struct, kw_only=True):
+    """A run whose lease is ours, ready to be driven."""
+
+    place: Place
+    store: StorePort
+    lease: Lease
+    base: Plan
+    accepted: Plan
+    """The base plan last accepted; differs from `base` where the workflow was edited since."""
+    machine: Machine
+    first: Begin
+    functions: Mapping[TaskId, Callable[..., Any]]
+    options: DriveOptions
+    choices: ResumeOptions = ResumeOptions()
+
+    def release(self) -> None:
+        self.store.release_lease(self.lease)
+        self.store.close()
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that needs no drive."""
+
+    facts: Facts
+
+
+# --- a new run --------------------------------------------------------------------------------------------------
+
+
+def begin_run(
+    place: Place,
+    workflow: Workflow,
+    params: Mapping[str, Any] | None,
+    workflow_id: str | None,
+    options: DriveOptions,
+) -> Ready | Finished:
+    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
+    plan = compile_plan(workflow, params)
+    reach("plan.after")
+    store = place.open(create=True)
+    with _closed_on_error(store):
+        fingerprint = run_fingerprint(plan)
+        if workflow_id is not None and (known := _existing(store, workflow_id)) is not None:
+            _refuse_another(known, fingerprint)
+            return _resumed(place, store, known, None, workflow, ResumeOptions(), options)
+        run = NewRun(
+            workflow_id=WorkflowId(workflow_id or new_id()),
+            name=plan.name,
+            source=source_of(workflow, place.root),
+            root=str(place.root),
+            plan=encode_plan(plan),
+            fingerprint=fingerprint,
+            created_at=utc_now(),
+        )
+        lease = store.create_run(run, current_holder(), options.lease_s)
+    return _ready(place, store, lease, plan, Facts(workflow_id=run.workflow_id), workflow, options)
+
+
+def run_fingerprint(plan: Plan) -> str:
+    """Of definition and parameters: what must be equal for `run --id` to mean the same run."""
+    return plan_fingerprint([plan.fingerprint, plan.params], ())
+
+
+def _ready(
+    place: Place,
+    store: StorePort,
+    lease: Lease,
+    plan: Plan,
+    facts: Facts,
+    workflow: Workflow,
+    options: DriveOptions,
+    first: Begin | None = None,
+) -> Ready:
+    warnings = (*plan.warnings, *_space_warnings(store, options))
+    begin = first or Begin(holder=str(current_holder()), token=lease.token, warnings=warnings)
+    return Ready(
+        place=place,
+        store=store,
+        lease=lease,
+        base=plan,
+        accepted=plan,
+        machine=Machine(plan, facts, gates=options.gates),
+        first=begin,
+        functions=workflow.functions,
+        options=options,
+    )
+
+
+def _space_warnings(store: StorePort, options: DriveOptions) -> tuple[str, ...]:
+    size = store.size()
+    if size <= options.space_warning:
+        return ()
+    text = (
+        f"the database holds {size // 1_000_000} MB (limit {options.space_warning // 1_000_000} MB): "
+        "delete finished runs to give space back"
+    )
+    log.warning(text)
+    return (text,)
+
+
+def _existing(store: StorePort, workflow_id: str) -> RunRecord | None:
+    try:
+        record = store.find_run(workflow_id)
+    except RunNotFoundError:
+        return None
+    return record if record.workflow_id == workflow_id else None
+
+
+def _refuse_another(known: RunRecord, fingerprint: str) -> None:
+    if known.fingerprint != fingerprint:
+        raise RunRefusedError(
+            f"run {known.workflow_id} exists already, with another definition or other parameters",
+            next_step="Choose another id, or resume that run by its id to go on with the edited workflow.",
+        )
+
+
+# --- a run that exists ------------------------------------------------------------------------------------------
+
+
+def resume_run(
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    choices: ResumeOptions = ResumeOptions(),
+    options: DriveOptions = DriveOptions(),
+) -> Ready | Finished:
+    """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run.
+
+    Nothing is touched before the workflow was read again and the lease is ours.
+    """
+    store = place.open()
+    with _closed_on_error(store):
+        record, checkpoint = find_target(store, place, target)
+        return _resumed(place, store, record, checkpoint, workflow, choices, options)
+
+
+def find_target(
+    store: StorePort, place: Place, target: str | None
+) -> tuple[RunRecord, CheckpointRecord | None]:
+    """The run meant, and the checkpoint if one was named."""
+    if target is None:
+        unfinished = [
+            run
+            for run in store.list_runs()
+            if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
+        ]
+        if not unfinished:
+            raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
+        return unfinished[0], None
+    checkpoint = store.find_checkpoint(target)
+    if checkpoint is not None:
+        return store.find_run(checkpoint.workflow_id), checkpoint
+    try:
+        return store.find_run(target), None
+    except RunNotFoundError as error:
+        if _looks_like_checkpoint(store, target):
+            raise CheckpointNotFoundError(target) from error
+        raise
+
+
+def _looks_like_checkpoint(store: StorePort, target: str) -> bool:
+    """Both ids are UUIDs; one that no run has is told as a checkpoint only if it is a whole one."""
+    return len(target) == 36 and target.count("-") == 4
+
+
+def _resumed(
+    place: Place,
+    store: StorePort,
+    record: RunRecord,
+    checkpoint: CheckpointRecord | None,
+    workflow: Workflow | None,
+    choices: ResumeOptions,
+    options: DriveOptions,
+) -> Ready | Finished:
+    _refuse_elsewhere(place, record)
+    older = checkpoint is not None and not _is_head(store, checkpoint)
+    if record.status == "complete" and not older and not choices.rerun:
+        return Finished(facts=fold(record.workflow_id, store.read_events(record.workflow_id)))
+    _refuse_unresumable(record, checkpoint)
+    accepted = decode_plan(store.read_plan(record.workflow_id))
+    flow = workflow or load_workflow(record.source, place.root)
+    base = compile_plan(flow, {name: from_stored(value) for name, value in accepted.params.items()})
+    lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
+    try:
+        _end_stale_work(lease, base)
+        rollback = str(checkpoint.id) if older and checkpoint is not None else None
+        return _compared(place, store, lease, record, accepted, base, flow, choices, options, rollback)
+    except BaseException:
+        store.release_lease(lease)
+        raise
+
+
+def _compared(
+    place: Place,
+    store: StorePort,
+    lease: Lease,
+    record: RunRecord,
+    accepted: Plan,
+    base: Plan,
+    flow: Workflow,
+    choices: ResumeOptions,
+    options: DriveOptions,
+    rollback: str | None,
+) -> Ready:
+    facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+    if facts.sequence == 0 and record.parent_id is not None:
+        raise RunRefusedError(
+            f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
+        )
+    edited = base.fingerprint != accepted.fingerprint
+    revision = record.plan_revision + 1 if edited else record.plan_revision
+    plan, problems = current_plan(base, facts.changes)
+    choices = msgspec.structs.replace(choices, missing=missing_products(plan, facts, place.root))
+    resume = None
+    if facts.sequence and rollback is None:
+        before, _ = current_plan(accepted, facts.changes)
+        resume = plan_resume(before, plan, facts, choices, revision=revision)
+    reach("resume.planned")
+    begin = Begin(
+        holder=str(current_holder()),
+        token=lease.token,
+        taken_from=str(lease.taken_from) if lease.taken_from else "",
+        resume=resume,
+        rollback=rollback,
+        warnings=(*problems, *_space_warnings(store, options)),
+    )
+    ready = _ready(place, store, lease, base, facts, flow, options, begin)
+    ready.machine = Machine(plan, facts, gates=options.gates)
+    ready.accepted, ready.choices = accepted, choices
+    return ready
+
+
+def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
+    """Finished tasks of which a path they produce is gone."""
+    return frozenset(
+        task.id
+        for task in plan.tasks.values()
+        if task.definition.produces
+        and facts.task(task.id).status == "complete"
+        and not all((root / path).exists() for path in task.definition.produces)
+    )
+
+
+def preview_resume(
+    place: Place, target: str | None, *, workflow: Workflow | None = None, choices: ResumeOptions = ResumeOptions()
+) -> tuple[RunRecord, ResumePlan]:
+    """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
+    store = place.open(readonly=True)
+    try:
+        record, checkpoint = find_target(store, place, target)
+        events = store.read_events(record.workflow_id)
+        if checkpoint is not None and not _is_head(store, checkpoint):
+            events = [event for event in events if event.seq <= checkpoint.sequence]
+        facts = fold(record.workflow_id, events)
+        accepted = decode_plan(store.read_plan(record.workflow_id))
+        flow = workflow or load_workflow(record.source, place.root)
+        base = compile_plan(flow, {name: from_stored(value) for name, value in accepted.params.items()})
+        before, _ = current_plan(accepted, facts.changes)
+        plan, _ = current_plan(base, facts.changes)
+        choices = msgspec.structs.replace(choices, missing=missing_products(plan, facts, place.root))
+        return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+    finally:
+        store.close()
+
+
+def _is_head(store: StorePort, checkpoint: CheckpointRecord) -> bool:
+    newest = [row for row in store.list_checkpoints(checkpoint.workflow_id) if not row.abandoned][-1:]
+    return bool(newest) and newest[0].id == checkpoint.id
+
+
+def _refuse_elsewhere(place: Place, record: RunRecord) -> None:
+    if record.root and record.root != str(place.root) and not place.named:
+        raise RunRefusedError(
+            f"run {record.workflow_id} belongs to {record.root}, not to {place.root}",
+            next_step="If the worktree moved, name where it is now (--repo PATH, or repo=… in Python).",
+        )
+
+
+def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) -> None:
+    if record.kind == "states":
+        raise RunRefusedError(
+            f"run {record.workflow_id} holds saved states and no workflow", next_step="Load its states instead."
+        )
+    if record.status == "aborted":
+        raise RunRefusedError(
+            f"run {record.workflow_id} was aborted, which is final",
+            next_step="Fork one of its checkpoints to go on from there in a new run.",
+        )
+    if checkpoint is not None and checkpoint.abandoned:
+        raise RunRefusedError(
+            f"checkpoint {checkpoint.id} belongs to an epoch that was rolled back",
+            next_step="Fork it to go on from there in a new run.",
+        )
+
+
+def _end_stale_work(lease: Lease, plan: Plan) -> None:
+    """Nothing of an earlier drive may still be at work when this one begins."""
+    if lease.taken_from is not None and lease.taken_alive and _has_effects(plan):
+        # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
+        # and nothing else.
+        end_process(lease.taken_from.pid, lease.taken_from.started)
+    for ended in end_orphans(lease.workflow_id):
+        log.warning("ended process %s left over from an earlier drive of %s", ended, lease.workflow_id)
+
+
+def _has_effects(plan: Plan) -> bool:
+    return any(task.definition.effects != ("none",) for task in plan.tasks.values())
+
+
+# --- a fork -----------------------------------------------------------------------------------------------------
+
+
+def fork_run(
+    place: Place,
+    checkpoint_id: str,
+    *,
+    workflow: Workflow | None = None,
+    workflow_id: str | None = None,
+    options: DriveOptions = DriveOptions(),
+) -> Ready:
+    """A new run that begins with the state of a checkpoint and needs its parent no more."""
+    store = place.open()
+    with _closed_on_error(store):
+        checkpoint = store.find_checkpoint(checkpoint_id)
+        if checkpoint is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        parent = store.find_run(checkpoint.workflow_id)
+        accepted = decode_plan(store.read_plan(parent.workflow_id))
+        flow = workflow or load_workflow(parent.source, place.root)
+        base = compile_plan(flow, {name: from_stored(value) for name, value in accepted.params.items()})
+        events = store.read_events(parent.workflow_id)
+        forked = forked_event(parent.workflow_id, checkpoint, events, base)
+        run = NewRun(
+            workflow_id=WorkflowId(workflow_id or new_id()),
+            name=base.name,
+            source=parent.source,
+            root=str(place.root),
+            plan=encode_plan(base),
+            fingerprint=run_fingerprint(base),
+            parent_id=parent.workflow_id,
+            created_at=utc_now(),
+        )
+        plan, problems = current_plan(base, forked.changes)
+        lease = store.create_run(run, current_holder(), options.lease_s)
+    begin = Begin(holder=str(current_holder()), token=lease.token, forked=forked, warnings=tuple(problems))
+    ready = _ready(place, store, lease, base, Facts(workflow_id=run.workflow_id), flow, options, begin)
+    ready.machine = Machine(plan, ready.machine.facts, gates=options.gates)
+    return ready
+
+
+# --- conducting -------------------------------------------------------------------------------------------------
+
+
+async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = None) -> Facts:
+    """Drive the run to its terminal event, keeping the lease meanwhile and letting it go at the end."""
+    journal = StoreJournal(
+        ready.store, ready.lease, keep=ready.options.keep, strict_checkpoints=ready.options.strict_checkpoints
+    )
+    drive = Drive(
+        base=ready.base,
+        accepted=ready.accepted,
+        machine=ready.machine,
+        journal=journal,
+        performers=PERFORMERS,
+        functions=ready.functions,
+        root=ready.place.root,
+        options=ready.choices,
+    )
+    keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
+    try:
+        posted = await journal.call(lambda store: store.read_inbox(ready.lease.workflow_id))
+        keeper.start()
+        if started is not None:
+            started(drive)
+        plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
+        first: list[Input] = [ready.first, *drive.taken(posted)]
+        await drive.run(first, plan=plan)
+    finally:
+        keeper.stop()
+        reach("release.before")
+        await journal.call(lambda store: store.release_lease(ready.lease))
+        await journal.close()
+        ready.store.close()
+    return drive.facts
+
+
+@contextmanager
+def _closed_on_error(store: StorePort) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        store.close()
+        raise

@@ -1,0 +1,192 @@
+"""Executors: run a workflow in memory, or under control with events, commands and checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentos.dag.plan import compile_plan
+from agentos.dag.workflow import Workflow
+from agentos.exceptions import CheckpointNotFoundError
+from agentos.ids import WorkflowId, new_id
+from agentos.run.events import Event
+from agentos.run.facts import Facts
+from agentos.run.inputs import Begin
+from agentos.run.machine import Machine
+from agentos.run.state import TaskEntry, WorkflowState
+from agentos.store.port import PostedCommand
+from agentos.tasks.registry import PERFORMERS
+from agentos.workflow.checkpoint import CheckpointManager
+from agentos.workflow.drive import Drive
+from agentos.workflow.driving import DriveOptions, Finished, Ready, begin_run, conduct, resume_run
+from agentos.workflow.journal import ForgetfulJournal
+from agentos.workflow.queue import CommandQueue
+from agentos.workflow.result import RunResult
+
+
+class ExecutionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ParallelExecutor.execute` gives back."""
+
+    status: str
+    results: tuple[TaskEntry, ...]
+    outputs: Mapping[str, Any]
+    errors: Mapping[str, str]
+    layers: int
+    execution_time_ms: float
+
+    @property
+    def speedup(self) -> float:
+        """Time the tasks took together over the time that passed; 1 where none passed."""
+        spent = sum(entry.execution_time_ms for entry in self.results)
+        return spent / self.execution_time_ms if self.execution_time_ms else 1.0
+
+
+class ParallelExecutor:
+    """Runs a workflow in parallel layers, in memory. Needs no store and leaves nothing behind."""
+
+    def __init__(self, *, root: Path | None = None) -> None:
+        self._root = root
+
+    async def execute(self, dag: Workflow, *, params: Mapping[str, Any] | None = None) -> ExecutionResult:
+        """Run to the end; failed tasks are in the result, not raised. Gates have nobody to ask and are rejected."""
+        began = time.perf_counter()
+        drive, first = _in_memory(dag, params, None, DriveOptions(gates="reject"), self._root)
+        await drive.run([first])
+        result = RunResult(drive.facts)
+        return ExecutionResult(
+            status=result.status,
+            results=result.state.tasks,
+            outputs=result.outputs,
+            errors=result.errors,
+            layers=len(drive.machine.plan.layers),
+            execution_time_ms=(time.perf_counter() - began) * 1000,
+        )
+
+
+class ControlledExecutor:
+    """Runs a workflow under control: live events, durable commands, a checkpoint after each layer.
+
+    Without a manager it runs all the same, and is not durable. One executor drives one run at a time.
+    """
+
+    def __init__(
+        self,
+        manager: CheckpointManager | None = None,
+        *,
+        options: DriveOptions = DriveOptions(),
+        root: Path | None = None,
+    ) -> None:
+        self._manager = manager
+        self._options = options
+        self._root = root
+        self._facts: Facts | None = None
+        self._drive: Drive | None = None
+        self._waiting: list[PostedCommand] = []
+        self.commands = CommandQueue(self._post, lambda: list(self._waiting))
+        """Commands to the run under way. From other processes: the run's durable inbox."""
+
+    @property
+    def state(self) -> WorkflowState | None:
+        """The state of the run under way, or of the last one; None before the first."""
+        facts = self._drive.facts if self._drive is not None else self._facts
+        return RunResult(facts).state if facts is not None else None
+
+    @property
+    def result(self) -> RunResult | None:
+        return RunResult(self._facts) if self._facts is not None else None
+
+    async def execute_stream(
+        self, dag: Workflow, *, params: Mapping[str, Any] | None = None, workflow_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Run the workflow; its events come as they happen. Leaving the loop early stops the run in order."""
+        if self._manager is None:
+            drive, first = _in_memory(dag, params, workflow_id, self._options, self._root)
+
+            async def run(started: Callable[[Drive], None]) -> Facts:
+                started(drive)
+                await drive.run([first])
+                return drive.facts
+
+            stream = self._streamed(run)
+        else:
+            ready = await asyncio.to_thread(
+                begin_run, self._manager.place(self._root), dag, params, workflow_id, self._options
+            )
+            stream = self._conducted(ready)
+        async for event in stream:
+            yield event
+
+    async def resume_from_checkpoint(self, checkpoint_id: str, dag: Workflow | None = None) -> AsyncIterator[Event]:
+        """Go on from a checkpoint, by its id alone; a given dag is compared with the one the run was begun with."""
+        if self._manager is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        place = self._manager.place(self._root)
+        if self._manager.load_checkpoint(checkpoint_id) is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        ready = await asyncio.to_thread(resume_run, place, checkpoint_id, workflow=dag, options=self._options)
+        async for event in self._conducted(ready):
+            yield event
+
+    async def _conducted(self, ready: Ready | Finished) -> AsyncIterator[Event]:
+        if isinstance(ready, Finished):
+            self._facts = ready.facts
+            return
+        async for event in self._streamed(lambda started: conduct(ready, started=started)):
+            yield event
+
+    async def _streamed(self, run: Callable[[Callable[[Drive], None]], Awaitable[Facts]]) -> AsyncIterator[Event]:
+        subscribed: asyncio.Future[AsyncIterator[Event]] = asyncio.get_running_loop().create_future()
+
+        def started(drive: Drive) -> None:
+            self._drive = drive
+            subscribed.set_result(drive.stream.subscribe())
+            posted, self._waiting = self._waiting, []
+            drive.deliver(posted)
+
+        driving = asyncio.ensure_future(run(started))
+        try:
+            await asyncio.wait((driving, subscribed), return_when=asyncio.FIRST_COMPLETED)
+            if subscribed.done():
+                async for event in subscribed.result():
+                    yield event
+            self._facts = await driving
+        finally:
+            if not driving.done():
+                driving.cancel()
+                with suppress(asyncio.CancelledError):
+                    await driving
+            if self._drive is not None:
+                self._facts = self._drive.facts
+            self._drive = None
+
+    def _post(self, posted: PostedCommand) -> None:
+        if self._drive is not None:
+            self._drive.deliver([posted])
+        else:
+            self._waiting.append(posted)
+
+
+def _in_memory(
+    dag: Workflow,
+    params: Mapping[str, Any] | None,
+    workflow_id: str | None,
+    options: DriveOptions,
+    root: Path | None,
+) -> tuple[Drive, Begin]:
+    plan = compile_plan(dag, params)
+    machine = Machine(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), gates=options.gates)
+    drive = Drive(
+        base=plan,
+        machine=machine,
+        journal=ForgetfulJournal(),
+        performers=PERFORMERS,
+        functions=dag.functions,
+        root=root or Path.cwd(),
+    )
+    return drive, Begin(holder="memory", token=0, warnings=plan.warnings)

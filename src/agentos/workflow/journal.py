@@ -1,0 +1,159 @@
+"""Writing a run down: one thread, one connection, one commit for all that is ready together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from agentos.exceptions import AgentosError, CheckpointCutError, StoreUnavailableError
+from agentos.run.events import Checkpointed, CheckpointFailed, Event, TaskFailure
+from agentos.store.port import Lease, Progress, StorePort
+
+log = logging.getLogger("agentos")
+
+PATIENCE_S = 30.0
+"""How long a journal that cannot be written is tried again before the run stops."""
+
+
+class Journal(Protocol):
+    """Where a drive writes its events. Durable on return, in order."""
+
+    durable: bool
+
+    async def append(
+        self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
+    ) -> Sequence[Event]:
+        """The events as written: a checkpoint that could not be cut comes back as `checkpoint_failed`."""
+
+    async def read(self, after: int) -> list[Event]: ...
+
+    async def close(self) -> None: ...
+
+
+class ForgetfulJournal:
+    """A journal for runs without a store: nothing is kept."""
+
+    durable = False
+
+    async def append(
+        self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
+    ) -> Sequence[Event]:
+        return events
+
+    async def read(self, after: int) -> list[Event]:
+        return []
+
+    async def close(self) -> None:
+        return None
+
+
+class StoreJournal:
+    """A journal in a store, written by a thread of its own so that the event loop never waits for the disk."""
+
+    durable = True
+
+    def __init__(
+        self, store: StorePort, lease: Lease, *, keep: int = 5, strict_checkpoints: bool = False, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._keep = keep
+        self._strict = strict_checkpoints
+        self._patience_s = patience_s
+        self._loop = asyncio.get_running_loop()
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any] | None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name=f"agentos-journal-{lease.workflow_id}", daemon=True)
+        self._thread.start()
+
+    async def append(
+        self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
+    ) -> Sequence[Event]:
+        written: Sequence[Event] = await self._call(lambda: self._append(events, progress, plan, consumed))
+        if self._keep and any(type(event) is Checkpointed for event in written):
+            self._work.put((self._prune, None))
+        return written
+
+    async def read(self, after: int) -> list[Event]:
+        events: list[Event] = await self._call(lambda: self._store.read_events(self._lease.workflow_id, after=after))
+        return events
+
+    async def call(self, work: Callable[[StorePort], Any]) -> Any:
+        """Anything else that must happen on the writer's connection, in order with the appends."""
+        return await self._call(lambda: work(self._store))
+
+    async def close(self) -> None:
+        """Let the thread finish what it was given, then end it. The store stays open."""
+        await self._call(lambda: None)
+        self._work.put(None)
+
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        done: asyncio.Future[Any] = self._loop.create_future()
+        self._work.put((work, done))
+        return await done
+
+    # --- in the writer's thread ----------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, done = item
+            try:
+                result, error = work(), None
+            except BaseException as raised:  # handed to whoever awaits it
+                result, error = None, raised
+            if done is not None:
+                self._tell(done, result, error)
+
+    def _tell(self, done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        def settle() -> None:
+            if not done.cancelled():
+                if error is not None:
+                    done.set_exception(error)
+                else:
+                    done.set_result(result)
+
+        try:
+            self._loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            log.debug("the event loop was closed before a write could be reported")
+
+    def _append(
+        self, events: Sequence[Event], progress: Progress, plan: bytes | None, consumed: Sequence[str]
+    ) -> Sequence[Event]:
+        deadline = time.monotonic() + self._patience_s
+        pause = 0.05
+        while True:
+            try:
+                self._store.append(self._lease, events, progress, plan=plan, consumed=consumed)
+                return events
+            except StoreUnavailableError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                log.warning("the journal of %s cannot be written, trying again: %s", self._lease.workflow_id, error.message)
+                time.sleep(pause)
+                pause = min(pause * 2, 2.0)
+            except CheckpointCutError as error:
+                if self._strict:
+                    raise
+                events = [_without_cut(event, error) for event in events]
+
+    def _prune(self) -> None:
+        try:
+            count = self._store.prune(self._lease.workflow_id, self._keep)
+        except AgentosError as error:
+            log.error("pruning checkpoints of %s failed, tried again at the next save: %s", self._lease.workflow_id, error)
+            return
+        if count:
+            log.debug("pruned %d checkpoint(s) of %s", count, self._lease.workflow_id)
+
+
+def _without_cut(event: Event, error: AgentosError) -> Event:
+    if type(event) is not Checkpointed:
+        return event
+    log.error("Checkpoint failed, workflow not resumable from layer %d of %s: %s", event.layer, event.workflow_id, error)
+    failure = TaskFailure(type=type(error).__name__, text=error.message, traceback="")
+    return CheckpointFailed(seq=event.seq, at=event.at, workflow_id=event.workflow_id, layer=event.layer, error=failure)

@@ -1,0 +1,39 @@
+"""The place a run is kept in: which store, and which worktree it works on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.port import StorePort
+from agentos.workflow.location import find_location, prepare
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A settled location. Opening a store in it is cheap: each thread that needs one opens its own."""
+
+    database: str
+    root: Path
+    named: bool = False
+    """The user named this root: a run that was begun elsewhere has moved here."""
+    durability: Literal["full", "process"] = "full"
+
+    def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
+        """A store of this place. WorkflowConfigurationError where there is none and `create` is False."""
+        if "://" in self.database:
+            raise WorkflowConfigurationError(
+                "PostgreSQL is not available yet", next_step="Unset AGENTOS_WORKFLOW_DB to use SQLite in this worktree."
+            )
+        # sqlite3 is loaded only by those who keep something.
+        from agentos.store.sqlite_open import open_store
+
+        return open_store(self.database, durability=self.durability, create=create, readonly=readonly)
+
+
+def find_place(repo: str | Path | None = None, *, durability: Literal["full", "process"] = "full") -> Place:
+    """Where runs of this worktree (default: the current directory's) are kept; the folder is made."""
+    location = prepare(find_location(Path(repo) if repo is not None else None))
+    return Place(database=location.database, root=location.root, named=repo is not None, durability=durability)

@@ -1,0 +1,61 @@
+"""Commands to a run, from any process, kept until somebody has dealt with them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentos.exceptions import CommandRefusedError
+from agentos.ids import WorkflowId, new_id
+from agentos.run.commands import Command, command_to_data, parse_command
+from agentos.store.port import PostedCommand, StorePort
+from agentos.workflow.drive import utc_now
+
+ATTEMPT_VARIABLE = "AGENTOS_ATTEMPT_ID"
+
+
+class CommandQueue:
+    """The inbox of one run. What was sent is durable before `send` returns, and is dealt with once."""
+
+    def __init__(self, post: Callable[[PostedCommand], None], waiting: Callable[[], list[PostedCommand]]) -> None:
+        self._post = post
+        self._waiting = waiting
+
+    @classmethod
+    def of_run(cls, store: StorePort, workflow_id: WorkflowId) -> CommandQueue:
+        """The durable inbox of a run. CommandRefusedError on sending to one that has ended for good."""
+
+        def post(posted: PostedCommand) -> None:
+            record = store.find_run(workflow_id)
+            if record.status in ("complete", "aborted"):
+                raise CommandRefusedError(f"run {workflow_id} is {record.status}; it takes no more commands")
+            store.post_command(workflow_id, posted)
+
+        return cls(post, lambda: store.read_inbox(workflow_id))
+
+    def send(self, command: Command | Mapping[str, Any], *, author: str | None = None) -> str:
+        """Check the command and put it in the queue; its id comes back. CommandRefusedError if it is malformed."""
+        parsed = parse_command(command) if isinstance(command, Mapping) else command
+        posted = PostedCommand(
+            id=new_id(),
+            author=author or current_author(),
+            attempt_id=os.environ.get(ATTEMPT_VARIABLE, ""),
+            posted_at=utc_now(),
+            command=command_to_data(parsed),
+        )
+        self._post(posted)
+        return posted.id
+
+    def waiting(self) -> list[PostedCommand]:
+        """Commands that nobody has dealt with yet, oldest first."""
+        return self._waiting()
+
+
+def current_author() -> str:
+    """Who asks, as the journal names them: the user this process runs as."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -1,0 +1,69 @@
+"""From a planned task to what its attempt is given: references resolved, values decoded afresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.references import as_text, resolve
+from agentos.dag import shell
+from agentos.ids import TaskId
+from agentos.run.facts import Facts
+from agentos.run.scope import resolved_inputs, scope_of
+from agentos.tasks.attempt import AttemptSpec
+
+
+def idempotency_key(facts: Facts, task_id: TaskId) -> str:
+    """The same over retries and crashes of a task; new after a rollback or in a fork."""
+    text = f"{facts.workflow_id}\0{task_id}\0{facts.epoch}"
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def attempt_spec(
+    plan: Plan,
+    facts: Facts,
+    task: PlannedTask,
+    attempt: int,
+    functions: Mapping[TaskId, Callable[..., Any]],
+    root: Path,
+) -> AttemptSpec:
+    """Everything the attempt needs. EvaluationError where a reference leads nowhere."""
+    definition = task.definition
+    if definition.kind == "python":
+        command: str | tuple[str, ...] = ""
+        variables: Mapping[str, str] = {}
+        arguments = resolved_inputs(plan, facts, task)
+    else:
+        command, variables = _command(plan, facts, task)
+        arguments = {}
+    env = {**plan.settings.env, **definition.env}
+    if env:
+        scope = scope_of(plan, facts, task)
+        env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
+    return AttemptSpec(
+        workflow_id=facts.workflow_id,
+        task_id=task.id,
+        attempt=attempt,
+        definition=definition,
+        function=functions.get(task.parent or task.id),
+        arguments=arguments,
+        command=command,
+        env={**env, **variables},
+        cwd=root / definition.cwd if definition.cwd else root,
+        root=root,
+        idempotency_key=idempotency_key(facts, task.id),
+        attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
+    )
+
+
+def _command(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str | tuple[str, ...], dict[str, str]]:
+    """The command with no value inside a script: values travel as variables, or as whole arguments."""
+    scope = scope_of(plan, facts, task)
+    run = task.definition.run
+    if isinstance(run, tuple):
+        return tuple(as_text(resolve(word, scope)) for word in run), {}
+    script, references = shell.shell_environment(task.definition, scope)
+    return script, references

@@ -1,0 +1,115 @@
+"""Events as they happen, and again from any sequence, in this process or another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from agentos.ids import WorkflowId
+from agentos.run.events import TERMINAL, Event
+from agentos.store.port import StorePort
+
+BUFFERED = 10_000
+"""Events kept in memory for a subscriber that lags; beyond, it reads them back from the journal."""
+
+History = Callable[[int], Awaitable[list[Event]]]
+"""The stored events after a sequence."""
+
+
+class EventStream:
+    """The events of one drive, live. A slow subscriber never blocks the run, and loses nothing that has a `seq`."""
+
+    def __init__(self, history: History | None = None) -> None:
+        self._history = history
+        self._subscribers: set[_Buffer] = set()
+        self._last = 0
+        self.closed = False
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Hand events to every subscriber; durable ones only after they are durable."""
+        if events and events[-1].seq:
+            self._last = events[-1].seq
+        for buffer in self._subscribers:
+            buffer.put(events)
+
+    def close(self) -> None:
+        """No more events follow: subscribers end once they have read what is left."""
+        self.closed = True
+        for buffer in self._subscribers:
+            buffer.wake.set()
+
+    def subscribe(self, after: int | None = None) -> AsyncIterator[Event]:
+        """Events with a sequence above `after` (None: from now on), then live ones until the stream closes.
+
+        Subscribed on the call, not on the first step, so that nothing in between is missed.
+        """
+        # Without a journal there is nothing to read back, so that everything must be kept.
+        buffer = _Buffer(BUFFERED if self._history is not None else None, self._last if after is None else after)
+        self._subscribers.add(buffer)
+        behind = after is not None and self._history is not None
+        return self._read(buffer, behind)
+
+    async def _read(self, buffer: _Buffer, behind: bool) -> AsyncIterator[Event]:
+        try:
+            while True:
+                if (behind or buffer.overflowed) and self._history is not None:
+                    buffer.overflowed = behind = False
+                    for event in await self._history(buffer.seen):
+                        buffer.seen = event.seq
+                        yield event
+                while buffer.events:
+                    event = buffer.events.popleft()
+                    if event.seq == 0:
+                        yield event
+                    elif event.seq > buffer.seen:
+                        buffer.seen = event.seq
+                        yield event
+                if buffer.overflowed:
+                    continue
+                if self.closed:
+                    return
+                buffer.wake.clear()
+                await buffer.wake.wait()
+        finally:
+            self._subscribers.discard(buffer)
+
+
+class _Buffer:
+    """What one subscriber has not read yet."""
+
+    def __init__(self, limit: int | None, seen: int) -> None:
+        self.limit = limit
+        self.seen = seen
+        self.events: deque[Event] = deque()
+        self.overflowed = False
+        self.wake = asyncio.Event()
+
+    def put(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+        if self.limit is not None and len(self.events) > self.limit:
+            self.events.clear()
+            self.overflowed = True
+        self.wake.set()
+
+
+async def follow(
+    store: StorePort, workflow_id: WorkflowId, *, after: int = 0, poll_s: float = 0.1, until_end: bool = True
+) -> AsyncIterator[Event]:
+    """The stored events of a run after a sequence, then new ones as other processes write them.
+
+    Ends with the event that ends a drive, if that is the newest one there is.
+    """
+    while True:
+        events = await asyncio.to_thread(store.read_events, workflow_id, after=after)
+        for event in events:
+            after = event.seq
+            yield event
+        if until_end and events and isinstance(events[-1], TERMINAL):
+            return
+        if not events:
+            record = await asyncio.to_thread(store.find_run, workflow_id)
+            if until_end and record.holder is None and record.sequence == after:
+                return
+        while not await asyncio.to_thread(store.changed):
+            await asyncio.sleep(poll_s)

@@ -1,0 +1,149 @@
+"""Git as argv -> bytes, and the two questions asked before there is any state: what is the root, what is tracked."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from agentos.exceptions import WorkflowConfigurationError
+
+# Of the caller's GIT_* these say how git works; the rest (GIT_DIR, GIT_INDEX_FILE, ...) say WHERE, and inside a hook
+# they name another repository than the one asked about. Protected configuration (GIT_CONFIG_*) stays: containers set
+# safe.directory that way, and git takes no core.worktree from it.
+_HARMLESS = re.compile(
+    r"GIT_(CONFIG_\w+|SSL_\w+|SSH|SSH_COMMAND|SSH_VARIANT|EXEC_PATH|ASKPASS|ALLOW_PROTOCOL|HTTP_PROXY_AUTHMETHOD"
+    r"|DISCOVERY_ACROSS_FILESYSTEM)"
+)
+
+# `--is-inside-work-tree` stands between the two paths to part them: either may contain newlines.
+_QUESTIONS = ("--is-bare-repository", "--absolute-git-dir", "--is-inside-work-tree", "--show-toplevel")
+_ANSWERS = re.compile(rb"(true|false)\n(/.*)\n(true|false)\n(/.*\n)?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """A work tree, and the git directory behind it: a linked worktree or submodule has one of its own."""
+
+    root: Path
+    git_dir: Path
+
+
+def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without what points git at another repository, and with messages in English."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("GIT_") or _HARMLESS.fullmatch(name)}
+    return kept | {"LC_ALL": "C"}
+
+
+def shown(path: PurePath | str) -> str:
+    """`path` for a message: on one line, whatever its name holds."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
+def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[bytes]:
+    """One git command in `directory`. A status other than 0 is the caller's to read; only a missing git raises."""
+    try:
+        return subprocess.run(
+            ["git", "-C", str(directory), *argv],
+            env=clean_env(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise WorkflowConfigurationError("git is not installed, or not on PATH", next_step="Install git.") from error
+    except OSError as error:
+        raise WorkflowConfigurationError(f"git cannot be started: {error}", next_step="Repair git.") from error
+
+
+def find_repository(directory: Path) -> Repository:
+    """The repository or linked worktree that `directory` (absolute, no links) lies in. One git call."""
+    done = run(directory, "rev-parse", *_QUESTIONS)
+    answers = _ANSWERS.fullmatch(done.stdout)
+    if answers is None:
+        raise _no_repository(directory, os.fsdecode(done.stderr).strip())
+    bare, git_dir, inside_work_tree, root = answers.groups()
+    git_path = Path(os.fsdecode(git_dir))
+    if root is None or inside_work_tree == b"false" or directory.is_relative_to(git_path):
+        raise _no_work_tree(directory, git_path, bare=bare == b"true")
+    # Only the newline that git adds goes: a folder's name may itself end in one, or in blanks.
+    return Repository(root=Path(os.fsdecode(root.removesuffix(b"\n"))), git_dir=git_path)
+
+
+def is_tracked(repository: Repository, folder: PurePath) -> bool:
+    """Whether git tracks `folder` (relative to the root) or anything in it.
+
+    Normally without a second git call: names stand in the index as plain bytes, so an index that does not mention the
+    folder settles it. `git ls-files` (about 2 ms) is asked only when it does, or when the index is of another kind.
+    """
+    if not _index_may_name(repository.git_dir, folder):
+        return False
+    here = (f"--git-dir={repository.git_dir}", "--work-tree=.")
+    done = run(repository.root, *here, "ls-files", "-z", "--", f":(top,literal,icase){folder.as_posix()}")
+    if done.returncode != 0:
+        raise WorkflowConfigurationError(
+            f"git cannot tell what it tracks in {shown(repository.root)}: {os.fsdecode(done.stderr).strip()}",
+            next_step="Repair the repository (`git status` must work).",
+        )
+    depth = len(folder.parts)
+    tracked = {PurePath(*PurePath(os.fsdecode(name)).parts[:depth]) for name in done.stdout.split(b"\0") if name}
+    return any(name == folder or _same_folder(repository.root, name, folder) for name in tracked)
+
+
+def _index_may_name(git_dir: Path, folder: PurePath) -> bool:
+    try:
+        data = (git_dir / "index").read_bytes()
+    except FileNotFoundError:
+        return False  # nothing was ever added
+    except OSError:
+        return True
+    # Version 4 shortens names by the one before, and a split index keeps most of them in another file.
+    if data[:8] not in (b"DIRC\0\0\0\2", b"DIRC\0\0\0\3") or any(git_dir.glob("sharedindex.*")):
+        return True
+    return re.search(re.escape(os.fsencode(folder.as_posix())), data, re.IGNORECASE) is not None
+
+
+def _same_folder(root: Path, one: PurePath, other: PurePath) -> bool:
+    # `.AgentOS` is the same folder as `.agentos` where the file system ignores case (macOS).
+    try:
+        return os.path.samefile(root / one, root / other)
+    except OSError:
+        return False
+
+
+def _no_repository(directory: Path, git_says: str) -> WorkflowConfigurationError:
+    if "dubious ownership" in git_says:
+        return WorkflowConfigurationError(
+            f"{shown(directory)} is in a repository of another user, which git does not trust (dubious ownership)",
+            next_step=f"Git says: {git_says}",
+        )
+    if "not a git repository (or any" in git_says:
+        return WorkflowConfigurationError(
+            f"{shown(directory)} is not in a git repository",
+            next_step="Go to a git repository, or make one with `git init`.",
+        )
+    return WorkflowConfigurationError(
+        f"git finds no usable repository at {shown(directory)}: {git_says}",
+        next_step="Repair it (`git status` must work).",
+    )
+
+
+def _no_work_tree(directory: Path, git_dir: Path, *, bare: bool) -> WorkflowConfigurationError:
+    if bare:
+        return WorkflowConfigurationError(
+            f"{shown(git_dir)} is a bare repository, without files to work on",
+            next_step="Work in a clone, or in a worktree of it (`git worktree add PATH`).",
+        )
+    if directory.is_relative_to(git_dir):
+        return WorkflowConfigurationError(
+            f"{shown(directory)} is inside the git directory {shown(git_dir)}",
+            next_step="Go to the repository's own files.",
+        )
+    return WorkflowConfigurationError(
+        f"{shown(directory)} is outside the work tree that its repository names (core.worktree)",
+        next_step="Go to that work tree.",
+    )

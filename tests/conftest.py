@@ -1,0 +1,104 @@
+"""What every test stands on: a home folder of its own, no stray variables, real git repositories.
+
+Nothing here mocks git or the file system.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+
+# Hypothesis picks its own profile on CI (the same examples every time); elsewhere only the deadline is in the way.
+settings.register_profile("house", deadline=None)
+if "CI" not in os.environ:
+    settings.load_profile("house")
+
+_KEPT = "AGENTOS_MATRIX"  # asks for the whole kill matrix; not a setting of the product
+
+
+class LinkedWorktree(NamedTuple):
+    """A repository and a linked worktree of it, on a branch of its own, both at the same commit."""
+
+    main: Path
+    worktree: Path
+
+
+def git(*arguments: str, cwd: Path) -> str:
+    """Run git in `cwd`; its output without the last newline."""
+    done = subprocess.run(["git", *arguments], cwd=cwd, check=True, capture_output=True, text=True)
+    return done.stdout.removesuffix("\n")
+
+
+def _clear(patch: pytest.MonkeyPatch, home: Path, *, keep: str = "") -> None:
+    """Forget what the developer's shell says about us and about git, and move the home folder."""
+    for name in list(os.environ):
+        if name.startswith(("AGENTOS_", "GIT_", "XDG_")) and name != keep:
+            patch.delenv(name)
+    patch.setenv("HOME", str(home))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _away_from_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures of wider scope than a test see no real home folder either."""
+    with pytest.MonkeyPatch.context() as patch:
+        _clear(patch, tmp_path_factory.mktemp("session-home"), keep=_KEPT)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """An empty home folder for each test; a test that writes there without asking for `home` fails."""
+    folder = tmp_path_factory.mktemp("home")
+    _clear(monkeypatch, folder, keep=_KEPT)
+    yield folder
+    asked = {"home", "clean_env"} & set(request.fixturenames)
+    if not asked and (found := sorted(entry.name for entry in folder.iterdir())):
+        pytest.fail(f"the home folder was touched: {', '.join(found)} (use the fixture `home` if that is meant)")
+
+
+@pytest.fixture
+def home(_own_home: Path) -> Path:
+    """The home folder of this test: empty, and its to fill."""
+    return _own_home
+
+
+@pytest.fixture
+def clean_env(monkeypatch: pytest.MonkeyPatch, home: Path) -> pytest.MonkeyPatch:
+    """No AGENTOS_*, GIT_* or XDG_* variable at all, and an empty home folder. Gives the monkeypatch to set some."""
+    _clear(monkeypatch, home)
+    return monkeypatch
+
+
+@pytest.fixture
+def tmp_git_repo(tmp_path: Path) -> Path:
+    """The root of a real repository with one commit, an identity of its own, and the branch `main`."""
+    root = tmp_path / "repo"
+    root.mkdir()
+    git("init", "--quiet", "--initial-branch=main", cwd=root)
+    for setting, value in {
+        "user.name": "Test",
+        "user.email": "test@example.invalid",
+        "commit.gpgsign": "false",
+        "core.hooksPath": os.devnull,
+    }.items():
+        git("config", setting, value, cwd=root)
+    (root / "README").write_text("a repository to test in\n")
+    git("add", "README", cwd=root)
+    git("commit", "--quiet", "--message", "first", cwd=root)
+    return root.resolve()
+
+
+@pytest.fixture
+def tmp_worktree(tmp_git_repo: Path) -> LinkedWorktree:
+    """A repository and a linked worktree beside it: `main, worktree = tmp_worktree`."""
+    worktree = tmp_git_repo.parent / "worktree"
+    git("worktree", "add", "--quiet", "-b", "other", str(worktree), cwd=tmp_git_repo)
+    return LinkedWorktree(main=tmp_git_repo, worktree=worktree.resolve())

@@ -1,0 +1,128 @@
+"""What the tests of `agentos.tasks` share: a host that writes down what it is told, and specs with few words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from agentos.dag.task import TaskDef
+from agentos.ids import TaskId, WorkflowId
+from agentos.tasks.attempt import AttemptSpec, ChildProcess, Outcome, Stream
+from agentos.tasks.registry import performers
+from agentos.values import decode_value
+
+PATIENCE_S = 20.0
+
+
+class RecordingHost:
+    """An AttemptHost that remembers; `on_child` runs before a child gets leave to go on."""
+
+    def __init__(self, on_child: Callable[[ChildProcess], Awaitable[None]] | None = None) -> None:
+        self.shown: list[tuple[Stream, str]] = []
+        self.threads: set[int] = set()
+        self.children: list[ChildProcess] = []
+        self.abandonments: list[Awaitable[object]] = []
+        self._on_child = on_child
+
+    def output(self, stream: Stream, text: str) -> None:
+        self.shown.append((stream, text))
+        self.threads.add(threading.get_ident())
+
+    async def child_started(self, child: ChildProcess) -> None:
+        self.children.append(child)
+        if self._on_child is not None:
+            await self._on_child(child)
+
+    def abandoned(self, ended: Awaitable[object]) -> None:
+        self.abandonments.append(ended)
+
+    def lines(self, stream: Stream) -> list[str]:
+        return [text for name, text in self.shown if name == stream]
+
+
+def python_spec(
+    function: Callable[..., Any] | None = None, arguments: dict[str, Any] | None = None, **fields: Any
+) -> AttemptSpec:
+    return _spec(TaskDef(id=TaskId("t"), kind="python", **fields), function=function, arguments=arguments or {})
+
+
+def shell_spec(
+    command: str | tuple[str, ...], *, root: Path | None = None, env: dict[str, str] | None = None, cwd: str = "",
+    attempt_id: str = "run-1/t/1", **fields: Any,
+) -> AttemptSpec:
+    return _spec(
+        TaskDef(id=TaskId("t"), kind="shell", **fields), command=command, env=env or {}, root=root or Path("/tmp"),
+        cwd=Path(cwd), attempt_id=attempt_id,
+    )
+
+
+def _spec(definition: TaskDef, **more: Any) -> AttemptSpec:
+    given: dict[str, Any] = {
+        "workflow_id": WorkflowId("run-1"),
+        "task_id": definition.id,
+        "attempt": 1,
+        "definition": definition,
+        "cwd": Path(),
+        "root": Path("/tmp"),
+        "idempotency_key": "key-1",
+        "attempt_id": "run-1/t/1",
+    }
+    return AttemptSpec(**{**given, **more})
+
+
+def perform(spec: AttemptSpec, host: RecordingHost | None = None) -> Outcome:
+    """One attempt, from its start to its end, in a loop of its own."""
+    return asyncio.run(performers()[spec.definition.kind](spec, host or RecordingHost()))
+
+
+def output_of(outcome: Outcome) -> Any:
+    assert outcome.error is None, outcome.error
+    return decode_value(outcome.output)
+
+
+async def cancel_when(spec: AttemptSpec, host: RecordingHost, ready: Callable[[], bool], times: int = 1) -> Outcome:
+    """Start an attempt, cancel it once `ready`, and give back how it ended."""
+    attempt = asyncio.ensure_future(performers()[spec.definition.kind](spec, host))
+    await soon(lambda: ready() or attempt.done())
+    assert not attempt.done(), attempt.result()
+    for _ in range(times):
+        attempt.cancel()
+        await asyncio.sleep(0)
+    return await attempt
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    """Await a condition that must come true."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        await asyncio.sleep(0.005)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    asyncio.run(soon(condition))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pid_in(path: Path) -> int:
+    """The pid a script wrote to a file, once it is there in full."""
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+def open_files() -> set[str]:
+    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    return set(os.listdir(folder))
