@@ -1,6 +1,6 @@
 """Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice."""
 
-from agentos.client import aresume, arun, fork, resume, run
+from agentos.client import Client, aresume, arun, fork, resume, run
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError
 from agentos.run.state import WorkflowState
@@ -9,6 +9,7 @@ from agentos.workflow.result import RunResult
 
 __all__ = [
     "AgentosError",
+    "Client",
     "Context",
     "RunResult",
     "Workflow",

@@ -7,19 +7,36 @@ Blocking calls have their asynchronous form beside them where they make a run go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import AgentosError
+from agentos.exceptions import AgentosError, CommandRefusedError
+from agentos.run.commands import ApprovalResponse, Command
+from agentos.run.events import Event
+from agentos.run.facts import fold
 from agentos.run.machine import GatePolicy
-from agentos.run.resume import ResumeOptions
+from agentos.run.resume import ResumeOptions, ResumePlan
+from agentos.store.holder import current_holder
+from agentos.store.port import CheckpointRecord, RunRecord, StorePort
+from agentos.workflow.answering import Sent, send
 from agentos.workflow.drive import Drive
-from agentos.workflow.driving import DriveOptions, Finished, Ready, begin_run, conduct, fork_run, resume_run
+from agentos.workflow.driving import (
+    DriveOptions,
+    Finished,
+    Ready,
+    begin_run,
+    conduct,
+    fork_run,
+    preview_resume,
+    resume_run,
+)
 from agentos.workflow.loading import refuse_while_loading
 from agentos.workflow.place import find_place
 from agentos.workflow.result import RunResult
+from agentos.workflow.stream import follow
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
@@ -81,9 +98,7 @@ def resume(
     """
     refuse_while_loading("resume")
     return _blocking(
-        aresume(
-            target, workflow=workflow, repo=repo, rerun=rerun, strict=strict, gates=gates, durability=durability
-        ),
+        aresume(target, workflow=workflow, repo=repo, rerun=rerun, strict=strict, gates=gates, durability=durability),
         "aresume",
     )
 
@@ -145,3 +160,102 @@ def _blocking(work: Coroutine[Any, Any, T], instead: str) -> T:
     raise AgentosError(
         "this call blocks, and an event loop is running here", next_step=f"Use `await {instead}(...)` instead."
     )
+
+
+class Client:
+    """Runs of one worktree: list, show, watch, send. Opens what it needs for each call and keeps nothing open."""
+
+    def __init__(self, repo: str | Path | None = None) -> None:
+        self.place = find_place(repo)
+
+    def list_runs(self) -> list[RunRecord]:
+        """Every run kept here, newest first."""
+        if not self.place.exists():
+            return []
+        with self._store() as store:
+            return store.list_runs()
+
+    def show(self, workflow_id: str) -> RunResult:
+        """A run as it stands, by id or unique prefix."""
+        with self._store() as store:
+            record = store.find_run(workflow_id)
+            return RunResult(fold(record.workflow_id, store.read_events(record.workflow_id)))
+
+    def events(self, workflow_id: str, *, after: int = 0) -> list[Event]:
+        """The journal of a run after a sequence."""
+        with self._store() as store:
+            return store.read_events(store.find_run(workflow_id).workflow_id, after=after)
+
+    async def watch(self, workflow_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+        """The journal of a run after a sequence, then live, until its drive ends; from any process."""
+        store = await asyncio.to_thread(self.place.open, readonly=True)
+        try:
+            record = await asyncio.to_thread(store.find_run, workflow_id)
+            async for event in follow(store, record.workflow_id, after=after):
+                yield event
+        finally:
+            store.close()
+
+    def checkpoints(self, workflow_id: str) -> list[CheckpointRecord]:
+        """Kept checkpoints of a run, oldest first."""
+        with self._store() as store:
+            return store.list_checkpoints(store.find_run(workflow_id).workflow_id)
+
+    def preview_resume(
+        self,
+        target: str | None = None,
+        *,
+        workflow: Workflow | None = None,
+        rerun: Iterable[str] = (),
+        strict: bool = False,
+    ) -> ResumePlan:
+        """What a resume would keep, repeat and ask, task by task. Writes nothing."""
+        choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
+        return preview_resume(self.place, target, workflow=workflow, choices=choices)[1]
+
+    def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
+        """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""
+        with self._store(readonly=False) as store:
+            return send(store, workflow_id, command, author=author)
+
+    def approve(
+        self, workflow_id: str, gate_id: str | None = None, *, reason: str = "", author: str | None = None
+    ) -> Sent:
+        """Say yes at a gate; without a gate's id only if exactly one is open. Does not resume by itself."""
+        return self._answer(workflow_id, gate_id, True, reason, author)
+
+    def reject(
+        self, workflow_id: str, gate_id: str | None = None, *, reason: str = "", author: str | None = None
+    ) -> Sent:
+        """Say no at a gate: the task behind it fails, and no resume runs it."""
+        return self._answer(workflow_id, gate_id, False, reason, author)
+
+    def prune(self, workflow_id: str, *, keep: int = 5) -> int:
+        """Delete all but the newest checkpoints of a run; how many that were comes back."""
+        with self._store(readonly=False) as store:
+            return store.prune(store.find_run(workflow_id).workflow_id, keep)
+
+    def delete(self, workflow_id: str) -> None:
+        """Delete a run with all its events and give the space back. LeaseHeldError while somebody drives it."""
+        with self._store(readonly=False) as store:
+            record = store.find_run(workflow_id)
+            store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
+
+    def _answer(self, workflow_id: str, gate_id: str | None, approved: bool, reason: str, author: str | None) -> Sent:
+        gate = gate_id or self._only_gate(workflow_id)
+        return self.send(workflow_id, ApprovalResponse(gate_id=gate, approved=approved, reason=reason), author=author)
+
+    def _only_gate(self, workflow_id: str) -> str:
+        gates = self.show(workflow_id).gates
+        if len(gates) != 1:
+            listed = "".join(f"\n  {gate_id}: {question}" for gate_id, question in gates.items()) or " none"
+            raise CommandRefusedError(f"{len(gates)} gates are open, so that one must be named:{listed}")
+        return next(iter(gates))
+
+    @contextmanager
+    def _store(self, *, readonly: bool = True) -> Iterator[StorePort]:
+        store = self.place.open(readonly=readonly)
+        try:
+            yield store
+        finally:
+            store.close()

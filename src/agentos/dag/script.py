@@ -61,7 +61,7 @@ class _Opaque:
 
 
 def read_script(text: str) -> Script:
-    """The script in pieces. ScriptError where it cannot be followed; ExpressionError where a reference is unreadable."""
+    """The script in pieces. ScriptError where it cannot be followed, ExpressionError where a reference is no good."""
     return _Scanner(text).script()
 
 
@@ -263,7 +263,7 @@ class _Scanner:
         elif words.position == "pattern" and words.word is None:
             self.at += 1
         elif words.elements or words.position == "pattern" or (words.position == "arguments" and words.word):
-            self._open(Words(")", elements=True, refuses=words.refuses), 1)  # a pattern such as @(a|b)
+            self._open(Words(")", elements=True, pattern=True, refuses=words.refuses), 1)  # such as @(a|b)
         elif self._ends_function_name(words):
             return
         elif words.word is not None:
@@ -287,6 +287,8 @@ class _Scanner:
         return True
 
     def _close(self, words: Words) -> None:
+        if words.position == "pattern":
+            words.end_word()  # esac, where the last pattern has its own end
         if words.position == "pattern":
             words.begin()
         elif words.close == ")":
@@ -380,7 +382,7 @@ class _Scanner:
                     self.slots[self.at] = Slot(unit, True, False)
                     self.refused.append((unit, refusal))
             return
-        # The text is followed by itself: what is opened in it must be closed in it.
+        # The text is followed by itself: what is opened in it must be closed in it, and no command has words in it.
         outside, self.frames = self.frames, [Words(), _Quotes("")]
         end, self.end, self.at = self.end, stop, start
         self._scan()
@@ -408,7 +410,9 @@ class _Scanner:
         elif self._follows(opaque.close) and not opaque.depth:
             self.frames.pop()
             self.at += len(opaque.close)
-        elif unit in "\n`" or (unit in "'\"" and (arithmetic or opaque.quoted)) or (unit == "\\" and arithmetic):
+        elif unit in "'\"" and opaque.quoted and not arithmetic:
+            self._skip_plain_quotes(unit, opaque.why)
+        elif unit in "\n`" or (unit in "'\"\\" and arithmetic):
             raise self._lost(f"{unit!r} inside {'$((…))' if arithmetic else '${…}'} is beyond what can be followed")
         elif unit == "'":
             self._skip(self._words(), 1, "'", opaque.why)
@@ -419,3 +423,15 @@ class _Scanner:
         else:
             opaque.depth += (unit == "(") - (unit == ")") if arithmetic else 0
             self.at += 1
+
+    def _skip_plain_quotes(self, quote: str, why: str) -> None:
+        """Past quotes inside `"${…}"`. Shells differ on what they mean there, but not while their text is plain."""
+        self.at += 1
+        while (unit := self._next()) != quote:
+            if isinstance(unit, Reference):
+                self._take(unit, why)
+            elif unit == "" or unit in "{}'\"\\$`\n":
+                raise self._lost("quotes inside ${…} inside quotes are beyond what can be followed")
+            else:
+                self.at += 1
+        self.at += 1

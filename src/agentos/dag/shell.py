@@ -1,7 +1,8 @@
 """Shell tasks: how references in `run` reach the command without ever becoming shell code.
 
-In a script each becomes an environment variable, written `"$VAR"` outside and `${VAR}` inside double quotes; a list gives
-several words where an argument stands. In a list of words there is no shell, and a word is what its reference says.
+In a script each becomes an environment variable, written `"$VAR"` outside and `${VAR}` inside double quotes; a list
+gives several words where an argument stands. In a list of words there is no shell, and a word is what its reference
+says.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.dag.references import EvaluationError, Reference, as_text, look_up, resolve, whole_reference
+from agentos.dag.references import OPEN, EvaluationError, Reference, as_text, look_up, resolve, whole_reference
 from agentos.dag.script import ScriptError, Slot, read_script
 from agentos.dag.task import TaskDef
 from agentos.dag.tokens import ExpressionError
@@ -36,12 +37,12 @@ def shell_environment(definition: TaskDef) -> tuple[str, dict[str, Reference]]:
         raise ValueError(f"task {definition.id!r} runs a list of words, not a script")
     variables: dict[str, Reference] = {}
     script = ""
-    for piece, variable in _named(definition.run):
+    for piece, name in _named(definition.run):
         if isinstance(piece, str):
             script += piece
         else:
-            variables[variable] = piece.reference
-            script += _written(variable, piece.quoted)
+            variables[name] = piece.reference
+            script += _written(name, piece.quoted)
     return script, variables
 
 
@@ -49,18 +50,18 @@ def script_for(script: str, scope: Mapping[str, Any]) -> tuple[str, dict[str, st
     """The script to run and the variables it needs. EvaluationError where a reference has no value."""
     variables: dict[str, str] = {}
     written = ""
-    for piece, variable in _named(script):
+    for piece, name in _named(script):
         if isinstance(piece, str):
             written += piece
             continue
         value = look_up(piece.reference, scope)
         if piece.spreads and isinstance(value, (list, tuple)):
-            names = [f"{variable}_{index}" for index in range(1, len(value) + 1)]
-            variables |= {name: _variable_text(item) for name, item in zip(names, value, strict=True)}
-            written += " ".join(_written(name, False) for name in names)
+            names = [f"{name}_{index}" for index in range(1, len(value) + 1)]
+            variables |= {each: _variable_text(item) for each, item in zip(names, value, strict=True)}
+            written += " ".join(_written(each, False) for each in names)
         else:
-            variables[variable] = _variable_text(value)
-            written += _written(variable, piece.quoted)
+            variables[name] = _variable_text(value)
+            written += _written(name, piece.quoted)
     return written, variables
 
 
@@ -78,6 +79,9 @@ def arguments_for(run: tuple[str, ...], scope: Mapping[str, Any]) -> list[str]:
 
 def _named(script: str) -> Iterator[tuple[str | Slot, str]]:
     """The pieces of a script; each reference has one variable, however often it stands in it."""
+    if OPEN not in script:
+        yield script, ""
+        return
     try:
         read = read_script(script)
     except (ScriptError, ExpressionError) as error:

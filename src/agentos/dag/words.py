@@ -38,12 +38,13 @@ class Document:
 class Words:
     """A list of commands up to what closes it (or the elements of an array), word by word."""
 
-    def __init__(self, close: str = "", *, elements: bool = False, refuses: str = "") -> None:
-        self.close, self.elements, self.refuses = close, elements, refuses
+    def __init__(self, close: str = "", *, elements: bool = False, pattern: bool = False, refuses: str = "") -> None:
+        self.close, self.elements, self.pattern, self.refuses = close, elements, pattern, refuses
         self.cases = 0
         self.documents: list[Document] = []
         self.refused: list[tuple[Reference, str]] = []
         self._piped: list[Reference] = []
+        self._piped_documents: list[Document] = []
         self.begin()
 
     def begin(self) -> None:
@@ -60,14 +61,13 @@ class Words:
         self.target = False
         """The word says where a redirection goes."""
         self._options = self._shell = self._computes = self._prefixed = False
-        self._own_documents: list[Document] = []
 
     def add(self, text: str) -> None:
         self.word = (self.word or "") + text
 
     def announce(self, document: Document) -> None:
         self.documents.append(document)
-        self._own_documents.append(document)
+        self._piped_documents.append(document)
 
     # --- a reference ----------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Words:
     def spreads(self) -> bool:
         """Several words may stand here for one: behind an assignment or `>` the second would become a command."""
         plain = self.position == "arguments" and not self.target and self.test is None
-        return plain and self.name not in _DECLARES
+        return plain and not self.pattern and self.name not in _DECLARES
 
     @property
     def assigns(self) -> bool:
@@ -105,7 +105,8 @@ class Words:
         if self.target or self.position in ("subject", "in", "pattern"):
             return ""
         if self.position != "arguments":
-            assigned = self.position == "name" and _ASSIGNMENT.match(word)
+            option = self._prefixed and word.startswith("-")
+            assigned = self.position == "name" and (option or _ASSIGNMENT.match(word))
             return "" if assigned else "would be the name of a command: write the name itself, or give run as a list"
         return self._refusal_of_argument(word)
 
@@ -195,10 +196,10 @@ class Words:
             # A shell without a script of its own: what it reads is code.
             why = "would be code for another shell: give it as an argument instead"
             self.refused += [(reference, why) for reference in self._piped]
-            for document in self._own_documents:
+            for document in self._piped_documents:
                 document.code = True
         if not piped:
-            self._piped = []
+            self._piped, self._piped_documents = [], []
         self.begin()
 
 

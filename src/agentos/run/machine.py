@@ -146,6 +146,7 @@ class Machine:
     def _begin(self, given: Begin) -> None:
         if given.forked is not None:
             self.emit(given.forked)
+            self._start_over()
         resume = given.resume
         resumed_from = self.facts.finished_layer if self.facts.finished_layer >= 0 else None
         self.emit(
@@ -639,14 +640,15 @@ class Machine:
 
     def _settle(self) -> bool:
         """Nothing follows by itself: wait for an input, or end the drive. True if something changed after all."""
-        if self.facts.running or self.frontier.held or self._retries_pending():
+        retries = self._retries_pending()
+        if self.facts.running or self.frontier.held or (retries and self.starts):
             return False
         if self.facts.commands:
             requests.at_boundary(self)
             return True
         if self.facts.open_gates:
             return self._only_gates_left()
-        if self._left_for_later:
+        if self._left_for_later or retries:
             self._finish(ev.WorkflowPaused(reason="asked"))
         else:
             self._end()

@@ -1,220 +1,322 @@
-"""Opening a database: is it ours, is it whole, may we write, is its schema the one we know."""
+"""The SQLite store: the verbs of the port on one connection. `open_store` (sqlite_open.py) makes one."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import stat
-import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from urllib.parse import quote
+from typing import Literal
 
+from agentos import crashpoints
 from agentos.exceptions import (
-    CheckpointCorruptedError,
-    ForeignDatabaseError,
-    NotFoundError,
-    StoreUnavailableError,
-    WorkflowConfigurationError,
+    AgentosError,
+    LeaseLostError,
+    NewerSchemaError,
+    RunNotFoundError,
+    RunRefusedError,
 )
-from agentos.store import sqlite_migrate as schema
-from agentos.store.codec import BLOB_LIMIT
-from agentos.store.sqlfiles import Migration, migrations
-from agentos.store.sqlite_store import Durability, SqliteStore
-from agentos.store.sqlite_driver import BUSY_S, BUSY_TIMEOUT_S, insist
+from agentos.ids import WorkflowId
+from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.store import codec, sqlite_leases, sqlite_records
+from agentos.store.port import CheckpointRecord, Holder, Lease, NewRun, PostedCommand, Progress, RunRecord
+from agentos.store.sqlfiles import queries
+from agentos.store.sqlite_driver import Transaction, verb
+from agentos.store.sqlite_journal import Head, SqliteJournal
 from agentos.store.sqlite_leases import Clock
+from agentos.values import decode_value, encode_value
 
-OLDEST_SQLITE = (3, 38, 0)  # -> and ->> in the views
-WAL_PAGES = 1000
-"""The log is folded into the database after so many pages, and cut back to their size: leftovers stay near 4 MB."""
+Durability = Literal["full", "process"]
 
-_MAGIC = b"SQLite format 3\0"
-
-
-def open_store(
-    path: str | Path,
-    *,
-    durability: Durability = "full",
-    create: bool = True,
-    readonly: bool = False,
-    blob_limit: int = BLOB_LIMIT,
-    busy_s: float = BUSY_S,
-    clock: Clock | None = None,
-    steps: Sequence[Migration] | None = None,
-) -> SqliteStore:
-    """Open the database at `path`; make it (mode 0600, its folder must exist) unless `create` is false.
-
-    A writing open migrates an older schema, after a copy. A read-only one changes nothing, and shows older schemas as
-    they are. WorkflowConfigurationError, ForeignDatabaseError, NewerSchemaError, CheckpointCorruptedError,
-    StoreUnavailableError and NotFoundError each leave the file as it was.
-    """
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise WorkflowConfigurationError(
-            f"this Python is built with SQLite {sqlite3.sqlite_version}, which is too old",
-            next_step="Use a Python with SQLite 3.38 or newer.",
-        )
-    path = Path(path)
-    clock = clock or Clock()
-    known = migrations() if steps is None else tuple(steps)
-    _check_file(path, create=create and not readonly)
-    if readonly:
-        connection = insist(lambda: _connect_readonly(path), path, busy_s)
-    else:
-        connection = insist(lambda: _connect(path, durability), path, busy_s)
-    try:
-        insist(lambda: _check_schema(connection, path, clock, known, readonly=readonly), path, busy_s)
-        return insist(
-            lambda: SqliteStore(
-                connection,
-                path,
-                durability=durability,
-                schema_version=len(known),
-                blob_limit=blob_limit,
-                busy_s=busy_s,
-                clock=clock,
-            ),
-            path,
-            busy_s,
-        )
-    except BaseException:
-        connection.close()
-        raise
+_Q = queries()
+_ADVANCE, _INSERT_EVENT = _Q["advance_run"], _Q["insert_event"]
 
 
-# --- the file -----------------------------------------------------------------------------------------------------
+class SqliteStore:
+    """One connection. Any thread may use it, one at a time; a heartbeat thread opens a store of its own."""
 
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        *,
+        durability: Durability,
+        schema_version: int,
+        blob_limit: int,
+        busy_s: float,
+        clock: Clock,
+    ) -> None:
+        self.path = path
+        self.durability: Durability = durability
+        """`full`: what a verb wrote survives loss of power. `process`: a killed process only; the last writes may be
+        gone after the power failed, never a part of one."""
+        self.busy_s = busy_s
+        self._connection = connection
+        self._schema_version = schema_version
+        self._blob_limit = blob_limit
+        self._clock = clock
+        self._writing = Transaction(connection)
+        self._reading = Transaction(connection, "BEGIN")
+        self._journal = SqliteJournal(connection)
+        self._heads: dict[WorkflowId, Head] = {}
+        self._data_version = self._read_data_version()
 
-def _check_file(path: Path, *, create: bool) -> None:
-    """What can be told without SQLite, which would change a file of somebody else merely by closing it."""
-    try:
-        header = _header(path)
-    except FileNotFoundError:
-        if not create:
-            raise NotFoundError(f"there is no database at {path}", next_step="It is made by the first run.") from None
-        _make_private(path)
-        return
-    if not header and not create:
-        raise NotFoundError(f"the database at {path} is empty", next_step="It is filled by the first run.")
-    # A journal beside it: another process is filling the file right now, or died doing so. SQLite sorts that out.
-    if header and not os.path.exists(f"{path}-journal"):
-        _check_header(path, header)
+    # --- runs and leases ------------------------------------------------------------------------------------------
 
+    @verb
+    def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
+        crashpoints.reach("lease.before")
+        digest = codec.first_digest(run.workflow_id)
+        lease = (sqlite_leases.encoded(holder), *sqlite_leases.expiry(self._clock, lease_s))
+        at = codec.to_microseconds(run.created_at)
+        named = (run.workflow_id, run.name, run.kind, digest, 1 if run.plan else 0)
+        origin = (run.source, run.root, run.fingerprint, run.parent_id)
+        with self._writing:
+            self._check_schema()
+            inserted = self._connection.execute(_Q["insert_run"], (*named, *lease, at, at, *origin))
+            if inserted.rowcount != 1:
+                raise RunRefusedError(
+                    f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
+                )
+            no = inserted.lastrowid
+            assert no is not None  # a row was just inserted
+            if run.plan:
+                self._insert_plan(no, run.workflow_id, 1, run.plan)
+            crashpoints.reach("create.inside")
+        self._heads[run.workflow_id] = Head(no, 0, digest)
+        crashpoints.reach("lease.after")
+        return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
 
-def _header(path: Path) -> bytes:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a directory" if path.is_dir() else "not a regular file"
-            raise WorkflowConfigurationError(f"{path} is {kind}", next_step="Name a file in it, or another place.")
-        with path.open("rb") as file:
-            return file.read(100)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise WorkflowConfigurationError(
-            f"the database {path} cannot be read: {error.strerror}",
-            next_step="Check who owns the file and its folder, and their permissions.",
-        ) from error
+    @verb
+    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
+        crashpoints.reach("lease.before")
+        with self._writing:
+            self._check_schema()
+            taken = sqlite_leases.take(self._connection, self._clock, workflow_id, holder, lease_s)
+        if taken is None:
+            raise RunNotFoundError(workflow_id)
+        lease, no, sequence, digest = taken
+        self._heads[workflow_id] = Head(no, sequence, digest)
+        crashpoints.reach("lease.after")
+        return lease
 
+    @verb
+    def renew_lease(self, lease: Lease) -> None:
+        until = sqlite_leases.expiry(self._clock, lease.lease_s)
+        with self._writing:
+            renewed = self._connection.execute(_Q["renew_lease"], (*until, lease.workflow_id, lease.token))
+        if renewed.rowcount != 1:
+            raise LeaseLostError(lease.workflow_id)
 
-def _check_header(path: Path, header: bytes) -> None:
-    if not header.startswith(_MAGIC):
-        raise ForeignDatabaseError(
-            f"{path} is not an SQLite database",
-            next_step="Name another file, or move this one away. It was not changed.",
-        )
-    if len(header) < 100:
-        raise CheckpointCorruptedError(f"database {path}", "the file is cut short")
-    if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
-        _refuse_foreign(path)
+    @verb
+    def release_lease(self, lease: Lease) -> None:
+        with self._writing:
+            self._connection.execute(_Q["release_lease"], (lease.workflow_id, lease.token))
+        self._heads.pop(lease.workflow_id, None)
 
-
-def _refuse_foreign(path: Path) -> None:
-    # Read-only and thus with its locks: the bytes above may have been caught in the middle of a change.
-    connection = sqlite3.connect(_uri(path, "mode=ro"), uri=True, timeout=BUSY_TIMEOUT_S)
-    try:
-        if connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID:
-            return
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 4")]
-        what = f"with the tables {', '.join(names)}" if names else "without tables"
-    except sqlite3.Error as error:
-        what = f"that cannot be read ({error})"
-    finally:
-        connection.close()
-    raise ForeignDatabaseError(
-        f"{path} is an SQLite database of another program, {what}",
-        next_step="Name another file, or move this one away. It was not changed.",
-    )
-
-
-def _make_private(path: Path) -> None:
-    """An empty file that only the user may read; SQLite gives -wal and -shm the same mode."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        pass  # another process was quicker
-    except OSError as error:
-        raise WorkflowConfigurationError(
-            f"the database {path} cannot be made: {error.strerror}",
-            next_step="Check that its folder exists and that you may write there.",
-        ) from error
-
-
-# --- the connection -----------------------------------------------------------------------------------------------
-
-
-def _uri(path: Path, query: str) -> str:
-    return f"file:{quote(os.path.abspath(path))}?{query}"
-
-
-def _connect(path: Path, durability: Durability) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        _uri(path, "mode=rw"), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-    )
-    try:
-        _refuse_unwritable(path)
-        connection.execute("PRAGMA synchronous = FULL")
-        if sys.platform == "darwin":  # there fsync alone leaves the data in the disk's cache
-            connection.execute("PRAGMA fullfsync = 1")
-            connection.execute("PRAGMA checkpoint_fullfsync = 1")
-        if not connection.execute("PRAGMA application_id").fetchone()[0]:
-            schema.lay_out(connection, len(migrations()))
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise StoreUnavailableError(
-                f"the database {path} cannot keep a write-ahead log here",
-                next_step="Put it on a local disk; network file systems do not work.",
+    def _check_schema(self) -> None:
+        # A migration may have run since this store was opened; it waits for live leases, so none may begin now.
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != self._schema_version:
+            raise NewerSchemaError(
+                f"{self.path} was migrated to schema {version} by another version of AgentOS", next_step=codec.NEWER
             )
-        connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_PAGES * 4096}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+
+    # --- the journal ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        lease: Lease,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Iterable[str] = (),
+    ) -> None:
+        crashpoints.reach("commit.before")
+        self._append(lease, events, progress, plan, tuple(consumed))
+        crashpoints.reach("commit.after")
+
+    @verb
+    def _append(
+        self, lease: Lease, events: Sequence[Event], progress: Progress, plan: bytes | None, consumed: tuple[str, ...]
+    ) -> None:
+        workflow_id = lease.workflow_id
+        head = self._head_before(workflow_id, events)
+        rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
+        at = rows[-1].at if rows else int(time.time() * 1_000_000)
+        after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
+        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
+        run = self._connection
+        with self._writing:
+            fence = (head.no, lease.token, head.sequence)
+            if run.execute(_ADVANCE, (after.sequence, after.digest, *state, *fence)).rowcount != 1:
+                self._heads.pop(workflow_id, None)
+                raise LeaseLostError(workflow_id)
+            if blobs:
+                run.executemany(_Q["insert_blob"], [(digest, len(body), body) for digest, body in blobs.items()])
+            run.executemany(_INSERT_EVENT, [(head.no, *row) for row in rows])
+            self._follow_up(head.no, events, rows)
+            if plan is not None:
+                [revision] = run.execute(_Q["next_plan"], (head.no,)).fetchone()
+                self._insert_plan(head.no, workflow_id, revision, plan)
+            if consumed:
+                run.executemany(_Q["consume_command"], [(at, head.no, command) for command in consumed])
+            crashpoints.reach("commit.inside")
+        self._heads[workflow_id] = after
+
+    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> Head:
+        head = self._heads.get(workflow_id)
+        if head is None or (events and events[0].seq != head.sequence + 1):
+            head = self._journal.find_head(workflow_id)
+        if head is None or (events and events[0].seq != head.sequence + 1):
+            raise LeaseLostError(workflow_id)
+        return head
+
+    def _follow_up(self, no: int, events: Sequence[Event], rows: Sequence[codec.Row]) -> None:
+        """Checkpoint rows for the cuts among the events, and which of them a rollback leaves behind."""
+        for event, row in zip(events, rows, strict=True):
+            if isinstance(event, Checkpointed):
+                cut = (event.checkpoint_id, no, row.seq, event.layer, row.at, row.digest, event.snapshot)
+                self._connection.execute(_Q["insert_checkpoint"], cut)
+            elif isinstance(event, RolledBack):
+                self._connection.execute(_Q["abandon_checkpoints"], (no, event.to_seq, row.seq))
+
+    def _insert_plan(self, no: int, workflow_id: WorkflowId, revision: int, body: bytes) -> None:
+        digest = codec.plan_digest(workflow_id, revision, body)
+        self._connection.execute(_Q["insert_plan"], (no, revision, body, digest))
+
+    @verb
+    def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
+        with self._reading:
+            return self._journal.events(workflow_id, after, upto)
+
+    @verb
+    def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
+        with self._reading:
+            return self._journal.plan(workflow_id, revision)
+
+    @verb
+    def verify(self, workflow_id: WorkflowId) -> None:
+        """Check every event, blob, checkpoint and plan of a run. Raises the IntegrityError of the first damaged one."""
+        with self._reading:
+            self._journal.verify(workflow_id)
+
+    @verb
+    def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
+        """The newest checkpoint that counts, whose row and every event up to it are undamaged."""
+        with self._reading:
+            return self._journal.newest_sound_checkpoint(workflow_id)
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    @verb
+    def find_run(self, workflow_id: str) -> RunRecord:
+        rows = self._connection.execute(_Q["find_runs"], (workflow_id, 4)).fetchall() if workflow_id else []
+        if not rows:
+            raise RunNotFoundError(workflow_id)
+        if len(rows) > 1 and rows[0][0] != workflow_id:
+            raise sqlite_records.ambiguous("runs", workflow_id, [row[0] for row in rows])
+        return sqlite_records.run_record(self._clock, rows[0])
+
+    @verb
+    def list_runs(self) -> list[RunRecord]:
+        rows = self._connection.execute(_Q["list_runs"]).fetchall()
+        return [sqlite_records.run_record(self._clock, row) for row in rows]
+
+    @verb
+    def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
+        rows = self._connection.execute(_Q["find_checkpoints"], (checkpoint_id, 4)).fetchall() if checkpoint_id else []
+        if len(rows) > 1 and rows[0][0] != checkpoint_id:
+            raise sqlite_records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
+        return sqlite_records.checkpoint_record(rows[0]) if rows else None
+
+    @verb
+    def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
+        return self._journal.checkpoints(workflow_id)
+
+    # --- the inbox ------------------------------------------------------------------------------------------------
+
+    @verb
+    def post_command(self, workflow_id: WorkflowId, command: PostedCommand) -> None:
+        body = encode_value(command.command)
+        at = codec.to_microseconds(command.posted_at)
+        with self._writing:
+            self._journal.head(workflow_id)
+            posted = (workflow_id, command.id, at, command.author, command.attempt_id, body)
+            self._connection.execute(_Q["insert_command"], posted)
+
+    @verb
+    def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
+        rows = self._connection.execute(_Q["read_inbox"], (workflow_id,)).fetchall()
+        return [
+            PostedCommand(
+                id=id_,
+                author=author,
+                attempt_id=attempt_id,
+                posted_at=codec.from_microseconds(at),
+                command=decode_value(body),
+            )
+            for id_, at, author, attempt_id, body in rows
+        ]
+
+    # --- housekeeping ---------------------------------------------------------------------------------------------
+
+    @verb
+    def prune(self, workflow_id: WorkflowId, keep: int) -> int:
+        if keep < 1:
+            raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
+        no = self._journal.head(workflow_id).no
+        if self._connection.execute(_Q["count_checkpoints"], (no,)).fetchone()[0] <= keep:
+            return 0
+        # Not worth waiting for the disk: what a power failure brings back is pruned again.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._writing:
+                deleted = self._connection.execute(_Q["prune_checkpoints"], (no, keep)).rowcount
+                crashpoints.reach("prune.inside")
+        finally:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'full' else 'NORMAL'}")
+        return deleted
+
+    def delete_run(self, lease: Lease) -> None:
+        self._delete(lease)
+        self._heads.pop(lease.workflow_id, None)
+        self._give_back()
+
+    @verb
+    def _delete(self, lease: Lease) -> None:
+        with self._writing:
+            row = self._connection.execute(_Q["fence_delete"], (lease.workflow_id, lease.token)).fetchone()
+            if row is None:
+                raise LeaseLostError(lease.workflow_id)
+            for name in ("blobs", "events", "plans", "checkpoints", "inbox", "run"):
+                self._connection.execute(_Q[f"delete_{name}"], row)
+
+    @verb
+    def _give_back(self) -> None:
+        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    @verb
+    def changed(self) -> bool:
+        before, self._data_version = self._data_version, self._read_data_version()
+        return before != self._data_version
+
+    def _read_data_version(self) -> int:
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def size(self) -> int:
+        return sum(_file_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
+
+    def close(self) -> None:
+        self._connection.close()
 
 
-def _refuse_unwritable(path: Path) -> None:
-    # SQLite opens a read-only file without a word and fails at the first write.
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        raise StoreUnavailableError(
-            f"the database {path} or its folder is read-only",
-            next_step="Make both writable (chmod u+w), and try again. Nothing was written.",
-        )
-
-
-def _connect_readonly(path: Path) -> sqlite3.Connection:
-    # Without -wal and a folder to make it in, only the promise that nobody writes lets SQLite read the file.
-    frozen = not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal")
-    uri = _uri(path, "mode=ro&immutable=1" if frozen else "mode=ro")
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-
-
-def _check_schema(
-    connection: sqlite3.Connection, path: Path, clock: Clock, known: Sequence[Migration], *, readonly: bool
-) -> None:
-    found = schema.schema_version(connection)
-    schema.refuse_newer(path, found, len(known))
-    if readonly:
-        return
-    if found < len(known):
-        schema.migrate(connection, path, clock, known)
-    schema.name_types(connection)
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:  # the last connection to close takes -wal and -shm with it
+        return 0

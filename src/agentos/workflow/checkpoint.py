@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,7 @@ class CheckpointManager:
             return find_place(root)
         return Place(database=self._path, root=root or Path.cwd(), named=root is not None)
 
-    def save_checkpoint(
-        self, workflow_id: str, layer: int, state: WorkflowState | Mapping[str, Any]
-    ) -> Checkpoint:
+    def save_checkpoint(self, workflow_id: str, layer: int, state: WorkflowState | Mapping[str, Any]) -> Checkpoint:
         """Write the state down as the newest checkpoint of this run; older ones beyond five go.
 
         StateInvariantError where the state names another workflow or contradicts itself. Cost: the size of the state.
@@ -108,7 +106,7 @@ class CheckpointManager:
             raise StateInvariantError(
                 f"the state belongs to run {state.workflow_id!r} and cannot be saved for {workflow_id!r}"
             )
-        if not isinstance(layer, int) or layer < 0:
+        if layer < 0:
             raise StateInvariantError(f"layer {layer!r} is not 0 or more")
         parts = _parts(state)
         try:
@@ -173,7 +171,7 @@ class CheckpointManager:
     def _save(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: _Parts) -> Checkpoint:
         store = self._opened()
         last = self._last.get(workflow_id) or self._taken(store, workflow_id)
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         saved = StateSaved(
             seq=last.sequence + 1,
             at=now,
@@ -205,7 +203,7 @@ class CheckpointManager:
         except RunNotFoundError:
             record = None
         if record is None or record.workflow_id != workflow_id:
-            new = NewRun(workflow_id=workflow_id, name=workflow_id, kind="states", created_at=datetime.now(timezone.utc))
+            new = NewRun(workflow_id=workflow_id, name=workflow_id, kind="states", created_at=datetime.now(UTC))
             return _Saved(lease=store.create_run(new, holder, 0.0), sequence=0, parts=_Parts())
         if record.kind != "states":
             if record.holder is not None:

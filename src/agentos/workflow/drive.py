@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ log = logging.getLogger("agentos")
 
 
 def utc_now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 class Drive:
@@ -339,5 +339,3 @@ def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
 def _commands_in(events: Sequence[ev.Event]) -> list[str]:
     kinds = (ev.CommandReceived, ev.CommandApplied, ev.CommandRefused)
     return [event.command_id for event in events if isinstance(event, kinds)]
-
-

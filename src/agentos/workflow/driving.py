@@ -192,9 +192,7 @@ def resume_run(
         return _resumed(place, store, record, checkpoint, workflow, choices, options)
 
 
-def find_target(
-    store: StorePort, place: Place, target: str | None
-) -> tuple[RunRecord, CheckpointRecord | None]:
+def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
     """The run meant, and the checkpoint if one was named."""
     if target is None:
         unfinished = [

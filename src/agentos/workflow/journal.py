@@ -58,7 +58,13 @@ class StoreJournal:
     durable = True
 
     def __init__(
-        self, store: StorePort, lease: Lease, *, keep: int = 5, strict_checkpoints: bool = False, patience_s: float = PATIENCE_S
+        self,
+        store: StorePort,
+        lease: Lease,
+        *,
+        keep: int = 5,
+        strict_checkpoints: bool = False,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -103,7 +109,7 @@ class StoreJournal:
             work, done = item
             try:
                 result, error = work(), None
-            except BaseException as raised:  # handed to whoever awaits it
+            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits it
                 result, error = None, raised
             if done is not None:
                 self._tell(done, result, error)
@@ -133,7 +139,9 @@ class StoreJournal:
             except StoreUnavailableError as error:
                 if time.monotonic() >= deadline:
                     raise
-                log.warning("the journal of %s cannot be written, trying again: %s", self._lease.workflow_id, error.message)
+                log.warning(
+                    "the journal of %s cannot be written, trying again: %s", self._lease.workflow_id, error.message
+                )
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
             except CheckpointCutError as error:
@@ -145,7 +153,9 @@ class StoreJournal:
         try:
             count = self._store.prune(self._lease.workflow_id, self._keep)
         except AgentosError as error:
-            log.error("pruning checkpoints of %s failed, tried again at the next save: %s", self._lease.workflow_id, error)
+            log.error(
+                "pruning checkpoints of %s failed, tried again at the next save: %s", self._lease.workflow_id, error
+            )
             return
         if count:
             log.debug("pruned %d checkpoint(s) of %s", count, self._lease.workflow_id)
@@ -154,6 +164,8 @@ class StoreJournal:
 def _without_cut(event: Event, error: AgentosError) -> Event:
     if type(event) is not Checkpointed:
         return event
-    log.error("Checkpoint failed, workflow not resumable from layer %d of %s: %s", event.layer, event.workflow_id, error)
+    log.error(
+        "Checkpoint failed, workflow not resumable from layer %d of %s: %s", event.layer, event.workflow_id, error
+    )
     failure = TaskFailure(type=type(error).__name__, text=error.message, traceback="")
     return CheckpointFailed(seq=event.seq, at=event.at, workflow_id=event.workflow_id, layer=event.layer, error=failure)

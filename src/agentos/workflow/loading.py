@@ -74,7 +74,11 @@ def _imported(path: Path, name: str) -> ModuleType:
             f"the workflow's file {path} is not there", next_step="Bring it back, or resume with workflow=flow."
         )
     loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) and Path(loaded.__file__ or "").resolve() == path.resolve():
+    if (
+        loaded is not None
+        and getattr(loaded, "__file__", None)
+        and Path(loaded.__file__ or "").resolve() == path.resolve()
+    ):
         return loaded
     with _being_loaded(path):
         try:

@@ -21,6 +21,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The user named this root: a run that was begun elsewhere has moved here."""
     durability: Literal["full", "process"] = "full"
 
+    def exists(self) -> bool:
+        """Whether anything was ever kept here."""
+        return "://" in self.database or Path(self.database).exists()
+
     def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
         """A store of this place. WorkflowConfigurationError where there is none and `create` is False."""
         if "://" in self.database:

@@ -41,7 +41,7 @@ class CommandQueue:
         posted = PostedCommand(
             id=new_id(),
             author=author or current_author(),
-            attempt_id=os.environ.get(ATTEMPT_VARIABLE, ""),
+            attempt_id=carried_attempt(),
             posted_at=utc_now(),
             command=command_to_data(parsed),
         )
@@ -51,6 +51,11 @@ class CommandQueue:
     def waiting(self) -> list[PostedCommand]:
         """Commands that nobody has dealt with yet, oldest first."""
         return self._waiting()
+
+
+def carried_attempt() -> str:
+    """The attempt of ours that this process is part of, if any: an agent may not answer for a human."""
+    return os.environ.get(ATTEMPT_VARIABLE, "")
 
 
 def current_author() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import as_text, resolve
-from agentos.dag import shell
+from agentos.dag.shell import arguments_for, script_for
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.run.scope import resolved_inputs, scope_of
@@ -64,6 +64,5 @@ def _command(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str | tuple[s
     scope = scope_of(plan, facts, task)
     run = task.definition.run
     if isinstance(run, tuple):
-        return tuple(as_text(resolve(word, scope)) for word in run), {}
-    script, references = shell.shell_environment(task.definition, scope)
-    return script, references
+        return tuple(arguments_for(run, scope)), {}
+    return script_for(run, scope)

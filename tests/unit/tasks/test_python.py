@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import os
 import subprocess
 import sys
 import textwrap
@@ -13,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.context import Context
 from agentos.tasks.functions import callee_of
 from agentos.tasks.registry import performers
@@ -145,19 +148,28 @@ def test_a_flood_of_progress_from_a_thread_stays_bounded_and_ends_with_the_newes
     assert host.lines("progress")[-1] == "49999"
 
 
-@pytest.mark.parametrize("made", [partial(divmod, 7), type("C", (), {"__call__": lambda self, y: [y, 1]})()])
-def test_any_callable_will_do(made: Callable[..., Any]) -> None:
+def test_any_callable_will_do() -> None:
     class Async:
         async def __call__(self, n: int) -> int:
             return n
+
+    class Unhashable:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, n: int) -> int:
+            return n
+
+        def __len__(self) -> int:
+            return 0
 
     def adds(a: int, b: int) -> int:
         return a + b
 
     assert output_of(perform(python_spec(Async(), {"n": 1}))) == 1
+    assert output_of(perform(python_spec(Unhashable(), {"n": 2}))) == 2
     assert output_of(perform(python_spec(partial(adds, 1), {"b": 2}))) == 3
     assert output_of(perform(python_spec(dict, {"a": 1}))) == {"a": 1}
-    assert callee_of(made).is_async is False
+    assert output_of(perform(python_spec(Point, {"x": 1, "y": 2}))) == {"x": 1, "y": 2}
 
 
 # --- arguments ----------------------------------------------------------------------------------------------------
@@ -435,8 +447,7 @@ def test_a_cancellation_that_comes_when_the_thread_is_done_does_not_lose_its_res
         time.sleep(0.05)  # the answer is posted while the loop stands still here
         asyncio.get_running_loop().call_soon(attempt.cancel)
         outcome = await attempt
-        assert outcome.cancelled or output_of(outcome) == "paid for"
-        assert not outcome.cancelled
+        assert output_of(outcome) == "paid for"
         assert host.abandonments == []
 
     asyncio.run(scenario())
@@ -483,8 +494,6 @@ def test_the_interpreters_exit_does_not_wait_for_an_abandoned_thread(tmp_path: P
 
 
 def _path_env() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
@@ -534,16 +543,12 @@ def test_a_function_that_cannot_be_imported_says_why_and_is_not_tried_again(
     assert outcome.retryable is False
 
 
-def _rooted(call: str, root: Path) -> Any:
-    import msgspec
-
+def _rooted(call: str, root: Path) -> AttemptSpec:
     return msgspec.structs.replace(python_spec(None, call=call), root=root)
 
 
 @pytest.mark.parametrize("kind", ["agent", "llm"])
 def test_kinds_of_a_later_release_say_so(kind: str) -> None:
-    import msgspec
-
     spec = python_spec()
     spec = msgspec.structs.replace(spec, definition=msgspec.structs.replace(spec.definition, kind=kind))
     outcome = perform(spec)

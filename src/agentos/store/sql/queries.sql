@@ -1,11 +1,11 @@
 -- Every statement the SQLite store runs, but for PRAGMA, BEGIN, COMMIT and ROLLBACK.
 -- `-- name: purpose` begins one; sqlfiles.py reads them.
 
--- insert_run: a run with its first lease; fails where the id exists
-INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
-                 lease_boot, lease_expires, lease_until, created_at, updated_at, source, root, fingerprint, parent_id)
-VALUES (:id, :name, :kind, 'pending', 0, 0, 0, 0, :digest, :plan_revision, 1, :holder,
-        :lease_boot, :lease_expires, :lease_until, :created_at, :created_at, :source, :root, :fingerprint, :parent_id)
+-- insert_run: a run with its first lease; nothing where the id exists
+INSERT INTO run (id, name, kind, digest, plan_revision, holder, lease_boot, lease_expires, lease_until,
+                 created_at, updated_at, source, root, fingerprint, parent_id,
+                 status, layer, layers, epoch, sequence, token)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', 0, 0, 0, 0, 1)
 ON CONFLICT (id) DO NOTHING;
 
 -- advance_run: fencing, compare-and-swap on the head of the journal, and the progress, in one statement

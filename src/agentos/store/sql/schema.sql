@@ -54,8 +54,9 @@ CREATE TABLE event (
     PRIMARY KEY (run, seq)
 );
 
--- Rollbacks (25) decide which events count, and are few: the views find them without a scan.
-CREATE INDEX event_rolled_back ON event (run, seq) WHERE type = 25;
+-- Events that change what others mean (resume_planned, plan_changed, rolled_back, run_forked) are few: the views find
+-- them without a scan.
+CREATE INDEX event_turn ON event (run, type, seq) WHERE type IN (3, 24, 25, 26);
 
 CREATE INDEX event_blob ON event (blob) WHERE blob IS NOT NULL;
 

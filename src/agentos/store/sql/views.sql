@@ -33,7 +33,8 @@ CREATE VIEW tasks AS
 WITH live AS (
     SELECT e.run, e.seq, e.type, e.body, e.blob FROM event AS e
     WHERE e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
-      AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = e.run AND b.type = 25 AND b.seq > e.seq
+      AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = e.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
+                      AND b.seq > e.seq
                       AND b.body ->> 'to_seq' < e.seq)
 ),
 mark AS (
@@ -77,7 +78,8 @@ SELECT c.id, r.id AS workflow_id,
            WITH saved AS MATERIALIZED (
                SELECT e.seq, e.body FROM event AS e
                WHERE e.run = c.run AND e.seq <= c.sequence AND e.type = 27
-                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type = 25 AND b.seq <= c.sequence
+                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
+                                 AND b.seq <= c.sequence
                                  AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
            ),
            -- An element counts until a later save begins at its place or before.
@@ -125,96 +127,118 @@ SELECT c.id, r.id AS workflow_id,
                    SELECT value FROM element WHERE field = 'decisions' ORDER BY seq, place))),
                'context', json((SELECT json_group_object(key, json(value)) FROM entry WHERE value IS NOT NULL)))
        ) ELSE (
-           WITH journal AS MATERIALIZED (
+           -- Each part is read once, never looked up from inside a loop: SQLite makes a part that depends on the
+           -- checkpoint anew at every turn.
+           WITH journal AS (
                SELECT e.seq, e.type, e.body, e.blob FROM event AS e
-               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
-                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type = 25 AND b.seq <= c.sequence
-                                 AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
+               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (9, 11, 12, 13, 14, 19, 20)
+                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
+                                 AND b.seq <= c.sequence AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
            ),
-           -- The items of a fan-out, in order: the newest expansion counts.
-           fan AS MATERIALIZED (
-               SELECT parent, max(seq) AS seq, children FROM (
+           turn AS (
+               SELECT e.seq, e.type, e.body FROM event AS e
+               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (3, 24, 25, 26)
+                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
+                                 AND b.seq <= c.sequence AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
+           ),
+           -- Fan-outs: the items of each expansion, and where (if anywhere) the list was given up to be made anew.
+           fan AS (
+               SELECT parent, children, row_number() OVER (PARTITION BY parent ORDER BY seq DESC) = 1 AS newest,
+                      min(CASE WHEN children IS NULL THEN seq END) OVER (
+                          PARTITION BY parent ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS regrown
+               FROM (
                    SELECT seq, body ->> 'parent' AS parent, coalesce(body -> 'children', '[]') AS children
-                   FROM journal WHERE type = 24 AND body ->> 'origin' = 'for_each'
+                   FROM turn WHERE type = 24 AND body ->> 'origin' = 'for_each'
                    UNION ALL
-                   SELECT j.seq, x.value ->> 'parent', coalesce(x.value -> 'children', '[]')
-                   FROM journal AS j, json_each(j.body, '$.changes') AS x
-                   WHERE j.type = 26 AND x.value ->> 'origin' = 'for_each'
-               ) GROUP BY parent
+                   SELECT t.seq, x.value ->> 'parent', coalesce(x.value -> 'children', '[]')
+                   FROM turn AS t, json_each(t.body, '$.changes') AS x
+                   WHERE t.type = 26 AND x.value ->> 'origin' = 'for_each'
+                   UNION ALL
+                   SELECT t.seq, x.value, NULL FROM turn AS t, json_each(t.body, '$.regrown') AS x WHERE t.type = 3
+               )
            ),
-           -- Whatever gives a task a result (12, 13, 14) or takes it away (0).
+           -- Whatever gives a task a result (12, 13, 14) or takes it away (the rest).
            mark AS (
-               SELECT seq, CASE WHEN type IN (9, 11, 19) THEN 0 ELSE type END AS type, body ->> 'task_id' AS task_id,
-                      body, blob
-               FROM journal WHERE type IN (9, 11, 12, 13, 14, 19)
+               SELECT seq, type, body ->> 'task_id' AS task_id, body, blob FROM journal WHERE type <> 20
                UNION ALL
-               SELECT j.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
+               SELECT t.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
                       x.value ->> 'task_id', x.value, NULL
-               FROM journal AS j, json_each(j.body, '$.results') AS x WHERE j.type = 26
+               FROM turn AS t, json_each(t.body, '$.results') AS x WHERE t.type = 26
                UNION ALL
-               SELECT j.seq, 0, x.value, NULL, NULL FROM journal AS j, json_each(j.body, '$.reset') AS x WHERE j.type = 3
+               SELECT t.seq, 3, x.value, NULL, NULL FROM turn AS t, json_each(t.body, '$.reset') AS x WHERE t.type = 3
                UNION ALL
-               SELECT j.seq, 0, x.value, NULL, NULL FROM journal AS j, json_each(j.body, '$.cut_off') AS x WHERE j.type = 3
+               SELECT t.seq, 3, x.value, NULL, NULL FROM turn AS t, json_each(t.body, '$.cut_off') AS x WHERE t.type = 3
                UNION ALL
-               SELECT j.seq, 0, k.value, NULL, NULL
-               FROM journal AS j, json_each(j.body, '$.regrown') AS x, journal AS o, json_each(o.body, '$.children') AS k
-               WHERE j.type = 3 AND o.type = 24 AND o.seq < j.seq AND o.body ->> 'parent' = x.value
+               SELECT t.seq, 24, x.value, NULL, NULL FROM turn AS t, json_each(t.body, '$.removed') AS x WHERE t.type = 24
                UNION ALL
-               SELECT j.seq, 0, x.value, NULL, NULL FROM journal AS j, json_each(j.body, '$.removed') AS x WHERE j.type = 24
+               SELECT seq, 24, body ->> 'parent', NULL, NULL FROM turn WHERE type = 24 AND body ->> 'origin' = 'for_each'
                UNION ALL
-               SELECT seq, 0, body ->> 'parent', NULL, NULL FROM journal
-               WHERE type = 24 AND body ->> 'origin' = 'for_each'
+               SELECT f.regrown, 3, x.value, NULL, NULL FROM fan AS f, json_each(f.children) AS x
+               WHERE f.regrown IS NOT NULL
            ),
            latest AS (
                SELECT task_id, max(seq) AS seq, type, body, blob FROM mark WHERE task_id IS NOT NULL GROUP BY task_id
            ),
-           ended AS MATERIALIZED (
-               SELECT task_id, type, body ->> 'layer' AS layer, body,
-                      row_number() OVER (ORDER BY body ->> 'layer', body ->> 'place', task_id) AS place,
-                      type = 12 AND coalesce(body -> 'gathered', '') = 'true' AS gathered,
+           ended AS (
+               SELECT task_id, type, body,
                       CASE WHEN type = 12 THEN coalesce((SELECT b.body FROM blob AS b WHERE b.digest = latest.blob),
-                                                        body -> 'output', 'null') ELSE 'null' END AS output
+                                                        body -> 'output', 'null') END AS output
                FROM latest WHERE type IN (12, 13, 14)
            ),
-           gathered AS MATERIALIZED (
-               SELECT p.task_id, '[' || coalesce((SELECT group_concat(coalesce(output, 'null'), ',') FROM (
-                   SELECT i.output FROM json_each(f.children) AS k LEFT JOIN ended AS i ON i.task_id = k.value
-                   ORDER BY k.key)), '') || ']' AS output
-               FROM ended AS p JOIN fan AS f ON f.parent = p.task_id WHERE p.gathered
+           -- Each task beside the place it has in its fan-out, if it is an item of one.
+           paired AS (
+               SELECT task_id, max(type) AS type, max(body) AS body, max(output) AS output, max(parent) AS parent,
+                      max(item) AS item
+               FROM (
+                   SELECT task_id, type, body, output, NULL AS parent, NULL AS item FROM ended
+                   UNION ALL
+                   SELECT x.value, NULL, NULL, NULL, f.parent, x.key FROM fan AS f, json_each(f.children) AS x
+                   WHERE f.newest
+               ) GROUP BY task_id
+           ),
+           gathered AS (
+               SELECT task_id, type, body, body ->> 'layer' AS layer, body ->> 'place' AS place,
+                      CASE WHEN type = 12 AND coalesce(body -> 'gathered', '') = 'true'
+                           THEN '[' || coalesce(group_concat(CASE WHEN item IS NOT NULL THEN coalesce(output, 'null') END, ',')
+                                                OVER family, '') || ']'
+                           ELSE coalesce(output, 'null') END AS output
+               FROM paired
+               WINDOW family AS (PARTITION BY coalesce(parent, task_id) ORDER BY item
+                                 ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+           ),
+           task AS (
+               SELECT CASE WHEN type = 12 AND coalesce(body -> 'messages', 'null') NOT IN ('null', '[]')
+                           THEN substr(body -> 'messages', 2, length(body -> 'messages') - 2) END AS messages,
+                      json_object(
+                          'task_id', task_id,
+                          'status', CASE type WHEN 12 THEN 'complete' WHEN 14 THEN 'skipped'
+                                              ELSE coalesce(body ->> 'status', 'failed') END,
+                          'output', json(output),
+                          'error', json(CASE type WHEN 13
+                              THEN json_patch('{"type":"","text":"","traceback":""}', body -> 'error') END),
+                          'execution_time_ms', json(coalesce(body -> 'execution_time_ms', '0.0')),
+                          'layer', layer) AS entry
+               FROM gathered WHERE type IS NOT NULL ORDER BY layer, place, task_id
+           ),
+           -- The context, as far as one task set it; of two that set a key the later in the plan wins.
+           setting AS (
+               SELECT x.key, dense_rank() OVER (ORDER BY t.body ->> 'layer', t.body ->> 'place', t.task_id) AS rank,
+                      CASE WHEN x.type IN ('object', 'array') THEN x.value
+                           WHEN x.type = 'text' THEN json_quote(x.value)
+                           WHEN x.type IN ('true', 'false', 'null') THEN x.type
+                           WHEN instr(x.key, '"') = 0 AND instr(x.key, '\') = 0 THEN (t.body -> 'context') -> x.fullkey
+                           WHEN x.type = 'real' THEN printf('%!.17g', x.value) ELSE json_quote(x.value) END AS value
+               FROM ended AS t, json_each(t.body -> 'context') AS x WHERE t.type = 12 AND x.key IS NOT NULL
            ),
            decision AS (
                SELECT body ->> 'gate_id' AS gate_id, max(seq) AS seq, type, body FROM journal
                WHERE type IN (19, 20) GROUP BY body ->> 'gate_id'
-           ),
-           entry AS (
-               SELECT key, max(place), value FROM (
-                   SELECT x.key, t.place,
-                          CASE WHEN x.type IN ('object', 'array') THEN x.value
-                               WHEN x.type = 'text' THEN json_quote(x.value)
-                               WHEN x.type IN ('true', 'false', 'null') THEN x.type
-                               WHEN instr(x.key, '"') = 0 AND instr(x.key, '\') = 0
-                                   THEN (t.body -> 'context') -> x.fullkey
-                               WHEN x.type = 'real' THEN printf('%!.17g', x.value) ELSE json_quote(x.value) END AS value
-                   FROM ended AS t, json_each(t.body -> 'context') AS x WHERE t.type = 12 AND x.key IS NOT NULL
-               ) GROUP BY key
            )
            SELECT json_object(
                'workflow_id', r.id,
                'current_layer', c.layer,
-               'messages', json((SELECT '[' || coalesce(group_concat(substr(m, 2, length(m) - 2), ','), '') || ']' FROM (
-                   SELECT body -> 'messages' AS m FROM ended
-                   WHERE type = 12 AND coalesce(body -> 'messages', 'null') NOT IN ('null', '[]') ORDER BY place))),
-               'tasks', json((SELECT '[' || coalesce(group_concat(task, ','), '') || ']' FROM (
-                   SELECT json_object(
-                       'task_id', t.task_id,
-                       'status', CASE t.type WHEN 12 THEN 'complete' WHEN 14 THEN 'skipped'
-                                             ELSE coalesce(t.body ->> 'status', 'failed') END,
-                       'output', json(CASE WHEN t.gathered THEN coalesce(g.output, '[]') ELSE t.output END),
-                       'error', json(CASE t.type WHEN 13
-                           THEN json_patch('{"type":"","text":"","traceback":""}', t.body -> 'error') END),
-                       'execution_time_ms', json(coalesce(t.body -> 'execution_time_ms', '0.0')),
-                       'layer', t.layer) AS task
-                   FROM ended AS t LEFT JOIN gathered AS g ON g.task_id = t.task_id ORDER BY t.place))),
+               'messages', json('[' || coalesce(group_concat(messages, ','), '') || ']'),
+               'tasks', json('[' || coalesce(group_concat(entry, ','), '') || ']'),
                'decisions', json((SELECT '[' || coalesce(group_concat(made, ','), '') || ']' FROM (
                    SELECT json_object(
                        'gate_id', gate_id, 'kind', body ->> 'kind', 'task_id', body ->> 'task_id',
@@ -222,6 +246,8 @@ SELECT c.id, r.id AS workflow_id,
                        'reason', json(coalesce(body -> 'reason', '""')), 'layer', body ->> 'layer') AS made
                    FROM decision WHERE type = 20
                    ORDER BY body ->> 'layer', coalesce(body ->> 'place', ''), gate_id))),
-               'context', json((SELECT json_group_object(key, json(value)) FROM entry)))
+               'context', json((SELECT json_group_object(key, json(value)) FROM (
+                   SELECT key, max(rank), value FROM setting GROUP BY key))))
+           FROM task
        ) END AS state
 FROM checkpoint AS c JOIN run AS r ON r.no = c.run;

@@ -1,0 +1,220 @@
+"""Opening a database: is it ours, is it whole, may we write, is its schema the one we know."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    ForeignDatabaseError,
+    NotFoundError,
+    StoreUnavailableError,
+    WorkflowConfigurationError,
+)
+from agentos.store import sqlite_migrate as schema
+from agentos.store.codec import BLOB_LIMIT
+from agentos.store.sqlfiles import Migration, migrations
+from agentos.store.sqlite import Durability, SqliteStore
+from agentos.store.sqlite_driver import BUSY_S, BUSY_TIMEOUT_S, insist
+from agentos.store.sqlite_leases import Clock
+
+OLDEST_SQLITE = (3, 38, 0)  # -> and ->> in the views
+WAL_PAGES = 1000
+"""The log is folded into the database after so many pages, and cut back to their size: leftovers stay near 4 MB."""
+
+_MAGIC = b"SQLite format 3\0"
+
+
+def open_store(
+    path: str | Path,
+    *,
+    durability: Durability = "full",
+    create: bool = True,
+    readonly: bool = False,
+    blob_limit: int = BLOB_LIMIT,
+    busy_s: float = BUSY_S,
+    clock: Clock | None = None,
+    steps: Sequence[Migration] | None = None,
+) -> SqliteStore:
+    """Open the database at `path`; make it (mode 0600, its folder must exist) unless `create` is false.
+
+    A writing open migrates an older schema, after a copy. A read-only one changes nothing, and shows older schemas as
+    they are. WorkflowConfigurationError, ForeignDatabaseError, NewerSchemaError, CheckpointCorruptedError,
+    StoreUnavailableError and NotFoundError each leave the file as it was.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise WorkflowConfigurationError(
+            f"this Python is built with SQLite {sqlite3.sqlite_version}, which is too old",
+            next_step="Use a Python with SQLite 3.38 or newer.",
+        )
+    path = Path(path)
+    clock = clock or Clock()
+    known = migrations() if steps is None else tuple(steps)
+    _check_file(path, create=create and not readonly)
+    if readonly:
+        connection = insist(lambda: _connect_readonly(path), path, busy_s)
+    else:
+        connection = insist(lambda: _connect(path, durability), path, busy_s)
+    try:
+        insist(lambda: _check_schema(connection, path, clock, known, readonly=readonly), path, busy_s)
+        return insist(
+            lambda: SqliteStore(
+                connection,
+                path,
+                durability=durability,
+                schema_version=len(known),
+                blob_limit=blob_limit,
+                busy_s=busy_s,
+                clock=clock,
+            ),
+            path,
+            busy_s,
+        )
+    except BaseException:
+        connection.close()
+        raise
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def _check_file(path: Path, *, create: bool) -> None:
+    """What can be told without SQLite, which would change a file of somebody else merely by closing it."""
+    try:
+        header = _header(path)
+    except FileNotFoundError:
+        if not create:
+            raise NotFoundError(f"there is no database at {path}", next_step="It is made by the first run.") from None
+        _make_private(path)
+        return
+    if not header and not create:
+        raise NotFoundError(f"the database at {path} is empty", next_step="It is filled by the first run.")
+    # A journal beside it: another process is filling the file right now, or died doing so. SQLite sorts that out.
+    if header and not os.path.exists(f"{path}-journal"):
+        _check_header(path, header)
+
+
+def _header(path: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise WorkflowConfigurationError(f"{path} is {kind}", next_step="Name a file in it, or another place.")
+        with path.open("rb") as file:
+            return file.read(100)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise WorkflowConfigurationError(
+            f"the database {path} cannot be read: {error.strerror}",
+            next_step="Check who owns the file and its folder, and their permissions.",
+        ) from error
+
+
+def _check_header(path: Path, header: bytes) -> None:
+    if not header.startswith(_MAGIC):
+        raise ForeignDatabaseError(
+            f"{path} is not an SQLite database",
+            next_step="Name another file, or move this one away. It was not changed.",
+        )
+    if len(header) < 100:
+        raise CheckpointCorruptedError(f"database {path}", "the file is cut short")
+    if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
+        _refuse_foreign(path)
+
+
+def _refuse_foreign(path: Path) -> None:
+    # Read-only and thus with its locks: the bytes above may have been caught in the middle of a change.
+    connection = sqlite3.connect(_uri(path, "mode=ro"), uri=True, timeout=BUSY_TIMEOUT_S)
+    try:
+        if connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID:
+            return
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 4")]
+        what = f"with the tables {', '.join(names)}" if names else "without tables"
+    except sqlite3.Error as error:
+        what = f"that cannot be read ({error})"
+    finally:
+        connection.close()
+    raise ForeignDatabaseError(
+        f"{path} is an SQLite database of another program, {what}",
+        next_step="Name another file, or move this one away. It was not changed.",
+    )
+
+
+def _make_private(path: Path) -> None:
+    """An empty file that only the user may read; SQLite gives -wal and -shm the same mode."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        pass  # another process was quicker
+    except OSError as error:
+        raise WorkflowConfigurationError(
+            f"the database {path} cannot be made: {error.strerror}",
+            next_step="Check that its folder exists and that you may write there.",
+        ) from error
+
+
+# --- the connection -----------------------------------------------------------------------------------------------
+
+
+def _uri(path: Path, query: str) -> str:
+    return f"file:{quote(os.path.abspath(path))}?{query}"
+
+
+def _connect(path: Path, durability: Durability) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        _uri(path, "mode=rw"), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _refuse_unwritable(path)
+        connection.execute("PRAGMA synchronous = FULL")
+        if sys.platform == "darwin":  # there fsync alone leaves the data in the disk's cache
+            connection.execute("PRAGMA fullfsync = 1")
+            connection.execute("PRAGMA checkpoint_fullfsync = 1")
+        if not connection.execute("PRAGMA application_id").fetchone()[0]:
+            schema.lay_out(connection, len(migrations()))
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise StoreUnavailableError(
+                f"the database {path} cannot keep a write-ahead log here",
+                next_step="Put it on a local disk; network file systems do not work.",
+            )
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_PAGES * 4096}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refuse_unwritable(path: Path) -> None:
+    # SQLite opens a read-only file without a word and fails at the first write.
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise StoreUnavailableError(
+            f"the database {path} or its folder is read-only",
+            next_step="Make both writable (chmod u+w), and try again. Nothing was written.",
+        )
+
+
+def _connect_readonly(path: Path) -> sqlite3.Connection:
+    # Without -wal and a folder to make it in, only the promise that nobody writes lets SQLite read the file.
+    frozen = not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal")
+    uri = _uri(path, "mode=ro&immutable=1" if frozen else "mode=ro")
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+
+def _check_schema(
+    connection: sqlite3.Connection, path: Path, clock: Clock, known: Sequence[Migration], *, readonly: bool
+) -> None:
+    found = schema.schema_version(connection)
+    schema.refuse_newer(path, found, len(known))
+    if readonly:
+        return
+    if found < len(known):
+        schema.migrate(connection, path, clock, known)
+    schema.name_types(connection)

@@ -1,0 +1,109 @@
+"""Commands to a run, whether somebody drives it or not.
+
+A run that is driven has its driver write the journal: the command goes to the inbox. A run that nobody drives is taken,
+the command applied, and the run let go again, so that its status is true at once. Nothing is started by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentos.exceptions import CommandRefusedError, LeaseHeldError
+from agentos.ids import WorkflowId, new_id
+from agentos.run import events as ev
+from agentos.run.changes import current_plan
+from agentos.run.commands import Abort, ApprovalResponse, Asked, Command, Continue, Pause, parse_command
+from agentos.run.facts import Facts, fold
+from agentos.run.inputs import Begin, CommandArrived
+from agentos.run.machine import Machine
+from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.store.holder import current_holder
+from agentos.store.port import Lease, Progress, RunRecord, StorePort
+from agentos.workflow.drive import utc_now
+from agentos.workflow.plans import decode_plan
+from agentos.workflow.queue import CommandQueue, carried_attempt, current_author
+
+APPLIED_WHEN_FREE = (Abort, Pause, ApprovalResponse, Continue)
+"""Commands that a run nobody drives takes at once; others wait in the inbox for the next drive."""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command."""
+
+    command_id: str
+    applied: bool
+    """False: it waits in the inbox for whoever drives the run, now or next."""
+
+
+def send(
+    store: StorePort,
+    workflow_id: str,
+    command: Command | Mapping[str, Any],
+    *,
+    author: str | None = None,
+    lease_s: float = 15.0,
+) -> Sent:
+    """Give a command to a run. CommandRefusedError, on the record where the run is free, if it does not fit."""
+    parsed = parse_command(command) if isinstance(command, Mapping) else command
+    record = store.find_run(workflow_id)
+    if record.kind == "states":
+        raise CommandRefusedError(f"run {record.workflow_id} holds saved states; it takes no commands")
+    if isinstance(parsed, APPLIED_WHEN_FREE) and record.holder is None:
+        try:
+            return _applied(store, record, parsed, author or current_author(), lease_s)
+        except LeaseHeldError:
+            pass  # somebody began to drive it meanwhile: they get it from the inbox
+    return Sent(command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False)
+
+
+def _applied(store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float) -> Sent:
+    if record.status in ("complete", "aborted"):
+        raise CommandRefusedError(f"run {record.workflow_id} is {record.status}; it takes no more commands")
+    holder = current_holder()
+    lease = store.take_lease(record.workflow_id, holder, lease_s)
+    try:
+        events, machine = _decided(store, record.workflow_id, lease, command, author)
+        facts = machine.facts
+        progress = Progress(
+            status=facts.status, layer=facts.current_layer, layers=len(machine.plan.layers), epoch=facts.epoch
+        )
+        store.append(lease, events, progress)
+    finally:
+        store.release_lease(lease)
+    for event in events:
+        if isinstance(event, ev.CommandRefused):
+            raise CommandRefusedError(event.why)
+    applied = next(event for event in events if isinstance(event, ev.CommandApplied))
+    return Sent(command_id=applied.command_id, applied=True)
+
+
+def _decided(
+    store: StorePort, workflow_id: WorkflowId, lease: Lease, command: Command, author: str
+) -> tuple[list[ev.Event], Machine]:
+    facts = fold(workflow_id, store.read_events(workflow_id))
+    plan, _ = current_plan(decode_plan(store.read_plan(workflow_id)), facts.changes)
+    machine = Machine(plan, facts, gates="stop", starts=False)
+    begin = Begin(
+        holder=str(current_holder()),
+        token=lease.token,
+        taken_from=str(lease.taken_from) if lease.taken_from else "",
+        resume=_cut_off_only(plan_resume(plan, plan, facts, ResumeOptions(), revision=facts.plan_revision), facts),
+    )
+    asked = Asked(command_id=new_id(), author=author, attempt_id=carried_attempt(), at=utc_now(), command=command)
+    return machine.steps([begin, CommandArrived(asked=asked)], utc_now()), machine
+
+
+def _cut_off_only(resume: ResumePlan, facts: Facts) -> ResumePlan | None:
+    """Tasks that a dead driver left running are set back; what failed stays as it is until somebody resumes."""
+    if not facts.sequence:
+        return None
+    return msgspec.structs.replace(
+        resume,
+        verdicts=tuple(row for row in resume.verdicts if row.task_id in resume.cut_off),
+        reset=(),
+        regrown=(),
+        ask=tuple(task_id for task_id in resume.ask if task_id in resume.cut_off),
+    )
