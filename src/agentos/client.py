@@ -88,17 +88,28 @@ def resume(
     repo: str | Path | None = None,
     rerun: Iterable[str] = (),
     strict: bool = False,
+    as_stored: bool = False,
     gates: GatePolicy = "stop",
     durability: Durability = "full",
 ) -> RunResult:
     """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
 
-    The workflow is read again from the file it was defined in, unless `workflow` gives it. Of a complete run it does
+    The workflow is read again from the file it was defined in, unless `workflow` gives it or `as_stored` asks for the
+    plan last accepted. Of a complete run it does
     nothing; of a failed one it runs what failed and what depends on it.
     """
     refuse_while_loading("resume")
     return _blocking(
-        aresume(target, workflow=workflow, repo=repo, rerun=rerun, strict=strict, gates=gates, durability=durability),
+        aresume(
+            target,
+            workflow=workflow,
+            repo=repo,
+            rerun=rerun,
+            strict=strict,
+            as_stored=as_stored,
+            gates=gates,
+            durability=durability,
+        ),
         "aresume",
     )
 
@@ -110,6 +121,7 @@ async def aresume(
     repo: str | Path | None = None,
     rerun: Iterable[str] = (),
     strict: bool = False,
+    as_stored: bool = False,
     gates: GatePolicy = "stop",
     durability: Durability = "full",
     started: Callable[[Drive], None] | None = None,
@@ -122,6 +134,7 @@ async def aresume(
         place,
         target,
         workflow=workflow,
+        as_stored=as_stored,
         choices=ResumeOptions(rerun=frozenset(rerun), strict=strict),
         options=DriveOptions(gates=gates),
     )

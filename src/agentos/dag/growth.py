@@ -54,7 +54,11 @@ def with_tasks(
     _raise(plan, findings)
     moved = [task for task in waiting if layers[task.id] != task.layer]
     down = [msgspec.structs.replace(task, layer=layers[task.id]) for task in moved]
-    fresh = [plan_task(linked[task_id], layers[task_id], places[task_id], origin, parent) for task_id in linked]
+    fresh = [
+        # A round grew out of the task it repeats.
+        plan_task(task, layers[i], places[i], origin, TaskId(i.rpartition("@")[0]) if origin == "repeat" else parent)
+        for i, task in linked.items()
+    ]
     return _joined(_parted(plan, moved), [*down, *fresh])
 
 
@@ -84,7 +88,7 @@ def without_tasks(plan: Plan, task_ids: Iterable[TaskId], *, replaced: Iterable[
         for task_id in gone
         if task_id not in plan.tasks
     ]
-    for task in sorted(plan.tasks.values(), key=lambda task: task.place.count(".")):
+    for task in sorted(plan.tasks.values(), key=lambda task: (task.place.count("."), task.place)):
         if task.parent in gone:
             gone[task.id] = None
     findings += [

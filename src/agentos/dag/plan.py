@@ -9,13 +9,15 @@ import msgspec
 from immutables import Map
 
 from agentos.dag.binding import stored_parameters
-from agentos.dag.checks import item_id_problems, together_problems
+from agentos.dag.checks import References, item_id_problems, together_problems
 from agentos.dag.findings import Finding
 from agentos.dag.fingerprint import plan_fingerprint, task_fingerprint
 from agentos.dag.layers import cycle_findings, layer_tasks, overlap_warnings
-from agentos.dag.linking import link_workflow
+from agentos.dag.linking import link_workflow, take_parameters
+from agentos.dag.references import references_in
 from agentos.dag.run_settings import PlanSettings, read_parameters, read_settings
 from agentos.dag.task import TaskDef
+from agentos.dag.tokens import ExpressionError
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 
@@ -76,6 +78,7 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
     findings: list[Finding] = []
     settings = read_settings(flow, findings)
     parameters = read_parameters(flow, params, findings)
+    take_parameters("", _references_in_env(settings), parameters)
     definitions = link_workflow(flow, parameters, findings)
     findings += parameters.findings()
     values = stored_parameters(parameters.values, findings)
@@ -91,6 +94,13 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
         for index, (task_id, definition) in enumerate(definitions.items())
     ]
     return assemble_plan(flow.name, settings, values, planned)
+
+
+def _references_in_env(settings: PlanSettings) -> References:
+    try:
+        return [("env", reference) for reference in references_in(settings.env)]
+    except ExpressionError:
+        return []  # read_settings has told it
 
 
 def plan_task(

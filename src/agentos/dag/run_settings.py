@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from agentos.dag.binding import Parameters
 from agentos.dag.checks import env_problems
 from agentos.dag.findings import Finding, nearest
 from agentos.dag.references import references_in
+from agentos.dag.settings import BadSetting, read_env
 from agentos.dag.tokens import NAME, ExpressionError
 
 if TYPE_CHECKING:
@@ -79,27 +80,26 @@ def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: l
     return Parameters(declared, tuple(required), given or {})
 
 
-def _env(env: Any, complain: Any) -> dict[str, str]:
-    if not isinstance(env, Mapping):
-        complain(f"env takes a map, not {env!r}")
+def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
+    try:
+        read = read_env(env)
+    except BadSetting as error:
+        complain(str(error))
         return {}
-    good = {name: value for name, value in env.items() if isinstance(name, str) and isinstance(value, str)}
-    for name in env.keys() - good.keys():
-        complain(f"env takes text, not {name!r}: {env[name]!r}")
-    for problem in env_problems(good):
+    for problem in env_problems(read):
         complain(problem)
-    for name, value in good.items():
+    for name, value in read.items():
         try:
             strangers = [str(reference) for reference in references_in(value) if reference.root != "params"]
         except ExpressionError as error:
             complain(f"env {name}: {error.message}")
         else:
             if strangers:
-                complain(f"env {name}: {strangers[0]} is not known before the run, only params are")
-    return good
+                complain(f"env {name}: {strangers[0]} is not known to the whole run, only params are")
+    return read
 
 
-def _secrets(secrets: Any, complain: Any) -> tuple[str, ...]:
+def _secrets(secrets: Any, complain: Callable[[str], None]) -> tuple[str, ...]:
     names = [secrets] if isinstance(secrets, str) else secrets
     if not isinstance(names, Iterable):
         complain(f"secrets takes names of environment variables, not {secrets!r}")

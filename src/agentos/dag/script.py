@@ -223,8 +223,8 @@ class _Scanner:
 
     def _skip(self, words: Words, opening: int, close: str, why: str) -> None:
         """Past quotes that no reference may stand in."""
-        words.bare = False
-        words.add("")
+        words.bare = words.bare and close == "`"
+        words.add("`" if close == "`" else "")
         self.at += opening
         while (unit := self._next()) != close:
             if isinstance(unit, Reference):
@@ -235,7 +235,8 @@ class _Scanner:
             if unit == "\\" and (close == "`" or opening == 2):
                 if close == "'" and self._next(1) == "'":
                     raise self._lost("\\' inside $'…' ends it for a plain sh and does not for bash")
-                self.at += 1
+                if isinstance(self._next(1), str):
+                    self.at += 1
             words.add(unit)
             self.at += 1
         self.at += 1

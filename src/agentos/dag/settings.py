@@ -164,7 +164,7 @@ def _inputs(value: Any) -> Mapping[str, Any]:
     return {name: _stored(name, item) for name, item in _names("inputs", value).items()}
 
 
-def _env(value: Any) -> Mapping[str, str]:
+def read_env(value: Any) -> Mapping[str, str]:
     return {name: _scalar_text(f"env {name}", item) for name, item in _names("env", value).items()}
 
 
@@ -313,7 +313,7 @@ def _checked(value: Any, kind: type[Any], name: str = "for_each") -> Any:
 
 READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "inputs": ("inputs", _inputs),
-    "env": ("env", _env),
+    "env": ("env", read_env),
     "cwd": ("cwd", _texts("cwd")),
     "timeout_s": ("timeout_s", _seconds),
     "retries": ("retry", _retries),

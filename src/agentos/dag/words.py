@@ -9,6 +9,7 @@ from agentos.dag.references import Reference
 
 HOLE = "\x00"
 """Stands for a reference inside a word; no script may hold NUL."""
+EXPANDS = frozenset("$`")
 COMPUTED = "would be computed as arithmetic, which can run commands: assign it to a variable and check it first"
 
 _OPENERS = frozenset(("if", "then", "elif", "else", "while", "until", "do", "{", "!", "time", "coproc"))
@@ -117,6 +118,8 @@ class Words:
             return f"would be evaluated by {self.name}"
         if self.last == "-v" and self.name in ("printf", "test", "["):
             return "would be the name of a variable"
+        if _is_shell(self.name) and self.count == 1 and not _CODE_OPTION.fullmatch(self.last):
+            return "would be the script that another shell runs: write its name itself"
         if self._shell and _CODE_OPTION.fullmatch(self.last):
             return f"would be code for another shell: {self.last} 'echo \"$1\"' sh ${{{{ … }}}} passes it as a value"
         return ""
@@ -160,7 +163,8 @@ class Words:
             # `command -v NAME` only looks; anything else behind a prefix is still on its way to the name.
             if self.last == "command" and word in ("-v", "-V"):
                 self.name, self.position = "command", "arguments"
-        elif word in _PREFIXES:
+        elif word in _PREFIXES or (bare and EXPANDS.intersection(word)):
+            # An expansion may turn out to be nothing: then the next word is the name.
             self._prefixed, self.last = True, word
         else:
             self.name = self.last = word

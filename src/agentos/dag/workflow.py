@@ -99,25 +99,22 @@ class Workflow:
     def task(self, function: Function, /) -> Function: ...
 
     @overload
-    def task(self, id: str | None = None, /, **settings: Unpack[TaskSettings]) -> Callable[[Function], Function]: ...
+    def task(self, *, id: str | None = None, **settings: Unpack[TaskSettings]) -> Callable[[Function], Function]: ...
 
-    def task(self, function: Any = None, /, **settings: Unpack[TaskSettings]) -> Any:
-        """Make a function a task: `@flow.task`, or `@flow.task(retries=2)`, or `@flow.task("id", …)`.
+    def task(self, function: Any = None, /, *, id: str | None = None, **settings: Any) -> Any:
+        """Make a function a task: `@flow.task`, or `@flow.task(retries=2)`, or `@flow.task(id="…")`.
 
         The id is the function's name where none is given. The function itself comes back: it can be called as before,
         and named in the `needs` of other tasks.
         """
-        if callable(function):
-            self.add(getattr(function, "__name__", ""), function, **settings)
-            return function
 
         def register(decorated: Function) -> Function:
-            self.add(function or getattr(decorated, "__name__", ""), decorated, **settings)
+            self.add(getattr(decorated, "__name__", "") if id is None else id, decorated, **settings)
             return decorated
 
-        return register
+        return register if function is None else register(function)
 
-    def add(self, id: str, work: Callable[..., Any] | str | None = None, /, **settings: Unpack[TaskSettings]) -> TaskId:
+    def add(self, id: str, work: Callable[..., Any] | str | None = None, **settings: Unpack[TaskSettings]) -> TaskId:
         """Add a task; its id comes back, for the `needs` of others.
 
         `work` is a function, or a kind: "shell" (with `run`), "approval" (with `question`), "python" (with `call`, as

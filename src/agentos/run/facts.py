@@ -384,7 +384,7 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
     for change in event.changes:
         facts = _plan_changed(facts, replace(change, seq=event.seq))
     for raw in event.results:
-        facts = reduce(replace(facts, sequence=event.seq - 1), _result_from(raw, event.seq))
+        facts = reduce(replace(facts, sequence=event.seq - 1), result_from(raw, seq=event.seq))
     return replace(
         facts,
         sequence=event.seq,
@@ -394,13 +394,17 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
     )
 
 
-def _result_from(raw: Raw, seq: int) -> ev.Event:
-    kind = msgspec.json.decode(raw, type=dict[str, Raw])["type"]
-    return replace(_RESULT_DECODERS[msgspec.json.decode(kind)].decode(raw), seq=seq)
+def result_from(raw: Raw, *, seq: int = 1) -> ev.Event:
+    """A task result that a fork took along, as the event it was."""
+    kind = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, Raw])["type"], type=str)
+    result: ev.Event = _RESULT_DECODERS[kind].decode(raw)
+    return replace(result, seq=seq)
 
 
+RESULTS = (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)
+"""The events that end a task."""
 _RESULT_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    result.type: msgspec.json.Decoder(result) for result in (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)
+    result.type: msgspec.json.Decoder(result) for result in RESULTS
 }
 
 

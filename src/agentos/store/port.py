@@ -170,6 +170,9 @@ class StorePort(Protocol):
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
         """Oldest first."""
 
+    def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
+        """The newest checkpoint whose journal, from the start to its sequence, is undamaged."""
+
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         """Delete all but the newest `keep` checkpoints; never a named one, the head, or events. The real count."""
 

@@ -18,9 +18,15 @@ from agentos.dag.fingerprint import plan_fingerprint
 from agentos.dag.plan import Plan, compile_plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    RunNotFoundError,
+    RunRefusedError,
+)
 from agentos.ids import TaskId, WorkflowId, new_id
 from agentos.run.changes import current_plan
+from agentos.run.events import Event
 from agentos.run.facts import Facts, fold
 from agentos.run.inputs import Begin, Input
 from agentos.run.machine import GatePolicy, Machine
@@ -38,6 +44,8 @@ from agentos.workflow.place import Place
 from agentos.workflow.plans import decode_plan, encode_plan
 
 log = logging.getLogger("agentos")
+
+Functions = Mapping[TaskId, Callable[..., Any]]
 
 SPACE_WARNING = 100 * 1024 * 1024
 """A database larger than this is worth a word."""
@@ -66,7 +74,7 @@ class Ready(msgspec.Struct, kw_only=True):
     """The base plan last accepted; differs from `base` where the workflow was edited since."""
     machine: Machine
     first: Begin
-    functions: Mapping[TaskId, Callable[..., Any]]
+    functions: Functions
     options: DriveOptions
     choices: ResumeOptions = ResumeOptions()
 
@@ -110,7 +118,7 @@ def begin_run(
             created_at=utc_now(),
         )
         lease = store.create_run(run, current_holder(), options.lease_s)
-    return _ready(place, store, lease, plan, Facts(workflow_id=run.workflow_id), workflow, options)
+    return _ready(place, store, lease, plan, Facts(workflow_id=run.workflow_id), workflow.functions, options)
 
 
 def run_fingerprint(plan: Plan) -> str:
@@ -124,7 +132,7 @@ def _ready(
     lease: Lease,
     plan: Plan,
     facts: Facts,
-    workflow: Workflow,
+    functions: Functions,
     options: DriveOptions,
     first: Begin | None = None,
 ) -> Ready:
@@ -138,7 +146,7 @@ def _ready(
         accepted=plan,
         machine=Machine(plan, facts, gates=options.gates),
         first=begin,
-        functions=workflow.functions,
+        functions=functions,
         options=options,
     )
 
@@ -179,17 +187,19 @@ def resume_run(
     target: str | None,
     *,
     workflow: Workflow | None = None,
+    as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
     options: DriveOptions = DriveOptions(),
 ) -> Ready | Finished:
     """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run.
 
-    Nothing is touched before the workflow was read again and the lease is ours.
+    Nothing is touched before the workflow was read again and the lease is ours. `as_stored` goes on with the plan as it
+    was last accepted, calling functions by the names stored with it.
     """
     store = place.open()
     with _closed_on_error(store):
         record, checkpoint = find_target(store, place, target)
-        return _resumed(place, store, record, checkpoint, workflow, choices, options)
+        return _resumed(place, store, record, checkpoint, workflow, choices, options, as_stored=as_stored)
 
 
 def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
@@ -227,6 +237,8 @@ def _resumed(
     workflow: Workflow | None,
     choices: ResumeOptions,
     options: DriveOptions,
+    *,
+    as_stored: bool = False,
 ) -> Ready | Finished:
     _refuse_elsewhere(place, record)
     older = checkpoint is not None and not _is_head(store, checkpoint)
@@ -234,13 +246,16 @@ def _resumed(
         return Finished(facts=fold(record.workflow_id, store.read_events(record.workflow_id)))
     _refuse_unresumable(record, checkpoint)
     accepted = decode_plan(store.read_plan(record.workflow_id))
-    flow = workflow or load_workflow(record.source, place.root)
-    base = compile_plan(flow, {name: from_stored(value) for name, value in accepted.params.items()})
+    if as_stored:
+        base, functions = accepted, {}
+    else:
+        flow = workflow or load_workflow(record.source, place.root)
+        base, functions = _compiled_again(flow, accepted), flow.functions
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
         _end_stale_work(lease, base)
         rollback = str(checkpoint.id) if older and checkpoint is not None else None
-        return _compared(place, store, lease, record, accepted, base, flow, choices, options, rollback)
+        return _compared(place, store, lease, record, accepted, base, functions, choices, options, rollback)
     except BaseException:
         store.release_lease(lease)
         raise
@@ -253,12 +268,12 @@ def _compared(
     record: RunRecord,
     accepted: Plan,
     base: Plan,
-    flow: Workflow,
+    functions: Functions,
     choices: ResumeOptions,
     options: DriveOptions,
     rollback: str | None,
 ) -> Ready:
-    facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+    facts = _sound_facts(store, record.workflow_id)
     if facts.sequence == 0 and record.parent_id is not None:
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
@@ -280,10 +295,29 @@ def _compared(
         rollback=rollback,
         warnings=(*problems, *_space_warnings(store, options)),
     )
-    ready = _ready(place, store, lease, base, facts, flow, options, begin)
+    ready = _ready(place, store, lease, base, facts, functions, options, begin)
     ready.machine = Machine(plan, facts, gates=options.gates)
     ready.accepted, ready.choices = accepted, choices
     return ready
+
+
+def _sound_facts(store: StorePort, workflow_id: WorkflowId) -> Facts:
+    """The facts of a run whose journal must be whole; where it is not, the error names what can still be used."""
+    try:
+        return fold(workflow_id, store.read_events(workflow_id))
+    except CheckpointCorruptedError as error:
+        sound = store.newest_sound_checkpoint(workflow_id)
+        if sound is not None:
+            error.next_step = (
+                f"Nothing was changed. The newest sound checkpoint is {sound.id} (layer {sound.layer}): "
+                f"fork it to go on from there, or move the file away with `agentos doctor --set-aside`."
+            )
+        raise
+
+
+def _compiled_again(workflow: Workflow, accepted: Plan) -> Plan:
+    """The workflow as it is now, with the parameters the run was begun with."""
+    return compile_plan(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
 
 
 def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
@@ -310,7 +344,7 @@ def preview_resume(
         facts = fold(record.workflow_id, events)
         accepted = decode_plan(store.read_plan(record.workflow_id))
         flow = workflow or load_workflow(record.source, place.root)
-        base = compile_plan(flow, {name: from_stored(value) for name, value in accepted.params.items()})
+        base = _compiled_again(flow, accepted)
         before, _ = current_plan(accepted, facts.changes)
         plan, _ = current_plan(base, facts.changes)
         choices = msgspec.structs.replace(choices, missing=missing_products(plan, facts, place.root))
@@ -383,9 +417,8 @@ def fork_run(
         parent = store.find_run(checkpoint.workflow_id)
         accepted = decode_plan(store.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, place.root)
-        base = compile_plan(flow, {name: from_stored(value) for name, value in accepted.params.items()})
-        events = store.read_events(parent.workflow_id)
-        forked = forked_event(parent.workflow_id, checkpoint, events, base)
+        base = _compiled_again(flow, accepted)
+        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(store, checkpoint), base)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
             name=base.name,
@@ -399,9 +432,19 @@ def fork_run(
         plan, problems = current_plan(base, forked.changes)
         lease = store.create_run(run, current_holder(), options.lease_s)
     begin = Begin(holder=str(current_holder()), token=lease.token, forked=forked, warnings=tuple(problems))
-    ready = _ready(place, store, lease, base, Facts(workflow_id=run.workflow_id), flow, options, begin)
+    ready = _ready(place, store, lease, base, Facts(workflow_id=run.workflow_id), flow.functions, options, begin)
     ready.machine = Machine(plan, ready.machine.facts, gates=options.gates)
     return ready
+
+
+def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[list[Event], list[Event] | None]:
+    """The events up to the checkpoint, and those after it; None where those are damaged and tell nothing."""
+    before = store.read_events(checkpoint.workflow_id, upto=checkpoint.sequence)
+    try:
+        return before, store.read_events(checkpoint.workflow_id, after=checkpoint.sequence)
+    except CheckpointCorruptedError as error:
+        log.warning("the journal of %s is damaged after the checkpoint: %s", checkpoint.workflow_id, error.message)
+        return before, None
 
 
 # --- conducting -------------------------------------------------------------------------------------------------

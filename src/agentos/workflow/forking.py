@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -10,54 +11,58 @@ from msgspec.structs import replace
 from agentos.dag.plan import Plan
 from agentos.ids import EPOCH, TaskId, WorkflowId
 from agentos.run import events as ev
-from agentos.run.facts import counting, fold
+from agentos.run.facts import RESULTS, counting, fold, result_from
 from agentos.store.port import CheckpointRecord
 
-_RESULTS = (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)
+E = TypeVar("E", bound=ev.Event)
 
 
 def forked_event(
-    parent_id: WorkflowId, checkpoint: CheckpointRecord, events: Sequence[ev.Event], plan: Plan
+    parent_id: WorkflowId,
+    checkpoint: CheckpointRecord,
+    before: Sequence[ev.Event],
+    after: Sequence[ev.Event] | None,
+    plan: Plan,
 ) -> ev.RunForked:
-    """The first event of a fork, made from the parent's journal up to the checkpoint."""
-    until = [event for event in events if event.seq <= checkpoint.sequence]
-    facts = fold(parent_id, until)
-    newest: dict[TaskId, ev.Event] = {}
-    for event in counting(until):
-        if isinstance(event, ev.RunForked):
-            raise_from_fork = {_id_of(raw): raw for raw in event.results}
-            newest.update({task_id: _Taken(raw=raw) for task_id, raw in raise_from_fork.items()})
-        elif isinstance(event, _RESULTS):
-            newest[event.task_id] = event
+    """The first event of a fork, made from the parent's journal up to the checkpoint.
+
+    What came after tells which external effects the parent had begun; where it is unknown (None), all may have.
+    """
+    facts = fold(parent_id, before)
     results = tuple(
-        event.raw if isinstance(event, _Taken) else _as_raw(event)
-        for task_id, event in newest.items()
+        _as_raw(event)
+        for task_id, event in _newest_results(before).items()
         if facts.task(task_id).ended and not _rejected(event)
     )
-    begun = (event.task_id for event in events if isinstance(event, ev.TaskStart) and event.seq > checkpoint.sequence)
+    if after is None:
+        begun = {task_id for task_id in plan.tasks if not facts.task(task_id).ended}
+    else:
+        begun = {event.task_id for event in after if isinstance(event, ev.TaskStart)}
     return ev.RunForked(
         parent_id=parent_id,
         checkpoint_id=checkpoint.id,
         current_layer=checkpoint.layer,
         results=results,
-        changes=tuple(replace(change, seq=0, at=EPOCH, workflow_id=WorkflowId("")) for change in facts.changes),
-        ask=tuple(sorted({task_id for task_id in begun if _external(plan, task_id)})),
+        changes=tuple(_bare(change) for change in facts.changes),
+        ask=tuple(sorted(task_id for task_id in begun if _external(plan, task_id))),
     )
 
 
-class _Taken(ev.Event, frozen=True, kw_only=True):
-    """A result that the parent itself had from its own parent, as it stands there."""
+def _newest_results(events: Sequence[ev.Event]) -> dict[TaskId, ev.Event]:
+    """The result of each task that counts, those that the parent took over from its own parent included."""
+    newest: dict[TaskId, ev.Event] = {}
+    for event in counting(events):
+        results = map(result_from, event.results) if isinstance(event, ev.RunForked) else (event,)
+        newest.update((result.task_id, result) for result in results if isinstance(result, RESULTS))
+    return newest
 
-    raw: msgspec.Raw
 
-
-def _id_of(raw: msgspec.Raw) -> TaskId:
-    return TaskId(msgspec.json.decode(raw)["task_id"])
+def _bare(event: E) -> E:
+    return replace(event, seq=0, at=EPOCH, workflow_id=WorkflowId(""))
 
 
 def _as_raw(event: ev.Event) -> msgspec.Raw:
-    bare = replace(event, seq=0, at=EPOCH, workflow_id=WorkflowId(""))
-    body = msgspec.json.encode(bare)
+    body = msgspec.json.encode(_bare(event))
     return msgspec.Raw(b'{"type":"' + event.type.encode() + b'",' + body[1:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,8 @@ import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.port import StorePort
-from agentos.workflow.location import find_location, prepare
+from agentos.workflow.location import Source, find_location, prepare
+from agentos.worktree.git import find_repository
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,4 +42,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def find_place(repo: str | Path | None = None, *, durability: Literal["full", "process"] = "full") -> Place:
     """Where runs of this worktree (default: the current directory's) are kept; the folder is made."""
     location = prepare(find_location(Path(repo) if repo is not None else None))
-    return Place(database=location.database, root=location.root, named=repo is not None, durability=durability)
+    root = location.root
+    if location.source is Source.VARIABLE:
+        # The variable says where state lives and git was not asked; tasks still work on the worktree they are in.
+        with suppress(WorkflowConfigurationError):
+            root = find_repository(root).root
+    return Place(database=location.database, root=root, named=repo is not None, durability=durability)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from agentos.tasks.registry import performers
 from agentos.values import decode_value
 
 PATIENCE_S = 20.0
+
+
+def fresh_attempt_id() -> str:
+    """Unlike that of any other test: ending an attempt ends whatever carries its id, wherever it runs."""
+    return f"run-{uuid.uuid4()}/t/1"
 
 
 class RecordingHost:
@@ -54,12 +60,21 @@ def python_spec(
 
 
 def shell_spec(
-    command: str | tuple[str, ...], *, root: Path | None = None, env: dict[str, str] | None = None, cwd: str = "",
-    attempt_id: str = "run-1/t/1", **fields: Any,
+    command: str | tuple[str, ...],
+    *,
+    root: Path | None = None,
+    env: dict[str, str] | None = None,
+    cwd: str = "",
+    attempt_id: str = "",
+    **fields: Any,
 ) -> AttemptSpec:
     return _spec(
-        TaskDef(id=TaskId("t"), kind="shell", **fields), command=command, env=env or {}, root=root or Path("/tmp"),
-        cwd=Path(cwd), attempt_id=attempt_id,
+        TaskDef(id=TaskId("t"), kind="shell", **fields),
+        command=command,
+        env=env or {},
+        root=root or Path("/tmp"),
+        cwd=Path(cwd),
+        attempt_id=attempt_id or fresh_attempt_id(),
     )
 
 
@@ -72,7 +87,7 @@ def _spec(definition: TaskDef, **more: Any) -> AttemptSpec:
         "cwd": Path(),
         "root": Path("/tmp"),
         "idempotency_key": "key-1",
-        "attempt_id": "run-1/t/1",
+        "attempt_id": fresh_attempt_id(),
     }
     return AttemptSpec(**{**given, **more})
 
@@ -90,6 +105,7 @@ def output_of(outcome: Outcome) -> Any:
 async def cancel_when(spec: AttemptSpec, host: RecordingHost, ready: Callable[[], bool], times: int = 1) -> Outcome:
     """Start an attempt, cancel it once `ready`, and give back how it ended."""
     attempt = asyncio.ensure_future(performers()[spec.definition.kind](spec, host))
+    await asyncio.sleep(0)  # a task cancelled before its first step never runs at all
     await soon(lambda: ready() or attempt.done())
     assert not attempt.done(), attempt.result()
     for _ in range(times):

@@ -33,7 +33,10 @@ def test_what_is_left_behind_comes_in_the_order_of_the_calls() -> None:
 
     left = context.close("has ended")
 
-    assert decode_value(left.messages) == [{"role": "user", "content": {"a": 1}}, {"role": "assistant", "content": b"\xff"}]
+    assert decode_value(left.messages) == [
+        {"role": "user", "content": {"a": 1}},
+        {"role": "assistant", "content": b"\xff"},
+    ]
     assert decode_value(left.context) == {"k": 2}
 
 

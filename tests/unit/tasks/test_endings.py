@@ -119,7 +119,7 @@ def driver(tmp_path: Path, *, on_child: str, command: str, crash_at: str = "") -
             (root / "waiting").write_text(f"{{child.pid}}\\n")
             {on_child}
 
-        spec = shell_spec({command!r}, root=root, attempt_id="run-driver/t/1")
+        spec = shell_spec({command!r}, root=root, attempt_id={str(tmp_path)!r})
         asyncio.run(performers()["shell"](spec, RecordingHost(on_child)))
         """)
     )
@@ -139,7 +139,7 @@ def test_a_driver_killed_between_fork_and_leave_means_that_the_command_never_ran
     if how == "killed by somebody":
         pid = pid_in(tmp_path / "waiting")
         wait_for(lambda: not is_alive(pid))
-    wait_for(lambda: not carriers_of("run-driver/t/1"))
+    wait_for(lambda: not carriers_of(str(tmp_path)))
     assert not (tmp_path / "ran").exists()
 
 
@@ -180,15 +180,16 @@ def carriers_of(attempt_id: str) -> list[int]:
 
 def test_a_timeout_ends_the_whole_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "GRACE_S", 0.3)
-    outcome = perform(shell_spec(f"echo so far; {FAMILY}", root=tmp_path, timeout_s=1.0))
+    spec = shell_spec(f"echo so far; {FAMILY}", root=tmp_path, timeout_s=1.5)
+    outcome = perform(spec)
 
     assert outcome.error is not None
     assert outcome.error.type == "TaskTimeoutError"
-    assert "timeout of 1 s" in outcome.error.text
+    assert "timeout of 1.5 s" in outcome.error.text
     assert "so far" in outcome.error.text
     assert outcome.retryable
     assert not [pid for pid in family_of(tmp_path) if is_alive(pid)]
-    assert carriers_of("run-1/t/1") == []
+    assert carriers_of(spec.attempt_id) == []
 
 
 def test_a_cancellation_ends_the_whole_family_before_it_comes_back(tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_command_may_clean_up_within_its_grace(tmp_path: Path) -> None:
 
 def test_grandchildren_may_clean_up_too_when_their_parent_is_gone_first(tmp_path: Path) -> None:
     inner = "trap 'sleep 0.3; echo cleaned > cleaned; exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done"
-    spec = shell_spec(f'bash -c "$INNER" & wait', root=tmp_path, env={"INNER": inner})
+    spec = shell_spec('bash -c "$INNER" & wait', root=tmp_path, env={"INNER": inner})
     outcome = asyncio.run(cancel_when(spec, RecordingHost(), (tmp_path / "ready").exists))
 
     assert outcome.cancelled
@@ -245,10 +246,11 @@ def test_a_stopped_command_is_ended_too(tmp_path: Path) -> None:
 
 
 def test_a_neighbour_that_carries_another_attempt_is_left_alone(tmp_path: Path) -> None:
-    env = {**os.environ, "AGENTOS_ATTEMPT_ID": "run-1/t/11"}
+    spec = shell_spec("sleep 600", timeout_s=0.1)
+    env = {**os.environ, "AGENTOS_ATTEMPT_ID": f"{spec.attempt_id}1"}
     neighbour = subprocess.Popen(["sleep", "600"], env=env)
     try:
-        perform(shell_spec("sleep 600", timeout_s=0.1))
+        perform(spec)
         assert neighbour.poll() is None
     finally:
         neighbour.kill()
@@ -260,7 +262,7 @@ def test_sixteen_commands_at_once_each_get_their_own_output_and_end() -> None:
 
     async def scenario() -> None:
         shell = performers()["shell"]
-        specs = [shell_spec(f"echo {n}; exit {n % 2}", attempt_id=f"run-1/t{n}/1") for n in range(16)]
+        specs = [shell_spec(f"echo {n}; exit {n % 2}") for n in range(16)]
         began = time.monotonic()
         outcomes = await asyncio.gather(*(shell(spec, RecordingHost()) for spec in specs))
         assert time.monotonic() - began < 60

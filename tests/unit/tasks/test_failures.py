@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
 from agentos.tasks.failures import MAX_TEXT, MAX_TRACEBACK, failure_of
 
@@ -35,10 +36,9 @@ def test_size_is_bounded_however_long_text_and_stack_are() -> None:
             raise ValueError("é" * 1_000_000)
         [deep, lambda n: deep(n)][levels % 2](levels - 1)
 
-    try:
+    with pytest.raises(ValueError) as caught:
         deep(400)
-    except ValueError as error:
-        failure = failure_of(error)
+    failure = failure_of(caught.value)
 
     assert len(failure.text) < MAX_TEXT + 100
     assert len(failure.traceback) < MAX_TRACEBACK + 100
@@ -49,10 +49,9 @@ def test_recursion_without_end_can_be_told() -> None:
     def forever() -> None:
         forever()
 
-    try:
+    with pytest.raises(RecursionError) as caught:
         forever()
-    except RecursionError as error:
-        failure = failure_of(error)
+    failure = failure_of(caught.value)
 
     assert failure.type == "RecursionError"
     assert len(failure.traceback) < MAX_TRACEBACK + 100

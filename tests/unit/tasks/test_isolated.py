@@ -26,7 +26,8 @@ def isolated(
 
 def test_it_runs_in_a_process_of_its_own_that_the_host_has_written_down(tmp_path: Path) -> None:
     host = RecordingHost()
-    found = output_of(perform(isolated(for_import.whoami, root=tmp_path), host))
+    spec = isolated(for_import.whoami, root=tmp_path)
+    found = output_of(perform(spec, host))
 
     assert found == {
         "pid": host.children[0].pid,
@@ -34,7 +35,7 @@ def test_it_runs_in_a_process_of_its_own_that_the_host_has_written_down(tmp_path
         "stdin": "",
         "cwd": str(tmp_path.resolve()),
         "env": "given",
-        "attempt_id": "run-1/t/1",
+        "attempt_id": spec.attempt_id,
         "ctx": ["run-1", "t", 1, "key-1"],
     }
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from agentos.store.holder import process_started
 from agentos.tasks.orphans import end_attempt, end_orphans, end_process
 from tests.unit.tasks.support import is_alive, pid_in, wait_for
+
+RUN = f"run-{uuid.uuid4()}"
 
 
 class Started:
@@ -41,52 +44,54 @@ def started() -> Iterator[Started]:
 
 
 def test_every_process_of_the_run_is_ended_and_no_other(started: Started) -> None:
-    ours = [started("run-7/a/1"), started("run-7/b[x/y]/12")]
-    others = [started("run-70/a/1"), started("other/run-7/1"), started("")]
+    ours = [started(f"{RUN}/a/1"), started(f"{RUN}/b[x/y]/12")]
+    others = [started(f"{RUN}0/a/1"), started(f"other/{RUN}/1"), started("")]
 
-    ended = end_orphans("run-7")
+    ended = end_orphans(RUN)
 
     assert sorted(one.pid for one in ended) == sorted(process.pid for process in ours)
-    assert {one.attempt_id for one in ended} == {"run-7/a/1", "run-7/b[x/y]/12"}
+    assert {one.attempt_id for one in ended} == {f"{RUN}/a/1", f"{RUN}/b[x/y]/12"}
     assert all(one.ended and one.command == "sleep" for one in ended)
     assert not any(is_alive(process.pid) for process in ours)
     assert all(process.poll() is None for process in others)
-    assert end_orphans("run-7") == []
+    assert end_orphans(RUN) == []
 
 
 def test_descendants_that_dropped_the_mark_are_ended_too(started: Started, tmp_path: Path) -> None:
-    started("run-7/a/1", "bash", "-c", "env -i sleep 600 & echo $! > pid; wait", cwd=tmp_path)
+    started(f"{RUN}/a/1", "bash", "-c", "env -i sleep 600 & echo $! > pid; wait", cwd=tmp_path)
     pid = pid_in(tmp_path / "pid")
 
-    ended = end_orphans("run-7")
+    ended = end_orphans(RUN)
 
     assert pid in {one.pid for one in ended}
     assert not is_alive(pid)
 
 
 def test_a_run_of_the_same_id_in_another_worktree_is_left_alone(started: Started) -> None:
-    here, there = started("nightly/a/1", root="/work/here"), started("nightly/a/1", root="/work/there")
+    here, there = started(f"{RUN}/a/1", root="/work/here"), started(f"{RUN}/a/1", root="/work/there")
 
-    end_orphans("nightly", root=Path("/work/here"))
+    end_orphans(RUN, root=Path("/work/here"))
 
     assert not is_alive(here.pid)
     assert is_alive(there.pid)
 
 
 def test_one_attempt_alone_can_be_ended(started: Started) -> None:
-    this, next_one = started("run-7/a/1"), started("run-7/a/10")
+    this, next_one = started(f"{RUN}/a/1"), started(f"{RUN}/a/10")
 
-    assert [one.pid for one in end_attempt("run-7/a/1")] == [this.pid]
+    assert [one.pid for one in end_attempt(f"{RUN}/a/1")] == [this.pid]
     assert is_alive(next_one.pid)
 
 
 def test_a_process_that_ignores_signals_or_is_stopped_is_ended(started: Started, tmp_path: Path) -> None:
-    deaf = started("run-7/a/1", "bash", "-c", "trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 600; done", cwd=tmp_path)
+    deaf = started(
+        f"{RUN}/a/1", "bash", "-c", "trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 600; done", cwd=tmp_path
+    )
     pid_in(tmp_path / "pid")
-    stopped = started("run-7/b/1")
+    stopped = started(f"{RUN}/b/1")
     os.kill(stopped.pid, signal.SIGSTOP)
 
-    end_orphans("run-7")
+    end_orphans(RUN)
 
     assert not is_alive(deaf.pid)
     assert not is_alive(stopped.pid)
@@ -96,19 +101,22 @@ def test_whoever_asks_and_his_ancestors_are_spared(tmp_path: Path) -> None:
     # The asking process, and the shell above it, carry the run's own mark: `agentos resume` typed inside an attempt.
     script = tmp_path / "ask.py"
     script.write_text(
-        textwrap.dedent("""
+        textwrap.dedent(f"""
         import subprocess, sys
         from agentos.tasks.orphans import end_orphans
         child = subprocess.Popen(["sleep", "600"])
-        ended = end_orphans("run-7")
+        ended = end_orphans({RUN!r})
         print([one.pid for one in ended] == [child.pid], child.wait())
         """)
     )
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    env = {**os.environ, "PYTHONPATH": path, "AGENTOS_ATTEMPT_ID": "run-7/a/1"}
+    env = {**os.environ, "PYTHONPATH": path, "AGENTOS_ATTEMPT_ID": f"{RUN}/a/1"}
     done = subprocess.run(
         ["bash", "-c", '"$0" "$1"; echo still here', sys.executable, str(script)],
-        env=env, capture_output=True, text=True, timeout=60,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
     assert done.stdout == "True -9\nstill here\n", done.stderr

@@ -23,7 +23,6 @@ from agentos.tasks.functions import callee_of
 from agentos.tasks.registry import performers
 from agentos.tasks.threads import DaemonThreads
 from agentos.values import decode_value
-
 from tests.unit.tasks.support import RecordingHost, cancel_when, output_of, perform, python_spec, soon
 
 
@@ -55,7 +54,11 @@ def test_a_sync_function_runs_in_a_daemon_thread_with_the_callers_context_variab
     variable = contextvars.ContextVar("variable", default="unset")
 
     def function() -> list[Any]:
-        return [variable.get(), threading.current_thread().daemon, threading.current_thread() is threading.main_thread()]
+        return [
+            variable.get(),
+            threading.current_thread().daemon,
+            threading.current_thread() is threading.main_thread(),
+        ]
 
     async def scenario() -> Any:
         variable.set("set by the caller")
@@ -267,7 +270,7 @@ def test_a_generator_is_refused_and_says_what_to_do(function: Callable[..., Any]
 @pytest.mark.parametrize("run_in", ["loop", "thread"])
 def test_an_error_is_told_with_the_users_frames_only(run_in: str) -> None:
     def sync() -> None:
-        {}["missing"]
+        dict[str, int]()["missing"]
 
     async def on_loop() -> None:
         sync()
@@ -276,7 +279,7 @@ def test_an_error_is_told_with_the_users_frames_only(run_in: str) -> None:
 
     assert outcome.error is not None
     assert (outcome.error.type, outcome.error.text) == ("KeyError", "'missing'")
-    assert '{}["missing"]' in outcome.error.traceback
+    assert '()["missing"]' in outcome.error.traceback
     assert "agentos/tasks/" not in outcome.error.traceback.replace("tests/unit/tasks", "")
     assert outcome.retryable
     assert outcome.execution_time_ms > 0
@@ -507,7 +510,9 @@ def test_a_function_is_imported_by_its_name() -> None:
 
 
 def test_the_root_is_on_the_path_and_the_import_does_not_block_the_loop(tmp_path: Path) -> None:
-    (tmp_path / "lives_in_the_root.py").write_text("import threading\nwhere = threading.current_thread().name\ndef f(): return where")
+    (tmp_path / "lives_in_the_root.py").write_text(
+        "import threading\nwhere = threading.current_thread().name\ndef f(): return where"
+    )
     spec = _rooted("lives_in_the_root:f", tmp_path)
 
     try:

@@ -71,23 +71,35 @@ def test_only_the_three_standard_descriptors_are_open(tmp_path: Path) -> None:
 def test_it_runs_in_its_folder_below_the_root(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
 
-    assert output_of(perform(shell_spec("pwd -P", root=tmp_path, cwd="sub")))["stdout"] == str(tmp_path.resolve() / "sub")
+    assert output_of(perform(shell_spec("pwd -P", root=tmp_path, cwd="sub")))["stdout"] == str(
+        tmp_path.resolve() / "sub"
+    )
 
 
 def test_variables_are_inherited_added_and_ours_cannot_be_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INHERITED", "yes")
     monkeypatch.setenv("AGENTOS_ATTEMPT_ID", "an/outer/1")
     given = {"ADDED": "a'b\"c $(id) \n", "AGENTOS_ATTEMPT_ID": "faked", "AGENTOS_OUTPUT": "/etc/passwd"}
-    names = ("INHERITED", "ADDED", "AGENTOS_ATTEMPT_ID", "AGENTOS_IDEMPOTENCY_KEY", "AGENTOS_WORKFLOW_ID", "AGENTOS_TASK_ID")
+    names = (
+        "INHERITED",
+        "ADDED",
+        "AGENTOS_ATTEMPT_ID",
+        "AGENTOS_IDEMPOTENCY_KEY",
+        "AGENTOS_WORKFLOW_ID",
+        "AGENTOS_TASK_ID",
+    )
     script = f"import os; print([os.environ[n] for n in {names!r}]); print(os.environ['AGENTOS_OUTPUT'])"
-    listed, path = output_of(perform(shell_spec((sys.executable, "-c", script), env=given)))["stdout"].splitlines()
+    spec = shell_spec((sys.executable, "-c", script), env=given)
+    listed, path = output_of(perform(spec))["stdout"].splitlines()
 
-    assert eval(listed) == ["yes", given["ADDED"], "run-1/t/1", "key-1", "run-1", "t"]
+    assert eval(listed) == ["yes", given["ADDED"], spec.attempt_id, "key-1", "run-1", "t"]
     assert path != "/etc/passwd"
     assert not Path(path).parent.exists(), "the private folder is removed"
 
 
-def test_a_hostile_environment_neither_runs_nor_breaks_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hostile_environment_neither_runs_nor_breaks_anything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name, value in {
         "IFS": "x/",
         "ENV": "/nonexistent",
@@ -267,7 +279,9 @@ def test_lines_are_shown_live_while_it_runs(tmp_path: Path) -> None:
                     self.held = os.dup(file.fileno())
 
     host = Answering()
-    out = output_of(perform(shell_spec("echo waiting; read answer < fifo; echo $answer; echo e >&2", root=tmp_path), host))
+    out = output_of(
+        perform(shell_spec("echo waiting; read answer < fifo; echo $answer; echo e >&2", root=tmp_path), host)
+    )
     os.close(host.held)
 
     assert out["stdout"] == "waiting\ngo"

@@ -3,6 +3,14 @@
 -- 19 decision_required, 20 decision_made, 24 plan_changed, 25 rolled_back, 26 run_forked, 27 state_saved.
 -- Values stay JSON text (`->`, not `->>`) wherever a number could lose digits on the way.
 
+-- Inside: events that change what others mean, found through the index event_turn (which wants this very condition).
+CREATE VIEW _turn AS
+SELECT run, seq, type, body FROM event WHERE type = 3 OR type BETWEEN 24 AND 26;
+
+-- Inside: what each rollback leaves behind: the events between `after` and `before`.
+CREATE VIEW _abandoned AS
+SELECT run, body ->> 'to_seq' AS after, seq AS before FROM _turn WHERE type = 25;
+
 -- Runs as listed. Judged by the wall clock alone: a run whose driver was killed is `running` until its lease ends.
 CREATE VIEW runs AS
 SELECT id AS workflow_id, name, kind,
@@ -33,9 +41,7 @@ CREATE VIEW tasks AS
 WITH live AS (
     SELECT e.run, e.seq, e.type, e.body, e.blob FROM event AS e
     WHERE e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
-      AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = e.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
-                      AND b.seq > e.seq
-                      AND b.body ->> 'to_seq' < e.seq)
+      AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = e.run AND b.before > e.seq AND b.after < e.seq)
 ),
 mark AS (
     SELECT run, seq, type, body ->> 'task_id' AS task_id, body, blob FROM live WHERE type IN (9, 11, 12, 13, 14, 19, 20)
@@ -62,7 +68,8 @@ SELECT r.id AS workflow_id, m.task_id, m.body ->> 'layer' AS layer,
            AS status,
        m.attempts,
        CASE WHEN m.type <> 12 OR m.body -> 'gathered' = 'true' THEN NULL
-            ELSE coalesce((SELECT b.body FROM blob AS b WHERE b.digest = m.blob), m.body -> 'output', 'null') END AS output,
+            ELSE coalesce((SELECT b.body FROM blob AS b WHERE b.digest = m.blob), m.body -> 'output', 'null') END
+           AS output,
        CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END AS error,
        CASE WHEN m.type IN (12, 13) THEN coalesce(m.body ->> 'execution_time_ms', 0.0) END AS execution_time_ms,
        CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END AS because
@@ -78,9 +85,8 @@ SELECT c.id, r.id AS workflow_id,
            WITH saved AS MATERIALIZED (
                SELECT e.seq, e.body FROM event AS e
                WHERE e.run = c.run AND e.seq <= c.sequence AND e.type = 27
-                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
-                                 AND b.seq <= c.sequence
-                                 AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
+                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
+                                 AND b.before > e.seq AND b.after < e.seq)
            ),
            -- An element counts until a later save begins at its place or before.
            list AS (
@@ -132,14 +138,13 @@ SELECT c.id, r.id AS workflow_id,
            WITH journal AS (
                SELECT e.seq, e.type, e.body, e.blob FROM event AS e
                WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (9, 11, 12, 13, 14, 19, 20)
-                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
-                                 AND b.seq <= c.sequence AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
+                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
+                                 AND b.before > e.seq AND b.after < e.seq)
            ),
            turn AS (
-               SELECT e.seq, e.type, e.body FROM event AS e
-               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (3, 24, 25, 26)
-                 AND NOT EXISTS (SELECT 1 FROM event AS b WHERE b.run = c.run AND b.type IN (3, 24, 25, 26) AND b.type = 25
-                                 AND b.seq <= c.sequence AND b.seq > e.seq AND b.body ->> 'to_seq' < e.seq)
+               SELECT e.seq, e.type, e.body FROM _turn AS e WHERE e.run = c.run AND +e.seq <= c.sequence
+                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
+                                 AND b.before > e.seq AND b.after < e.seq)
            ),
            -- Fan-outs: the items of each expansion, and where (if anywhere) the list was given up to be made anew.
            fan AS (
@@ -169,9 +174,11 @@ SELECT c.id, r.id AS workflow_id,
                UNION ALL
                SELECT t.seq, 3, x.value, NULL, NULL FROM turn AS t, json_each(t.body, '$.cut_off') AS x WHERE t.type = 3
                UNION ALL
-               SELECT t.seq, 24, x.value, NULL, NULL FROM turn AS t, json_each(t.body, '$.removed') AS x WHERE t.type = 24
+               SELECT t.seq, 24, x.value, NULL, NULL FROM turn AS t, json_each(t.body, '$.removed') AS x
+               WHERE t.type = 24
                UNION ALL
-               SELECT seq, 24, body ->> 'parent', NULL, NULL FROM turn WHERE type = 24 AND body ->> 'origin' = 'for_each'
+               SELECT seq, 24, body ->> 'parent', NULL, NULL FROM turn
+               WHERE type = 24 AND body ->> 'origin' = 'for_each'
                UNION ALL
                SELECT f.regrown, 3, x.value, NULL, NULL FROM fan AS f, json_each(f.children) AS x
                WHERE f.regrown IS NOT NULL
@@ -199,8 +206,8 @@ SELECT c.id, r.id AS workflow_id,
            gathered AS (
                SELECT task_id, type, body, body ->> 'layer' AS layer, body ->> 'place' AS place,
                       CASE WHEN type = 12 AND coalesce(body -> 'gathered', '') = 'true'
-                           THEN '[' || coalesce(group_concat(CASE WHEN item IS NOT NULL THEN coalesce(output, 'null') END, ',')
-                                                OVER family, '') || ']'
+                           THEN '[' || coalesce(group_concat(
+                               CASE WHEN item IS NOT NULL THEN coalesce(output, 'null') END, ',') OVER family, '') || ']'
                            ELSE coalesce(output, 'null') END AS output
                FROM paired
                WINDOW family AS (PARTITION BY coalesce(parent, task_id) ORDER BY item
