@@ -7,8 +7,8 @@ Blocking calls have their asynchronous form beside them where they make a run go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -30,6 +30,7 @@ from agentos.workflow.driving import (
     begin_run,
     conduct,
     fork_run,
+    prepared,
     preview_resume,
     resume_run,
 )
@@ -37,6 +38,7 @@ from agentos.workflow.loading import refuse_while_loading
 from agentos.workflow.place import find_place
 from agentos.workflow.result import RunResult
 from agentos.workflow.stream import follow
+from agentos.workflow.waiting import in_thread, to_the_end
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
@@ -59,7 +61,7 @@ def run(
     """
     refuse_while_loading("run")
     return _blocking(
-        arun(workflow, params, workflow_id, repo=repo, gates=gates, durability=durability, keep=keep), "arun"
+        arun(workflow, params, workflow_id, repo=repo, gates=gates, durability=durability, keep=keep), "arun(...)"
     )
 
 
@@ -78,7 +80,7 @@ async def arun(
     refuse_while_loading("arun")
     place = await asyncio.to_thread(find_place, repo, durability=durability)
     options = DriveOptions(gates=gates, keep=keep)
-    return await _driven(await asyncio.to_thread(begin_run, place, workflow, params, workflow_id, options), started)
+    return await _driven(lambda: begin_run(place, workflow, params, workflow_id, options), started)
 
 
 def resume(
@@ -110,7 +112,7 @@ def resume(
             gates=gates,
             durability=durability,
         ),
-        "aresume",
+        "aresume(...)",
     )
 
 
@@ -129,16 +131,11 @@ async def aresume(
     """As `resume`, inside an event loop."""
     refuse_while_loading("aresume")
     place = await asyncio.to_thread(find_place, repo, durability=durability)
-    ready = await asyncio.to_thread(
-        resume_run,
-        place,
-        target,
-        workflow=workflow,
-        as_stored=as_stored,
-        choices=ResumeOptions(rerun=frozenset(rerun), strict=strict),
-        options=DriveOptions(gates=gates),
+    choices, options = ResumeOptions(rerun=frozenset(rerun), strict=strict), DriveOptions(gates=gates)
+    return await _driven(
+        lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
+        started,
     )
-    return await _driven(ready, started)
 
 
 def fork(
@@ -151,14 +148,16 @@ def fork(
 ) -> RunResult:
     """Begin a new run from a checkpoint of another one, and wait for it."""
     refuse_while_loading("fork")
-    place = find_place(repo)
-    ready = fork_run(
-        place, checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=DriveOptions(gates=gates)
-    )
-    return _blocking(_driven(ready, None), "fork inside a thread")
+    options = DriveOptions(gates=gates)
+
+    def ready() -> Ready:
+        return fork_run(find_place(repo), checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=options)
+
+    return _blocking(_driven(ready, None), "asyncio.to_thread(fork, ...)")
 
 
-async def _driven(ready: Ready | Finished, started: Callable[[Drive], None] | None) -> RunResult:
+async def _driven(prepare: Callable[[], Ready | Finished], started: Callable[[Drive], None] | None) -> RunResult:
+    ready = await prepared(prepare)
     if isinstance(ready, Finished):
         return RunResult(ready.facts)
     return RunResult(await conduct(ready, started=started))
@@ -171,7 +170,7 @@ def _blocking(work: Coroutine[Any, Any, T], instead: str) -> T:
         return asyncio.run(work)
     work.close()
     raise AgentosError(
-        "this call blocks, and an event loop is running here", next_step=f"Use `await {instead}(...)` instead."
+        "this call blocks, and an event loop is running here", next_step=f"Use `await {instead}` instead."
     )
 
 
@@ -199,13 +198,14 @@ class Client:
         with self._store() as store:
             return store.read_events(store.find_run(workflow_id).workflow_id, after=after)
 
-    async def watch(self, workflow_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+    async def watch(self, workflow_id: str, *, after: int = 0) -> AsyncGenerator[Event]:
         """The journal of a run after a sequence, then live, until its drive ends; from any process."""
-        store = await asyncio.to_thread(self.place.open, readonly=True)
+        store = await to_the_end(asyncio.to_thread(self.place.open, readonly=True), undo=lambda left: left.close())
         try:
-            record = await asyncio.to_thread(store.find_run, workflow_id)
-            async for event in follow(store, record.workflow_id, after=after):
-                yield event
+            record = await in_thread(store.find_run, workflow_id)
+            async with aclosing(follow(store, record.workflow_id, after=after)) as events:
+                async for event in events:
+                    yield event
         finally:
             store.close()
 

@@ -1,7 +1,8 @@
 """Named places where a process can be made to kill itself, so that every crash can be tried on purpose.
 
-`AGENTOS_CRASH_AT=<point>[:n]` in the environment makes the process SIGKILL itself the n-th time it passes the point.
-Without the variable a point costs one comparison.
+`AGENTOS_CRASH_AT=<point>[:n]` in the environment makes the process SIGKILL itself the n-th time it passes the point;
+`AGENTOS_CRASH_AT=log:<file>` kills nothing and writes down each point that is passed. Without the variable a point
+costs one comparison.
 """
 
 from __future__ import annotations
@@ -10,43 +11,59 @@ import os
 import signal
 
 VARIABLE = "AGENTOS_CRASH_AT"
+LOG = "log"
 
 POINTS: dict[str, str] = {
-    "lease.before": "before the lease of a run is taken",
-    "lease.after": "after the lease is taken, before anything else is written",
+    "migrate.inside": "inside a schema migration",
     "plan.after": "after the workflow was compiled, before the run is written down",
+    "lease.before": "before the lease of a run is taken",
     "create.inside": "inside the transaction that creates a run",
+    "lease.after": "after the lease is taken, before anything else is written",
+    "resume.planned": "a resume plan is made and not yet written down",
     "commit.before": "before the transaction of a batch of events begins",
     "commit.inside": "inside that transaction, after the events, before COMMIT",
     "commit.after": "after COMMIT, before anybody is told",
     "run.started": "the first drive of a run has begun, none of its tasks has",
+    "resume.started": "a resumed drive has begun, none of its tasks has",
     "attempt.before": "an attempt's start is durable, the attempt has not begun",
+    "process.before": "a child process exists and its pid is not yet durable",
     "attempt.inside": "while an attempt is at work",
     "attempt.after": "an attempt has ended, its result is not yet recorded",
-    "process.before": "a child process exists and its pid is not yet durable",
     "gate.opened": "a gate is durable, nobody has been told",
     "prune.inside": "inside the transaction that prunes checkpoints",
-    "migrate.inside": "inside a schema migration",
-    "resume.planned": "a resume plan is made and not yet written down",
-    "resume.started": "a resumed drive has begun, none of its tasks has",
     "release.before": "the run has ended, the lease is not yet let go",
 }
-"""Every point and where it lies; `python -m agentos.testing` lists them."""
+"""Every point and where it lies, about in the order a run passes them; `python -m agentos.testing` lists them."""
 
 
-def _armed() -> tuple[str, int]:
-    point, _, count = os.environ.get(VARIABLE, "").partition(":")
-    return point, int(count) if count.isdigit() else 1
+def _armed() -> tuple[str, int, str]:
+    point, _, rest = os.environ.get(VARIABLE, "").partition(":")
+    if point == LOG:
+        return "", 0, rest
+    return point, int(rest) if rest.isdigit() else 1, ""
 
 
-_point, _left = _armed()
+_point, _left, _log = _armed()
+_idle = not _point and not _log
 
 
 def reach(point: str) -> None:
     """Pass a named point; the armed one kills the process."""
     global _left
-    if point != _point:
+    if _idle:
         return
-    _left -= 1
-    if _left <= 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if _log:
+        _write_down(point)
+    elif point == _point:
+        _left -= 1
+        if _left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _write_down(point: str) -> None:
+    # One write to a file that only grows: lines of several threads and processes do not mix.
+    file = os.open(_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"{point}\n".encode())
+    finally:
+        os.close(file)

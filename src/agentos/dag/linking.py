@@ -21,13 +21,10 @@ def link_workflow(flow: Workflow, parameters: Parameters, findings: list[Finding
     """The workflow's tasks in the order they were written, each checked; every problem becomes a finding."""
     drafts = _unique(flow.drafts, findings)
     order: dict[str, int] = {task_id: index for index, task_id in enumerate(drafts)}
-    findings += [
-        Finding(
-            problem="parameter and task", task_id=name, message=f"{name!r} is both a parameter of the run and a task"
-        )
-        for name in sorted(parameters.declared | parameters.given.keys())
-        if name in order
-    ]
+    for name in sorted((parameters.declared | parameters.given.keys()) & order.keys()):
+        parameters.known.add(name)
+        message = f"{name!r} is both a parameter of the run and a task"
+        findings.append(Finding(problem="parameter and task", task_id=name, message=message))
     functions = _Functions(flow)
     return {task_id: _link_draft(draft, functions, order, parameters, findings) for task_id, draft in drafts.items()}
 

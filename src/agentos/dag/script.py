@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from agentos.dag.references import Reference, format_path, positioned_parts
-from agentos.dag.words import COMPUTED, Document, Words
+from agentos.dag.words import COMPUTED, EXPANSION, Document, Words
 
 _IN_SINGLE_QUOTES = "stands in single quotes, where the shell expands nothing: use double quotes"
 _IN_BACKQUOTES = "stands in backquotes: use $(…)"
@@ -79,6 +79,9 @@ class _Scanner:
     def script(self) -> Script:
         self._scan()
         outermost = self._words()
+        outermost.end_word()
+        if outermost.test is not None:
+            raise self._lost("]] is missing")
         outermost.end_command()
         if len(self.frames) > 1:
             raise self._lost(f"{self.frames[-1].close} is missing")
@@ -92,7 +95,9 @@ class _Scanner:
                 pieces[-1] += piece
             else:
                 pieces.append(piece)
-        whys = dict.fromkeys(f"`{format_path(reference.path)}` {why}" for reference, why in self.refused)
+        place = {id(unit): index for index, unit in enumerate(self.units) if isinstance(unit, Reference)}
+        refused = sorted(self.refused, key=lambda found: place[id(found[0])])
+        whys = dict.fromkeys(f"`{format_path(reference.path)}` {why}" for reference, why in refused)
         return Script(tuple(pieces), tuple(whys))
 
     def _scan(self) -> None:
@@ -151,9 +156,11 @@ class _Scanner:
 
     def _between_words(self, words: Words, unit: str) -> None:
         if words.test is not None:
-            words.end_word()
+            words.sign_in_test(unit)
             # `]]` may just have ended the test: then the unit is looked at again as what it is outside.
             self.at += words.test is not None
+        elif words.opens_subscript:
+            raise self._lost("an index with blanks or signs in it is beyond what can be followed")
         elif unit in " \t":
             words.end_word()
             self.at += 1
@@ -194,7 +201,13 @@ class _Scanner:
 
     def _dollar(self, words: Words) -> None:
         quoted = isinstance(self.frames[-1], _Quotes)
-        words.add("$")
+        if self._follows("$'") and not quoted:
+            self._skip(words, 2, "'", _IN_SINGLE_QUOTES)
+            return
+        if self._follows('$"') and not quoted:
+            self._open_quotes(words, 2)
+            return
+        words.add(EXPANSION)
         if self._follows("$(("):
             self._open(_Opaque("))", COMPUTED, quoted=quoted), 3)
         elif self._follows("$("):
@@ -203,12 +216,13 @@ class _Scanner:
             self._open(_Opaque("}", _IN_EXPANSION, quoted=quoted), 2)
         elif self._follows("$["):
             self._open(_Opaque("]", COMPUTED, quoted=quoted), 2)
-        elif self._follows("$'") and not quoted:
-            self._skip(words, 2, "'", _IN_SINGLE_QUOTES)
-        elif self._follows('$"') and not quoted:
-            self._open_quotes(words, 2)
         else:
             self.at += 1
+            if self._next() in tuple("@*#?-!$"):
+                self.at += 1
+                return
+            while isinstance(unit := self._next(), str) and (unit.isalnum() or unit == "_"):
+                self.at += 1
 
     def _open_quotes(self, words: Words, length: int) -> None:
         words.bare = False
@@ -224,7 +238,7 @@ class _Scanner:
     def _skip(self, words: Words, opening: int, close: str, why: str) -> None:
         """Past quotes that no reference may stand in."""
         words.bare = words.bare and close == "`"
-        words.add("`" if close == "`" else "")
+        words.add(EXPANSION if close == "`" else "")
         self.at += opening
         while (unit := self._next()) != close:
             if isinstance(unit, Reference):
@@ -237,7 +251,7 @@ class _Scanner:
                     raise self._lost("\\' inside $'…' ends it for a plain sh and does not for bash")
                 if isinstance(self._next(1), str):
                     self.at += 1
-            words.add(unit)
+            words.add(unit if close == "'" else "")
             self.at += 1
         self.at += 1
 
@@ -254,8 +268,9 @@ class _Scanner:
             words.position = "pattern"
             self.at += 3 if self._follows(";;&") else 2
         else:
+            if self._follows("&>"):
+                raise self._lost("&> is one thing to bash and two to a plain sh (write > FILE 2>&1)")
             words.end_command(piped=unit == "|" and not self._follows("||"))
-            # `&>` is one operator to bash and two to a plain sh: taken for two, what follows may become a command.
             self.at += 2 if self._next(1) == unit else 1
 
     def _parenthesis(self, words: Words) -> None:
@@ -314,8 +329,18 @@ class _Scanner:
         self.at += len(sign)
         if sign in ("<<", "<<-"):
             self._announce(words, tabs=sign == "<<-")
+        elif sign in ("<&", ">&") and self._target_refers():
+            raise self._lost(f"what stands behind {sign} can be computed, and must be plain")
         else:
             words.target = True
+
+    def _target_refers(self) -> bool:
+        ahead = 0
+        while self._next(ahead) in (" ", "\t"):
+            ahead += 1
+        while isinstance(unit := self._next(ahead), str) and unit not in ("", " ", "\t", "\n", ";", "&", "|", "<", ">"):
+            ahead += 1
+        return isinstance(unit, Reference)
 
     # --- here-documents -------------------------------------------------------------------------------------------
 

@@ -103,8 +103,7 @@ def _finish(fields: dict[str, Any], kind: str, fan_out: Mapping[str, Any], funct
     if fan_out:
         if fields.get("for_each") is None:
             raise BadSetting(f"{', '.join(fan_out)} without for_each")
-        given = {"as_" if name == "as" else name: value for name, value in fan_out.items()}
-        fields["for_each"] = _checked(msgspec.structs.replace(fields["for_each"], **given), ForEach)
+        fields["for_each"] = _checked("for_each", {**_fields(fields["for_each"]), **fan_out}, ForEach)
 
 
 def _merged(inputs: Mapping[str, Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -294,19 +293,24 @@ def _stored(name: str, value: Any) -> Any:
 
 def _struct(name: str, value: Any, kind: type[Any], also: str) -> Any:
     if isinstance(value, kind):
-        return value
+        return _checked(name, _fields(value), kind)  # its constructor checks nothing
     if not isinstance(value, Mapping):
         raise BadSetting(f"{name} takes {also}, not {value!r}")
     given = {"as" if key == "as_" else key: item for key, item in value.items()}
     for key in given:
         if key not in kind.__struct_encode_fields__:
             raise BadSetting(f"unknown key {key!r} in {name}{nearest(str(key), kind.__struct_encode_fields__)}")
-    return _checked(given, kind, name)
+    return _checked(name, given, kind)
 
 
-def _checked(value: Any, kind: type[Any], name: str = "for_each") -> Any:
+def _fields(struct: Any) -> dict[str, Any]:
+    names = zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True)
+    return {written: getattr(struct, field) for written, field in names}
+
+
+def _checked(name: str, fields: Mapping[str, Any], kind: type[Any]) -> Any:
     try:
-        return msgspec.convert(value, kind, from_attributes=True)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise BadSetting(f"{name}: {error}") from error
 

@@ -9,20 +9,33 @@ from agentos.dag.references import Reference
 
 HOLE = "\x00"
 """Stands for a reference inside a word; no script may hold NUL."""
-EXPANDS = frozenset("$`")
+EXPANSION = "\x01"
+"""Stands for what the shell puts in place of `$x`, `$(…)` and the like."""
 COMPUTED = "would be computed as arithmetic, which can run commands: assign it to a variable and check it first"
 
-_OPENERS = frozenset(("if", "then", "elif", "else", "while", "until", "do", "{", "!", "time", "coproc"))
-_PREFIXES = frozenset(
-    ("exec", "command", "builtin", "nohup", "env", "sudo", "doas", "nice", "time", "setsid", "stdbuf", "xargs")
-)
+_OPENERS = frozenset(("if", "then", "elif", "else", "while", "until", "do", "{", "!"))
+_PREFIXES = {
+    "exec": "a",
+    "command": "",
+    "builtin": "",
+    "nohup": "",
+    "env": "uCS",
+    "sudo": "ughpCrtUTDR",
+    "doas": "uC",
+    "nice": "n",
+    "time": "fo",
+    "setsid": "",
+    "stdbuf": "ioe",
+    "xargs": "nIPLdaEs",
+}
+"""Commands that run another, whose name comes behind their options; and those options that take a word of their own."""
 _DECLARES = frozenset(("export", "local", "declare", "typeset", "readonly"))
 _EVALUATES = frozenset(
     ("eval", "source", ".", "trap", "alias", "let", "unset", "read", "mapfile", "readarray", "getopts")
 )
 _SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "su"))
 _COMPUTES = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"))
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
 _SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]]*\Z")
 _CODE_OPTION = re.compile(r"-[a-z]*c")
 
@@ -61,10 +74,29 @@ class Words:
         """References inside `[[ … ]]`; None outside of it."""
         self.target = False
         """The word says where a redirection goes."""
-        self._options = self._shell = self._computes = self._prefixed = False
+        self._options = self._shell = self._computes = self._vague = False
+        self._prefix = ""
+        self._owed: Literal["", "surely", "maybe"] = ""
+        """The next word belongs to an option of the prefix."""
+        self._plain: Words | None = None
+        """What a plain sh, which knows no `[[`, makes of the words behind `||` and the like inside of it."""
 
     def add(self, text: str) -> None:
         self.word = (self.word or "") + text
+        if self._plain is not None:
+            self._plain.add(text)
+
+    def sign_in_test(self, sign: str) -> None:
+        """An operator inside `[[ … ]]`: only a sign to bash, to a plain sh the end of a command or a redirection."""
+        self.end_word()
+        if self.test is None:
+            return
+        if sign in "&|;\n" and self._plain is None:
+            self._plain = Words()
+        elif self._plain is not None and sign in "<>":
+            self._plain.target = True
+        elif self._plain is not None and sign not in " \t":
+            self._plain.end_command()
 
     def announce(self, document: Document) -> None:
         self.documents.append(document)
@@ -80,7 +112,9 @@ class Words:
         if self.test is not None:
             self.test.append(reference)
         self._piped.append(reference)
-        self.add(HOLE)
+        if self._plain is not None:
+            self._plain.take(reference, why)
+        self.word = (self.word or "") + HOLE
 
     @property
     def spreads(self) -> bool:
@@ -106,9 +140,9 @@ class Words:
         if self.target or self.position in ("subject", "in", "pattern"):
             return ""
         if self.position != "arguments":
-            option = self._prefixed and word.startswith("-")
-            assigned = self.position == "name" and (option or _ASSIGNMENT.match(word))
-            return "" if assigned else "would be the name of a command: write the name itself, or give run as a list"
+            option = self._prefix and (word.startswith("-") or self._owed == "surely")
+            aside = self.position == "name" and not self._vague and (option or _ASSIGNMENT.match(word))
+            return "" if aside else "would be the name of a command: write the name itself, or give run as a list"
         return self._refusal_of_argument(word)
 
     def _refusal_of_argument(self, word: str) -> str:
@@ -126,11 +160,19 @@ class Words:
 
     # --- the end of a word ----------------------------------------------------------------------------------------
 
+    @property
+    def opens_subscript(self) -> bool:
+        """In the middle of `name[`, where bash reads blanks as part of the word and a plain sh does not."""
+        return self.position == "name" and _SUBSCRIPT.match(self.word or "") is not None
+
     def end_word(self) -> None:
         word, bare = self.word, self.bare
         if word is None:
             return
         self.word, self.bare = None, True
+        if self._plain is not None:
+            self._plain.bare = bare
+            self._plain.end_word()
         if self.target:
             self.target = False
         elif self.elements:
@@ -150,7 +192,11 @@ class Words:
             self._argument(word, bare)
 
     def _name(self, word: str, bare: bool) -> None:
-        if bare and word in _OPENERS and not self._prefixed:
+        plain = word.replace(EXPANSION, "")
+        if bare and word in _OPENERS:
+            return
+        if bare and word == "coproc":
+            self.refuses = "stands behind coproc, which is beyond what can be followed"
             return
         if bare and word == "esac" and self.cases:
             self._leave_case()
@@ -159,25 +205,41 @@ class Words:
             self.position = "subject"
         elif bare and word == "function":
             self.position = "function"
-        elif _ASSIGNMENT.match(word) or (self._prefixed and word.startswith("-")):
-            # `command -v NAME` only looks; anything else behind a prefix is still on its way to the name.
-            if self.last == "command" and word in ("-v", "-V"):
-                self.name, self.position = "command", "arguments"
-        elif word in _PREFIXES or (bare and EXPANDS.intersection(word)):
-            # An expansion may turn out to be nothing: then the next word is the name.
-            self._prefixed, self.last = True, word
+        elif bare and not plain:
+            self._vague = True  # an expansion may turn out to be nothing: then the next word is the name
+        elif self._on_the_way(word):
+            return
+        elif plain in _PREFIXES:
+            self._prefix = plain
         else:
-            self.name = self.last = word
+            self.name = self.last = plain
             self.count = 1
             self.position = "arguments"
-            self._shell = _is_shell(word)
+            self._shell = _is_shell(plain)
             self.test = [] if bare and word == "[[" else None
+
+    def _on_the_way(self, word: str) -> bool:
+        """Whether the word only stands before the name: an assignment, or an option of a prefix and what it takes."""
+        if self._vague:
+            return False
+        if self._prefix and word.startswith("-"):
+            if self._prefix == "command" and word in ("-v", "-V"):  # it only looks the next word up
+                self.name, self.position = "command", "arguments"
+            elif word.startswith("--"):
+                self._owed = "" if "=" in word else "maybe"
+            else:
+                self._owed = "surely" if word[-1] in _PREFIXES[self._prefix] else ""
+            return True
+        owed, self._owed = self._owed, ""
+        return bool(owed or _ASSIGNMENT.match(word) or (self._prefix and "=" in word))
 
     def _argument(self, word: str, bare: bool) -> None:
         if self.test is not None and bare and word == "]]":
             if self._computes:
                 self.refused += [(reference, COMPUTED) for reference in self.test]
-            self.test = None
+            if self._plain is not None:
+                self.refused += self._plain.refused
+            self.test = self._plain = None
         elif self.test is not None and bare and word in _COMPUTES:
             self._computes = True
         elif bare and word == "do" and self.name in ("for", "select"):

@@ -99,7 +99,9 @@ class Workflow:
     def task(self, function: Function, /) -> Function: ...
 
     @overload
-    def task(self, *, id: str | None = None, **settings: Unpack[TaskSettings]) -> Callable[[Function], Function]: ...
+    def task(
+        self, function: None = None, /, *, id: str | None = None, **settings: Unpack[TaskSettings]
+    ) -> Callable[[Function], Function]: ...
 
     def task(self, function: Any = None, /, *, id: str | None = None, **settings: Any) -> Any:
         """Make a function a task: `@flow.task`, or `@flow.task(retries=2)`, or `@flow.task(id="…")`.

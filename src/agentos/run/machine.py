@@ -593,7 +593,8 @@ class Machine:
     def _open_layer(self, layer: int) -> None:
         if layer in self.frontier.begun or layer >= len(self.frontier.left):
             return
-        requests.at_boundary(self)
+        if not self._was_broken(layer):
+            requests.at_boundary(self)
         if self.over or self.stopping or layer != self._next_cut or layer >= len(self.frontier.left):
             return
         if self.halted:
@@ -602,6 +603,10 @@ class Machine:
         if self._may_open(layer):
             self._begin_layer(layer)
             self.frontier.offer_layer(layer)
+
+    def _was_broken(self, layer: int) -> bool:
+        """Whether commands wait that came while an earlier drive was in this layer: a crash moves no boundary."""
+        return bool(self.facts.commands) and any(self.facts.task(one).attempts for one in self.plan.layers[layer])
 
     def _begin_layer(self, layer: int) -> None:
         self.frontier.begun.add(layer)

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agentos import crashpoints
 from agentos.exceptions import (
@@ -213,12 +213,19 @@ class SqliteStore:
 
     @verb
     def find_run(self, workflow_id: str) -> RunRecord:
-        rows = self._connection.execute(_Q["find_runs"], (workflow_id, 4)).fetchall() if workflow_id else []
+        rows = self._beginning_with("find_runs", workflow_id)
         if not rows:
             raise RunNotFoundError(workflow_id)
         if len(rows) > 1 and rows[0][0] != workflow_id:
             raise sqlite_records.ambiguous("runs", workflow_id, [row[0] for row in rows])
         return sqlite_records.run_record(self._clock, rows[0])
+
+    def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
+        try:
+            prefix.encode()
+        except UnicodeEncodeError:  # bytes from the command line that are no text name nothing
+            return []
+        return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if prefix else []
 
     @verb
     def list_runs(self) -> list[RunRecord]:
@@ -227,7 +234,7 @@ class SqliteStore:
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
-        rows = self._connection.execute(_Q["find_checkpoints"], (checkpoint_id, 4)).fetchall() if checkpoint_id else []
+        rows = self._beginning_with("find_checkpoints", checkpoint_id)
         if len(rows) > 1 and rows[0][0] != checkpoint_id:
             raise sqlite_records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
         return sqlite_records.checkpoint_record(rows[0]) if rows else None
@@ -296,7 +303,8 @@ class SqliteStore:
 
     @verb
     def _give_back(self) -> None:
-        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+        # Not `execute`, which takes one step, and so gives back one page.
+        self._connection.executescript("PRAGMA incremental_vacuum")
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @verb

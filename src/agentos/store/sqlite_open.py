@@ -129,8 +129,8 @@ def _check_header(path: Path, header: bytes) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    # Read-only and thus with its locks: the bytes above may have been caught in the middle of a change.
-    connection = sqlite3.connect(_uri(path, "mode=ro"), uri=True, timeout=BUSY_TIMEOUT_S)
+    # Immutable: no locks, and no -wal and -shm made beside a file that is not ours.
+    connection = sqlite3.connect(_uri(path, "immutable=1"), uri=True)
     try:
         if connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID:
             return

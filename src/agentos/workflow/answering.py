@@ -7,12 +7,13 @@ the command applied, and the run let go again, so that its status is true at onc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from agentos.exceptions import CommandRefusedError, LeaseHeldError
-from agentos.ids import WorkflowId, new_id
+from agentos.ids import new_id
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.commands import Abort, ApprovalResponse, Asked, Command, Continue, Pause, parse_command
@@ -23,6 +24,7 @@ from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort
 from agentos.workflow.drive import utc_now
+from agentos.workflow.driving import end_stale_work
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.queue import CommandQueue, carried_attempt, current_author
 
@@ -62,10 +64,11 @@ def send(
 def _applied(store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float) -> Sent:
     if record.status in ("complete", "aborted"):
         raise CommandRefusedError(f"run {record.workflow_id} is {record.status}; it takes no more commands")
-    holder = current_holder()
-    lease = store.take_lease(record.workflow_id, holder, lease_s)
+    if record.parent_id is not None and record.sequence == 0 and not isinstance(command, Abort):
+        raise CommandRefusedError(f"fork {record.workflow_id} was cut off before it began; fork the checkpoint again")
+    lease = store.take_lease(record.workflow_id, current_holder(), lease_s)
     try:
-        events, machine = _decided(store, record.workflow_id, lease, command, author)
+        events, machine = _decided(store, record, lease, command, author)
         facts = machine.facts
         progress = Progress(
             status=facts.status, layer=facts.current_layer, layers=len(machine.plan.layers), epoch=facts.epoch
@@ -81,10 +84,12 @@ def _applied(store: StorePort, record: RunRecord, command: Command, author: str,
 
 
 def _decided(
-    store: StorePort, workflow_id: WorkflowId, lease: Lease, command: Command, author: str
+    store: StorePort, record: RunRecord, lease: Lease, command: Command, author: str
 ) -> tuple[list[ev.Event], Machine]:
-    facts = fold(workflow_id, store.read_events(workflow_id))
-    plan, _ = current_plan(decode_plan(store.read_plan(workflow_id)), facts.changes)
+    facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+    plan, _ = current_plan(decode_plan(store.read_plan(record.workflow_id)), facts.changes)
+    if lease.taken_from is not None:
+        end_stale_work(lease, (plan,), {Path(record.root)})
     machine = Machine(plan, facts, gates="stop", starts=False)
     begin = Begin(
         holder=str(current_holder()),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,10 +30,13 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, StorePort
 from agentos.values import encode_value
 from agentos.workflow import location
-from agentos.workflow.place import Place, find_place
+from agentos.workflow.place import Place, find_place, known_run
 from agentos.worktree import git
 
 log = logging.getLogger("agentos")
+
+PATIENCE_S = 10.0
+"""How long a save that others get in the way of is tried again."""
 
 
 def get_repo_root(target: Path | None = None) -> Path:
@@ -108,20 +113,15 @@ class CheckpointManager:
             )
         if layer < 0:
             raise StateInvariantError(f"layer {layer!r} is not 0 or more")
-        parts = _parts(state)
-        try:
-            record = self._save(WorkflowId(workflow_id), layer, state, parts)
-        except LeaseLostError:
-            # Somebody else saved a state of this run since: what differs is found against theirs.
-            self._last.pop(WorkflowId(workflow_id), None)
-            record = self._save(WorkflowId(workflow_id), layer, state, parts)
+        record = self._saved(WorkflowId(workflow_id), layer, state, _parts(state))
         if self._auto_prune:
             self._prune_quietly(record.workflow_id)
         return record
 
     def load_checkpoint(self, checkpoint_id: str) -> Checkpoint | None:
         """The checkpoint with its state, or None. CheckpointCorruptedError where a row is damaged."""
-        record = self._opened().find_checkpoint(checkpoint_id)
+        store = self._existing()
+        record = store.find_checkpoint(checkpoint_id) if store is not None else None
         return self._with_state(record) if record is not None else None
 
     def get_latest_checkpoint(self, workflow_id: str) -> Checkpoint | None:
@@ -135,7 +135,10 @@ class CheckpointManager:
 
     def prune_checkpoints(self, workflow_id: str, keep: int = 5) -> int:
         """Delete all but the newest `keep` checkpoints; how many that were comes back. Events stay."""
-        return self._opened().prune(WorkflowId(workflow_id), keep)
+        store = self._existing()
+        if store is None:
+            raise RunNotFoundError(workflow_id)
+        return store.prune(WorkflowId(workflow_id), keep)
 
     def close(self) -> None:
         """Close the store; the manager opens it again when it is used again."""
@@ -157,16 +160,40 @@ class CheckpointManager:
             self._store = self.place().open(create=True)
         return self._store
 
+    def _existing(self) -> StorePort | None:
+        """The store, if there is one: looking makes none."""
+        if self._store is None and not self.place().exists():
+            return None
+        return self._opened()
+
     def _records(self, workflow_id: str) -> list[CheckpointRecord]:
-        try:
-            return self._opened().list_checkpoints(WorkflowId(workflow_id))
-        except RunNotFoundError:
-            return []
+        store = self._existing()
+        return store.list_checkpoints(WorkflowId(workflow_id)) if store is not None else []
 
     def _with_state(self, record: CheckpointRecord) -> Checkpoint:
-        events = self._opened().read_events(record.workflow_id, upto=record.sequence)
-        facts = fold(record.workflow_id, events)
-        return _checkpoint(record, workflow_state(facts, current_layer=_layer_in_state(facts, record)))
+        what = f"checkpoint {record.id} of run {record.workflow_id!r}"
+        if not record.workflow_id.strip():
+            raise CheckpointCorruptedError(what, "the run it belongs to has a blank id")
+        facts = fold(record.workflow_id, self._opened().read_events(record.workflow_id, upto=record.sequence))
+        try:
+            state = workflow_state(facts, current_layer=_layer_in_state(facts, record))
+        except (TypeError, ValueError) as error:  # a saved entry that lacks a field, or has one too many
+            raise CheckpointCorruptedError(what, f"its state has a wrong shape: {error}") from error
+        validate_state_invariants(state)
+        return _checkpoint(record, state)
+
+    def _saved(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: _Parts) -> Checkpoint:
+        """Save, however often somebody else saves a state of this run, or begins it, in between."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._save(workflow_id, layer, state, parts)
+            except (LeaseLostError, _BegunMeanwhile):
+                # What differs is found against theirs.
+                self._last.pop(workflow_id, None)
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(random.uniform(0.0, 0.01))  # noqa: S311 (only to break step with the others)
 
     def _save(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: _Parts) -> Checkpoint:
         store = self._opened()
@@ -198,13 +225,13 @@ class CheckpointManager:
         """The run with what was saved last, ours to write; made where it does not exist."""
         # A lease of no length: whoever saves next may take it, and the token tells the other one.
         holder = current_holder()
-        try:
-            record = store.find_run(workflow_id)
-        except RunNotFoundError:
-            record = None
-        if record is None or record.workflow_id != workflow_id:
+        record = known_run(store, workflow_id)
+        if record is None:
             new = NewRun(workflow_id=workflow_id, name=workflow_id, kind="states", created_at=datetime.now(UTC))
-            return _Saved(lease=store.create_run(new, holder, 0.0), sequence=0, parts=_Parts())
+            try:
+                return _Saved(lease=store.create_run(new, holder, 0.0), sequence=0, parts=_Parts())
+            except RunRefusedError as error:
+                raise _BegunMeanwhile(error.message) from error
         if record.kind != "states":
             if record.holder is not None:
                 raise LeaseHeldError(workflow_id, str(record.holder))
@@ -225,6 +252,10 @@ class CheckpointManager:
             return
         if count:
             log.debug("pruned %d checkpoint(s) of %s", count, workflow_id)
+
+
+class _BegunMeanwhile(RunRefusedError):
+    """Another process made the run between our look and our writing."""
 
 
 class _Parts(msgspec.Struct, frozen=True, kw_only=True):

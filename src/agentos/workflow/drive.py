@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentos.crashpoints import reach
 from agentos.dag.plan import Plan
-from agentos.exceptions import AgentosError, CommandRefusedError
+from agentos.exceptions import AgentosError, CheckpointCutError, CommandRefusedError, TaskCancelledError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
@@ -23,6 +25,7 @@ from agentos.run.commands import Asked, parse_command
 from agentos.run.facts import Facts, fold
 from agentos.run.inputs import (
     AttemptEnded,
+    Begin,
     ChildStarted,
     CommandArrived,
     CommandUnreadable,
@@ -36,11 +39,15 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
 from agentos.store.port import PostedCommand, Progress
 from agentos.tasks.attempt import ChildProcess, Outcome, Performer, Stream
+from agentos.tasks.failures import failure_of, told
 from agentos.workflow.journal import Journal
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
 
 log = logging.getLogger("agentos")
+
+Mail = tuple[Input, asyncio.Future[None] | None]
+"""An input, and who waits until what follows from it is durable."""
 
 
 def utc_now() -> datetime:
@@ -64,7 +71,7 @@ class Drive:
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.machine = machine
-        self.stream = EventStream(journal.read if journal.durable else None)
+        self.stream = EventStream(journal.read)
         self._base = base
         self._accepted = accepted or base
         self._journal = journal
@@ -73,9 +80,12 @@ class Drive:
         self._root = root
         self._options = options
         self._now = now
-        self._mail: list[tuple[Input, asyncio.Future[None] | None]] = []
+        self._mail: list[Mail] = []
         self._mail_came = asyncio.Event()
-        self._attempts: dict[TaskId, asyncio.Task[None]] = {}
+        self._attempts: dict[TaskId, asyncio.Task[Outcome]] = {}
+        self._cancelling = False
+        self._stop_reason = ""
+        self._uncut: ev.CheckpointFailed | None = None
         self._abandoned = 0
         self._commands_seen: set[str] = set()
         self._lost: BaseException | None = None
@@ -100,10 +110,12 @@ class Drive:
 
     def stop(self, reason: str) -> None:
         """Start nothing new, let what runs finish, then end in order."""
+        self._stop_reason = reason
         self._post(StopAsked(reason=reason))
 
     def cancel_attempts(self) -> None:
-        """End what runs now instead of waiting for it."""
+        """End what runs now, and what is about to, instead of waiting for it."""
+        self._cancelling = True
         for attempt in self._attempts.values():
             attempt.cancel()
 
@@ -115,18 +127,33 @@ class Drive:
     # --- the loop ------------------------------------------------------------------------------------------------
 
     async def run(self, first: Sequence[Input], *, plan: bytes | None = None) -> None:
-        """Drive until the terminal event. Raises what stopped it otherwise; attempts never outlive it."""
+        """Drive until the terminal event. Raises what stopped it otherwise; attempts never outlive it.
+
+        Cancelling it stops the run in order: what runs is cancelled, and on the record. Cancelling it again gives up.
+        """
+        # In a task of its own: no cancellation falls between writing an event down and doing what it says.
+        going = asyncio.create_task(self._go(first, plan))
         try:
-            await self._commit(self.machine.steps(first, self._now()), plan=plan)
-            reach("resume.started" if self.facts.drives > 1 else "run.started")
-            while not self.machine.over:
-                await self._turn()
+            await asyncio.shield(going)
         except asyncio.CancelledError:
-            await self._stop_in_order("the process was interrupted")
+            await self._stop_in_order(going, "the process was interrupted")
             raise
         finally:
             await self._end_attempts()
             self.stream.close()
+
+    async def _go(self, first: Sequence[Input], plan: bytes | None) -> None:
+        opening = first[:1] if isinstance(first[0], Begin) and first[0].rollback is not None else first
+        self._mail[:0] = [(given, None) for given in first[len(opening) :]]
+        await self._commit(self.machine.steps(opening, self._now()), plan=plan)
+        reach("resume.started" if self.facts.drives > 1 else "run.started")
+        while not self.machine.over:
+            await self._turn()
+        if self._uncut is not None:
+            raise CheckpointCutError(
+                f"checkpoint of layer {self._uncut.layer} failed: {self._uncut.error.text}",
+                next_step="The run was stopped, and its results are kept: resume it once checkpoints can be written.",
+            )
 
     async def _turn(self) -> None:
         mail = await self._next_mail()
@@ -134,14 +161,21 @@ class Drive:
             raise self._lost
         now = self._now()
         events: list[ev.Event] = []
-        for given, _ in mail or [(Tick(), None)]:
-            events += self.machine.step(given, now)
-        await self._commit(events)
-        for _, told in mail:
-            if told is not None and not told.done():
-                told.set_result(None)
+        taken: list[tuple[int, Mail]] = []
+        for index, letter in enumerate(mail or [(Tick(), None)]):
+            if self.machine.over:  # a rollback made these facts stale: the rest is for those that follow
+                self._mail[:0] = mail[index:]
+                break
+            taken.append((self.facts.sequence, letter))
+            events += self.machine.step(letter[0], now)
+        durable = await self._commit(events)
+        for after, (given, told_to) in taken:
+            if events and durable < events[-1].seq and after >= durable:
+                self._mail.append((given, told_to))  # decided after the cut that failed: decided anew
+            elif told_to is not None and not told_to.done():
+                told_to.set_result(None)
 
-    async def _next_mail(self) -> list[tuple[Input, asyncio.Future[None] | None]]:
+    async def _next_mail(self) -> list[Mail]:
         """What has arrived since the last turn; empty when a timer is due."""
         while not self._mail and self._lost is None:
             self._mail_came.clear()
@@ -160,13 +194,14 @@ class Drive:
         mail, self._mail = self._mail, []
         return mail
 
-    async def _commit(self, events: Sequence[ev.Event], *, plan: bytes | None = None) -> None:
-        """Write the events down, tell subscribers, then do what they ask for."""
+    async def _commit(self, events: Sequence[ev.Event], *, plan: bytes | None = None) -> int:
+        """Write the events down, tell subscribers, then do what they ask for. The last sequence that is durable."""
         if not events:
-            return
+            return self.facts.sequence
         written = await self._journal.append(events, self._progress(), plan=plan, consumed=_commands_in(events))
+        durable = written[-1].seq
         self.stream.publish(written)
-        for event in written:
+        for decided, event in zip(events, written, strict=False):
             match event:
                 case ev.TaskStart():
                     self._start(event)
@@ -174,8 +209,13 @@ class Drive:
                     self.cancel_attempts()
                 case ev.DecisionRequired():
                     reach("gate.opened")
+                case ev.CheckpointFailed() if isinstance(decided, ev.Checkpointed):
+                    self._forget_cut(decided)
                 case ev.RolledBack():
                     await self._fold_again()
+        if durable < events[-1].seq:
+            await self._stop_without_cut(written[-1])
+        return durable
 
     def _progress(self) -> Progress:
         facts = self.machine.facts
@@ -193,35 +233,60 @@ class Drive:
         plan, _ = current_plan(self._base, facts.changes)
         resume = plan_resume(before, plan, facts, self._options, revision=facts.plan_revision)
         self._accepted = self._base
+        self._start_over(plan, facts)
+        stop = [StopAsked(reason=self._stop_reason)] if self._stop_reason else []
+        await self._commit(self.machine.steps([Planned(resume=resume), *stop], self._now()))
+
+    async def _stop_without_cut(self, failed: ev.Event) -> None:
+        """A checkpoint could not be cut and the user is strict about that: what follows from it was not written."""
+        assert isinstance(failed, ev.CheckpointFailed)
+        self._uncut = failed
+        self._stop_reason = f"checkpoint of layer {failed.layer} failed"
+        facts = fold(self.facts.workflow_id, await self._journal.read(0))
+        self._start_over(current_plan(self._base, facts.changes)[0], facts)
+        await self._commit(self.machine.step(StopAsked(reason=self._stop_reason), self._now()))
+
+    def _start_over(self, plan: Plan, facts: Facts) -> None:
         self.machine = Machine(plan, facts, gates=self.machine.gates)
-        await self._commit(self.machine.step(Planned(resume=resume), self._now()))
+        self.machine.held = self._abandoned > 0
+
+    def _forget_cut(self, decided: ev.Checkpointed) -> None:
+        """The journal says that this checkpoint failed: nothing may go back to it."""
+        facts = self.machine.facts
+        cuts = facts.cuts.delete(decided.checkpoint_id)
+        finished = max(cuts.values(), default=(0, -1))[1]
+        self.machine.facts = msgspec.structs.replace(facts, cuts=cuts, finished_layer=finished)
 
     # --- attempts ------------------------------------------------------------------------------------------------
 
     def _start(self, event: ev.TaskStart) -> None:
         attempt = asyncio.create_task(self._attempt(event.task_id, event.attempt))
         self._attempts[event.task_id] = attempt
+        attempt.add_done_callback(lambda ended: self._attempt_ended(event, ended))
+        if self._cancelling:
+            attempt.cancel()
 
-    async def _attempt(self, task_id: TaskId, number: int) -> None:
-        """Perform one attempt and mail how it ended, whatever happens."""
+    async def _attempt(self, task_id: TaskId, number: int) -> Outcome:
         reach("attempt.before")
         machine = self.machine
         task = machine.plan.tasks[task_id]
         try:
             spec = attempt_spec(machine.plan, machine.facts, task, number, self._functions, self._root)
         except AgentosError as error:
-            failure = ev.TaskFailure(type=type(error).__name__, text=str(error), traceback="")
-            outcome = Outcome(error=failure, retryable=False)
-        else:
-            host = _Host(self, task_id, task.layer, number)
-            outcome = await self._performers[task.definition.kind](spec, host)
+            return Outcome(error=told(error), retryable=False)
+        outcome = await self._performers[task.definition.kind](spec, _Host(self, task_id, task.layer, number))
         reach("attempt.after")
-        if self._attempts.get(task_id) is asyncio.current_task():
-            del self._attempts[task_id]
+        return outcome
+
+    def _attempt_ended(self, started: ev.TaskStart, ended: asyncio.Task[Outcome]) -> None:
+        """Mail how it ended, whatever happened: also where it was cancelled before its first step."""
+        if self._attempts.get(started.task_id) is ended:
+            del self._attempts[started.task_id]
+        outcome = _outcome_of(ended)
         self._post(
             AttemptEnded(
-                task_id=task_id,
-                attempt=number,
+                task_id=started.task_id,
+                attempt=started.attempt,
                 output=outcome.output,
                 messages=outcome.messages,
                 context=outcome.context,
@@ -267,16 +332,17 @@ class Drive:
 
     # --- stopping ------------------------------------------------------------------------------------------------
 
-    async def _stop_in_order(self, reason: str) -> None:
-        """This coroutine was cancelled: cancel what runs, record it, and end the drive as paused."""
-        if self.machine.over or self._lost is not None:
-            return
+    async def _stop_in_order(self, going: asyncio.Task[None], reason: str) -> None:
+        """Whoever drives was cancelled: cancel what runs, record it, and end the drive as paused."""
         self.cancel_attempts()
         self.stop(reason)
         try:
-            while not self.machine.over:
-                await self._turn()
-        except (AgentosError, asyncio.CancelledError) as error:
+            await asyncio.shield(going)
+        except asyncio.CancelledError:
+            going.cancel()
+            await asyncio.wait([going])
+            log.warning("run %s was not stopped in order", self.facts.workflow_id)
+        except AgentosError as error:
             log.warning("run %s could not be stopped in order: %s", self.facts.workflow_id, error)
 
     async def _end_attempts(self) -> None:
@@ -320,11 +386,21 @@ class _Host:
         self._drive.hold_effects(ended)
 
 
+def _outcome_of(ended: asyncio.Task[Outcome]) -> Outcome:
+    if ended.cancelled():
+        error = TaskCancelledError("the attempt was cancelled before it began")
+        return Outcome(error=told(error), retryable=False, cancelled=True)
+    broken = ended.exception()
+    return Outcome(error=failure_of(broken)) if broken is not None else ended.result()
+
+
 def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
     try:
         command = parse_command(posted.command)
     except CommandRefusedError as error:
-        return CommandUnreadable(command_id=posted.id, author=posted.author, command=posted.command, why=str(error))
+        # Whatever stands in the inbox, the journal takes a map only.
+        data = posted.command if isinstance(posted.command, dict) else {"unreadable": repr(posted.command)}
+        return CommandUnreadable(command_id=posted.id, author=posted.author, command=data, why=str(error))
     return CommandArrived(
         asked=Asked(
             command_id=posted.id,

@@ -5,8 +5,9 @@ Preparing is synchronous: it reads, compares and takes the lease. Conducting is 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from agentos.dag.plan import Plan, compile_plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import (
+    AgentosError,
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     RunNotFoundError,
@@ -30,6 +32,7 @@ from agentos.run.events import Event
 from agentos.run.facts import Facts, fold
 from agentos.run.inputs import Begin, Input
 from agentos.run.machine import GatePolicy, Machine
+from agentos.run.requests import rollback_to
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, RunRecord, StorePort
@@ -40,8 +43,9 @@ from agentos.workflow.forking import forked_event
 from agentos.workflow.journal import StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
-from agentos.workflow.place import Place
+from agentos.workflow.place import Place, known_run
 from agentos.workflow.plans import decode_plan, encode_plan
+from agentos.workflow.waiting import in_thread, to_the_end
 
 log = logging.getLogger("agentos")
 
@@ -61,6 +65,10 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict_checkpoints: bool = False
     """Stop where a checkpoint cannot be cut, instead of going on without it."""
     space_warning: int = SPACE_WARNING
+
+    def __post_init__(self) -> None:
+        if self.keep < 0:
+            raise AgentosError(f"cannot keep {self.keep} checkpoints", next_step="Keep at least 1, or 0 for all.")
 
 
 class Ready(msgspec.Struct, kw_only=True):
@@ -89,6 +97,16 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
 
 
+async def prepared(prepare: Callable[[], Ready | Finished]) -> Ready | Finished:
+    """What `begin_run`, `resume_run` or `fork_run` gives, off the event loop. Cancelled meanwhile: no lease is kept."""
+    return await to_the_end(asyncio.to_thread(prepare), undo=_let_go)
+
+
+def _let_go(ready: Ready | Finished) -> None:
+    if isinstance(ready, Ready):
+        ready.release()
+
+
 # --- a new run --------------------------------------------------------------------------------------------------
 
 
@@ -105,8 +123,8 @@ def begin_run(
     store = place.open(create=True)
     with _closed_on_error(store):
         fingerprint = run_fingerprint(plan)
-        if workflow_id is not None and (known := _existing(store, workflow_id)) is not None:
-            _refuse_another(known, fingerprint)
+        if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
+            _refuse_another(store, known, fingerprint)
             return _resumed(place, store, known, None, workflow, ResumeOptions(), options)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
@@ -163,16 +181,9 @@ def _space_warnings(store: StorePort, options: DriveOptions) -> tuple[str, ...]:
     return (text,)
 
 
-def _existing(store: StorePort, workflow_id: str) -> RunRecord | None:
-    try:
-        record = store.find_run(workflow_id)
-    except RunNotFoundError:
-        return None
-    return record if record.workflow_id == workflow_id else None
-
-
-def _refuse_another(known: RunRecord, fingerprint: str) -> None:
-    if known.fingerprint != fingerprint:
+def _refuse_another(store: StorePort, known: RunRecord, fingerprint: str) -> None:
+    """What counts is the plan last accepted: a resume may have taken up an edited workflow since."""
+    if known.kind == "states" or run_fingerprint(decode_plan(store.read_plan(known.workflow_id))) != fingerprint:
         raise RunRefusedError(
             f"run {known.workflow_id} exists already, with another definition or other parameters",
             next_step="Choose another id, or resume that run by its id to go on with the edited workflow.",
@@ -243,7 +254,9 @@ def _resumed(
     _refuse_elsewhere(place, record)
     older = checkpoint is not None and not _is_head(store, checkpoint)
     if record.status == "complete" and not older and not choices.rerun:
-        return Finished(facts=fold(record.workflow_id, store.read_events(record.workflow_id)))
+        finished = Finished(facts=_sound_facts(store, record.workflow_id))
+        store.close()
+        return finished
     _refuse_unresumable(record, checkpoint)
     accepted = decode_plan(store.read_plan(record.workflow_id))
     if as_stored:
@@ -253,7 +266,7 @@ def _resumed(
         base, functions = _compiled_again(flow, accepted), flow.functions
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
-        _end_stale_work(lease, base)
+        end_stale_work(lease, (accepted, base), {Path(record.root), place.root})
         rollback = str(checkpoint.id) if older and checkpoint is not None else None
         return _compared(place, store, lease, record, accepted, base, functions, choices, options, rollback)
     except BaseException:
@@ -338,19 +351,27 @@ def preview_resume(
     store = place.open(readonly=True)
     try:
         record, checkpoint = find_target(store, place, target)
-        events = store.read_events(record.workflow_id)
-        if checkpoint is not None and not _is_head(store, checkpoint):
-            events = [event for event in events if event.seq <= checkpoint.sequence]
-        facts = fold(record.workflow_id, events)
+        _refuse_elsewhere(place, record)
+        _refuse_unresumable(record, checkpoint)
         accepted = decode_plan(store.read_plan(record.workflow_id))
         flow = workflow or load_workflow(record.source, place.root)
         base = _compiled_again(flow, accepted)
+        facts = _sound_facts(store, record.workflow_id)
+        if checkpoint is not None and not _is_head(store, checkpoint):
+            facts = _rolled_back(store, accepted, facts, checkpoint)
         before, _ = current_plan(accepted, facts.changes)
         plan, _ = current_plan(base, facts.changes)
         choices = msgspec.structs.replace(choices, missing=missing_products(plan, facts, place.root))
         return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
     finally:
         store.close()
+
+
+def _rolled_back(store: StorePort, accepted: Plan, facts: Facts, checkpoint: CheckpointRecord) -> Facts:
+    """The facts as they would be after going back to the checkpoint."""
+    machine = Machine(current_plan(accepted, facts.changes)[0], facts)
+    event = msgspec.structs.replace(rollback_to(machine, checkpoint.id, reason=""), seq=facts.sequence + 1)
+    return fold(facts.workflow_id, [*store.read_events(facts.workflow_id), event])
 
 
 def _is_head(store: StorePort, checkpoint: CheckpointRecord) -> bool:
@@ -383,14 +404,16 @@ def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) 
         )
 
 
-def _end_stale_work(lease: Lease, plan: Plan) -> None:
+def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> None:
     """Nothing of an earlier drive may still be at work when this one begins."""
-    if lease.taken_from is not None and lease.taken_alive and _has_effects(plan):
+    if lease.taken_from is not None and lease.taken_alive and any(map(_has_effects, plans)):
         # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
         # and nothing else.
         end_process(lease.taken_from.pid, lease.taken_from.started)
-    for ended in end_orphans(lease.workflow_id):
-        log.warning("ended process %s left over from an earlier drive of %s", ended, lease.workflow_id)
+    # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
+    for root in roots:
+        for ended in end_orphans(lease.workflow_id, root=root):
+            log.warning("ended process %s left over from an earlier drive of %s", ended, lease.workflow_id)
 
 
 def _has_effects(plan: Plan) -> bool:
@@ -430,10 +453,16 @@ def fork_run(
             created_at=utc_now(),
         )
         plan, problems = current_plan(base, forked.changes)
+        facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
+        choices = ResumeOptions(missing=missing_products(plan, facts, place.root))
+        resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
         lease = store.create_run(run, current_holder(), options.lease_s)
-    begin = Begin(holder=str(current_holder()), token=lease.token, forked=forked, warnings=tuple(problems))
+    begin = Begin(
+        holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=tuple(problems)
+    )
     ready = _ready(place, store, lease, base, Facts(workflow_id=run.workflow_id), flow.functions, options, begin)
     ready.machine = Machine(plan, ready.machine.facts, gates=options.gates)
+    ready.choices = choices
     return ready
 
 
@@ -453,7 +482,11 @@ def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[l
 async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = None) -> Facts:
     """Drive the run to its terminal event, keeping the lease meanwhile and letting it go at the end."""
     journal = StoreJournal(
-        ready.store, ready.lease, keep=ready.options.keep, strict_checkpoints=ready.options.strict_checkpoints
+        ready.store,
+        ready.lease,
+        reopen=lambda: ready.place.open(readonly=True),
+        keep=ready.options.keep,
+        strict_checkpoints=ready.options.strict_checkpoints,
     )
     drive = Drive(
         base=ready.base,
@@ -475,12 +508,20 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         first: list[Input] = [ready.first, *drive.taken(posted)]
         await drive.run(first, plan=plan)
     finally:
-        keeper.stop()
-        reach("release.before")
+        await to_the_end(_end_drive(ready, keeper, journal))
+    return drive.facts
+
+
+async def _end_drive(ready: Ready, keeper: LeaseKeeper, journal: StoreJournal) -> None:
+    await in_thread(keeper.stop)
+    reach("release.before")
+    try:
         await journal.call(lambda store: store.release_lease(ready.lease))
+    except AgentosError as error:
+        log.warning("the lease of %s could not be let go, it runs out: %s", ready.lease.workflow_id, error.message)
+    finally:
         await journal.close()
         ready.store.close()
-    return drive.facts
 
 
 @contextmanager

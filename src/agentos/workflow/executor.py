@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 
 from agentos.dag.plan import compile_plan
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import CheckpointNotFoundError
+from agentos.exceptions import CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
 from agentos.run.events import Event
 from agentos.run.facts import Facts
@@ -24,10 +24,12 @@ from agentos.store.port import PostedCommand
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.drive import Drive
-from agentos.workflow.driving import DriveOptions, Finished, Ready, begin_run, conduct, resume_run
-from agentos.workflow.journal import ForgetfulJournal
+from agentos.workflow.driving import DriveOptions, Finished, Ready, begin_run, conduct, prepared, resume_run
+from agentos.workflow.journal import MemoryJournal
+from agentos.workflow.place import Place
 from agentos.workflow.queue import CommandQueue
 from agentos.workflow.result import RunResult
+from agentos.workflow.waiting import in_thread
 
 
 class ExecutionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,8 @@ class ParallelExecutor:
 class ControlledExecutor:
     """Runs a workflow under control: live events, durable commands, a checkpoint after each layer.
 
-    Without a manager it runs all the same, and is not durable. One executor drives one run at a time.
+    Without a manager it runs all the same, and is not durable. One executor drives one run at a time. Whoever leaves a
+    stream before its end closes it (`contextlib.aclosing`, or `aclose()`): the run has stopped in order then.
     """
 
     def __init__(
@@ -87,9 +90,11 @@ class ControlledExecutor:
         self._root = root
         self._facts: Facts | None = None
         self._drive: Drive | None = None
+        self._place: Place | None = None
+        self._busy = False
         self._waiting: list[PostedCommand] = []
         self.commands = CommandQueue(self._post, lambda: list(self._waiting))
-        """Commands to the run under way. From other processes: the run's durable inbox."""
+        """Commands to the run under way, or to the next one; durable, where a manager keeps that run."""
 
     @property
     def state(self) -> WorkflowState | None:
@@ -99,49 +104,68 @@ class ControlledExecutor:
 
     @property
     def result(self) -> RunResult | None:
+        """How the last run stood when its stream ended; None before that."""
         return RunResult(self._facts) if self._facts is not None else None
 
     async def execute_stream(
         self, dag: Workflow, *, params: Mapping[str, Any] | None = None, workflow_id: str | None = None
-    ) -> AsyncIterator[Event]:
-        """Run the workflow; its events come as they happen. Leaving the loop early stops the run in order."""
-        if self._manager is None:
-            drive, first = _in_memory(dag, params, workflow_id, self._options, self._root)
+    ) -> AsyncGenerator[Event]:
+        """Run the workflow; its events come as they happen. Closing the stream early stops the run in order."""
+        with self._one_at_a_time():
+            if self._manager is None:
+                drive, first = _in_memory(dag, params, workflow_id, self._options, self._root)
 
-            async def run(started: Callable[[Drive], None]) -> Facts:
-                started(drive)
-                await drive.run([first])
-                return drive.facts
+                async def run(started: Callable[[Drive], None]) -> Facts:
+                    started(drive)
+                    await drive.run([first])
+                    return drive.facts
 
-            stream = self._streamed(run)
-        else:
-            ready = await asyncio.to_thread(
-                begin_run, self._manager.place(self._root), dag, params, workflow_id, self._options
-            )
-            stream = self._conducted(ready)
-        async for event in stream:
-            yield event
+                stream = self._streamed(run)
+            else:
+                place = await in_thread(self._manager.place, self._root)
+                ready = await prepared(lambda: begin_run(place, dag, params, workflow_id, self._options))
+                stream = self._conducted(ready)
+            async with aclosing(stream):
+                async for event in stream:
+                    yield event
 
-    async def resume_from_checkpoint(self, checkpoint_id: str, dag: Workflow | None = None) -> AsyncIterator[Event]:
+    async def resume_from_checkpoint(self, checkpoint_id: str, dag: Workflow | None = None) -> AsyncGenerator[Event]:
         """Go on from a checkpoint, by its id alone; a given dag is compared with the one the run was begun with."""
         if self._manager is None:
             raise CheckpointNotFoundError(checkpoint_id)
-        place = self._manager.place(self._root)
-        if self._manager.load_checkpoint(checkpoint_id) is None:
-            raise CheckpointNotFoundError(checkpoint_id)
-        ready = await asyncio.to_thread(resume_run, place, checkpoint_id, workflow=dag, options=self._options)
-        async for event in self._conducted(ready):
-            yield event
+        with self._one_at_a_time():
+            place = await in_thread(self._manager.place, self._root)
+            checkpoint = await in_thread(self._manager.load_checkpoint, checkpoint_id)
+            if checkpoint is None:
+                raise CheckpointNotFoundError(checkpoint_id)
+            ready = await prepared(lambda: resume_run(place, checkpoint.id, workflow=dag, options=self._options))
+            async with aclosing(self._conducted(ready)) as stream:
+                async for event in stream:
+                    yield event
 
-    async def _conducted(self, ready: Ready | Finished) -> AsyncIterator[Event]:
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        if self._busy:
+            raise RunRefusedError(
+                "this executor drives a run already", next_step="Wait for it, or make another executor."
+            )
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    async def _conducted(self, ready: Ready | Finished) -> AsyncGenerator[Event]:
         if isinstance(ready, Finished):
             self._facts = ready.facts
             return
-        async for event in self._streamed(lambda started: conduct(ready, started=started)):
-            yield event
+        self._place = ready.place
+        async with aclosing(self._streamed(lambda started: conduct(ready, started=started))) as stream:
+            async for event in stream:
+                yield event
 
-    async def _streamed(self, run: Callable[[Callable[[Drive], None]], Awaitable[Facts]]) -> AsyncIterator[Event]:
-        subscribed: asyncio.Future[AsyncIterator[Event]] = asyncio.get_running_loop().create_future()
+    async def _streamed(self, run: Callable[[Callable[[Drive], None]], Awaitable[Facts]]) -> AsyncGenerator[Event]:
+        subscribed: asyncio.Future[AsyncGenerator[Event]] = asyncio.get_running_loop().create_future()
 
         def started(drive: Drive) -> None:
             self._drive = drive
@@ -163,13 +187,19 @@ class ControlledExecutor:
                     await driving
             if self._drive is not None:
                 self._facts = self._drive.facts
-            self._drive = None
+            self._drive = self._place = None
 
     def _post(self, posted: PostedCommand) -> None:
-        if self._drive is not None:
-            self._drive.deliver([posted])
-        else:
+        if self._drive is None:
             self._waiting.append(posted)
+            return
+        if self._place is not None:
+            store = self._place.open()
+            try:
+                store.post_command(self._drive.facts.workflow_id, posted)
+            finally:
+                store.close()
+        self._drive.deliver([posted])
 
 
 def _in_memory(
@@ -184,7 +214,7 @@ def _in_memory(
     drive = Drive(
         base=plan,
         machine=machine,
-        journal=ForgetfulJournal(),
+        journal=MemoryJournal(),
         performers=PERFORMERS,
         functions=dag.functions,
         root=root or Path.cwd(),

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from agentos.dag.plan import Plan
 from agentos.ids import EPOCH, TaskId, WorkflowId
 from agentos.run import events as ev
-from agentos.run.facts import RESULTS, counting, fold, result_from
+from agentos.run.facts import RESULTS, Facts, counting, fold, result_from
+from agentos.run.state import SUCCEEDED
 from agentos.store.port import CheckpointRecord
 
 E = TypeVar("E", bound=ev.Event)
@@ -29,22 +30,25 @@ def forked_event(
     What came after tells which external effects the parent had begun; where it is unknown (None), all may have.
     """
     facts = fold(parent_id, before)
+    rejected = _rejected(facts)
     results = tuple(
         _as_raw(event)
         for task_id, event in _newest_results(before).items()
-        if facts.task(task_id).ended and not _rejected(event)
+        if facts.task(task_id).ended and task_id not in rejected and facts.task(task_id).because not in rejected
     )
+    # Unfinished, or without success: it may have taken effect all the same.
+    begun = {task_id for task_id, task in facts.tasks.items() if task.attempts and task.status not in SUCCEEDED}
     if after is None:
-        begun = {task_id for task_id in plan.tasks if not facts.task(task_id).ended}
+        begun.update(task_id for task_id in plan.tasks if not facts.task(task_id).ended)
     else:
-        begun = {event.task_id for event in after if isinstance(event, ev.TaskStart)}
+        begun.update(event.task_id for event in after if isinstance(event, ev.TaskStart))
     return ev.RunForked(
         parent_id=parent_id,
         checkpoint_id=checkpoint.id,
         current_layer=checkpoint.layer,
         results=results,
         changes=tuple(_bare(change) for change in facts.changes),
-        ask=tuple(sorted(task_id for task_id in begun if _external(plan, task_id))),
+        ask=tuple(sorted({task_id for task_id in begun if _external(plan, task_id)}.union(facts.ask))),
     )
 
 
@@ -66,9 +70,10 @@ def _as_raw(event: ev.Event) -> msgspec.Raw:
     return msgspec.Raw(b'{"type":"' + event.type.encode() + b'",' + body[1:])
 
 
-def _rejected(event: ev.Event) -> bool:
-    """A rejection is not taken along: a fork asks anew."""
-    return isinstance(event, ev.TaskError) and event.error.type == "GateRejected"
+def _rejected(facts: Facts) -> set[str]:
+    """Tasks and gates that were answered no. That is not taken along, nor what was skipped for it: a fork asks anew."""
+    tasks = {id for id, task in facts.tasks.items() if task.error is not None and task.error.type == "GateRejected"}
+    return tasks | {id for id, gate in facts.gates.items() if gate.answer == "rejected"}
 
 
 def _external(plan: Plan, task_id: TaskId) -> bool:

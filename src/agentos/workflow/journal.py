@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from agentos.exceptions import AgentosError, CheckpointCutError, StoreUnavailableError
 from agentos.run.events import Checkpointed, CheckpointFailed, Event, TaskFailure
 from agentos.store.port import Lease, Progress, StorePort
@@ -23,30 +25,34 @@ PATIENCE_S = 30.0
 class Journal(Protocol):
     """Where a drive writes its events. Durable on return, in order."""
 
-    durable: bool
-
     async def append(
         self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
     ) -> Sequence[Event]:
-        """The events as written: a checkpoint that could not be cut comes back as `checkpoint_failed`."""
+        """The events as written: a checkpoint that could not be cut comes back as `checkpoint_failed`.
 
-    async def read(self, after: int) -> list[Event]: ...
+        A strict journal writes nothing after that one: then fewer come back than were given.
+        """
+
+    async def read(self, after: int) -> list[Event]:
+        """The events after a sequence; also once the drive is over."""
 
     async def close(self) -> None: ...
 
 
-class ForgetfulJournal:
-    """A journal for runs without a store: nothing is kept."""
+class MemoryJournal:
+    """A journal for runs without a store: it is gone with the process."""
 
-    durable = False
+    def __init__(self) -> None:
+        self._events: list[Event] = []
 
     async def append(
         self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
     ) -> Sequence[Event]:
+        self._events += events
         return events
 
     async def read(self, after: int) -> list[Event]:
-        return []
+        return self._events[after:]  # sequences count from 1, without holes
 
     async def close(self) -> None:
         return None
@@ -55,13 +61,12 @@ class ForgetfulJournal:
 class StoreJournal:
     """A journal in a store, written by a thread of its own so that the event loop never waits for the disk."""
 
-    durable = True
-
     def __init__(
         self,
         store: StorePort,
         lease: Lease,
         *,
+        reopen: Callable[[], StorePort],
         keep: int = 5,
         strict_checkpoints: bool = False,
         patience_s: float = PATIENCE_S,
@@ -71,6 +76,8 @@ class StoreJournal:
         self._keep = keep
         self._strict = strict_checkpoints
         self._patience_s = patience_s
+        self._reopen = reopen
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any] | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name=f"agentos-journal-{lease.workflow_id}", daemon=True)
@@ -85,8 +92,17 @@ class StoreJournal:
         return written
 
     async def read(self, after: int) -> list[Event]:
+        if self._closed:  # the writer is gone, and its connection with it
+            return await asyncio.to_thread(self._read_back, after)
         events: list[Event] = await self._call(lambda: self._store.read_events(self._lease.workflow_id, after=after))
         return events
+
+    def _read_back(self, after: int) -> list[Event]:
+        store = self._reopen()
+        try:
+            return store.read_events(self._lease.workflow_id, after=after)
+        finally:
+            store.close()
 
     async def call(self, work: Callable[[StorePort], Any]) -> Any:
         """Anything else that must happen on the writer's connection, in order with the appends."""
@@ -94,6 +110,7 @@ class StoreJournal:
 
     async def close(self) -> None:
         """Let the thread finish what it was given, then end it. The store stays open."""
+        self._closed = True
         await self._call(lambda: None)
         self._work.put(None)
 
@@ -146,7 +163,11 @@ class StoreJournal:
                 pause = min(pause * 2, 2.0)
             except CheckpointCutError as error:
                 if self._strict:
-                    raise
+                    self._strict = False  # the run stops, and that must be written
+                    events = events[: _first_cut(events) + 1]
+                    progress = msgspec.structs.replace(progress, status="running")
+                    kept = {getattr(event, "command_id", "") for event in events}
+                    consumed = [command_id for command_id in consumed if command_id in kept]
                 events = [_without_cut(event, error) for event in events]
 
     def _prune(self) -> None:
@@ -159,6 +180,10 @@ class StoreJournal:
             return
         if count:
             log.debug("pruned %d checkpoint(s) of %s", count, self._lease.workflow_id)
+
+
+def _first_cut(events: Sequence[Event]) -> int:
+    return next(index for index, event in enumerate(events) if type(event) is Checkpointed)
 
 
 def _without_cut(event: Event, error: AgentosError) -> Event:

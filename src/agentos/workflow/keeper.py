@@ -66,16 +66,20 @@ class LeaseKeeper:
     def _watch(self, store: StorePort) -> None:
         renewed = time.monotonic()
         pause = min(self._poll_s, self._lease.lease_s / 3)
+        # At first too: a command may have been posted after the drive looked and before this connection could tell.
+        unread, told = True, ""
         while not self._ended.wait(pause):
             if time.monotonic() - renewed >= self._lease.lease_s / 3:
                 renewed = self._renew(store, renewed)
             try:
-                if store.changed() and (posted := store.read_inbox(self._lease.workflow_id)):
+                unread = store.changed() or unread
+                if unread and (posted := store.read_inbox(self._lease.workflow_id)):
                     self._tell(self._deliver, posted)
-            except LeaseLostError:
-                raise
+                unread = False
             except AgentosError as error:
-                log.warning("the inbox of %s cannot be read: %s", self._lease.workflow_id, error.message)
+                if error.message != told:
+                    log.warning("the inbox of %s cannot be read: %s", self._lease.workflow_id, error.message)
+                told = error.message
 
     def _renew(self, store: StorePort, renewed: float) -> float:
         """Renew now; a store that cannot be written is tried again, since the token is what protects the journal."""

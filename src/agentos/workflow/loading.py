@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import local
 from types import ModuleType
 
 import msgspec
 
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import RunRefusedError, WorkflowConfigurationError
+from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowConfigurationError
 
 
 class SourceRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +24,8 @@ class SourceRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-_loading: list[str] = []
-"""Files being imported to find a workflow: a run that one of them starts on import is refused."""
+_loading = local()
+"""Per thread, the files being imported to find a workflow: a run that one of them starts on import is refused."""
 
 
 def source_of(workflow: Workflow, root: Path) -> str:
@@ -47,7 +48,10 @@ def load_workflow(source: str, root: Path) -> Workflow:
             "this run's workflow was not defined in a file",
             next_step="Resume it from Python and give the workflow: resume(id, workflow=flow).",
         )
-    record = msgspec.json.decode(source, type=SourceRecord)
+    try:
+        record = msgspec.json.decode(source, type=SourceRecord)
+    except msgspec.DecodeError as error:
+        raise CheckpointCorruptedError("the record of where the workflow was defined", str(error)) from error
     path = root / record.file
     module = _imported(path, record.module)
     found = [value for value in vars(module).values() if isinstance(value, Workflow) and value.name == record.name]
@@ -61,9 +65,10 @@ def load_workflow(source: str, root: Path) -> Workflow:
 
 def refuse_while_loading(what: str) -> None:
     """Raise if a workflow's file is being imported: it would start a run of its own inside a resume."""
-    if _loading:
+    files: list[str] = getattr(_loading, "files", [])
+    if files:
         raise RunRefusedError(
-            f"{_loading[-1]} calls {what}() while it is imported to find its workflow",
+            f"{files[-1]} calls {what}() while it is imported to find its workflow",
             next_step='Put the call under `if __name__ == "__main__":`.',
         )
 
@@ -73,27 +78,37 @@ def _imported(path: Path, name: str) -> ModuleType:
         raise WorkflowConfigurationError(
             f"the workflow's file {path} is not there", next_step="Bring it back, or resume with workflow=flow."
         )
+    if name == "__main__":  # `python folder`: never under that name again
+        name = f"{path.resolve().parent.name}_main"
     loaded = sys.modules.get(name)
-    if (
-        loaded is not None
-        and getattr(loaded, "__file__", None)
-        and Path(loaded.__file__ or "").resolve() == path.resolve()
-    ):
+    if loaded is not None and _is_from(loaded, path):
         return loaded
     with _being_loaded(path):
         try:
             if "." in name:
                 _on_sys_path(_package_parent(path, name))
-                return importlib.import_module(name)
-            _on_sys_path(path.parent)
-            return _imported_by_path(path, name)
+                module = importlib.import_module(name)
+            else:
+                _on_sys_path(path.parent)
+                module = _imported_by_path(path, name)
         except RunRefusedError:
             raise
-        except Exception as error:  # whatever the user's file raises on import
+        except (Exception, SystemExit) as error:  # whatever the user's file raises on import
             raise WorkflowConfigurationError(
                 f"the workflow's file {path} cannot be imported: {type(error).__name__}: {error}",
                 next_step="Nothing was touched; mend the file and resume again.",
             ) from error
+    if not _is_from(module, path):
+        raise WorkflowConfigurationError(
+            f"importing {name!r} does not lead to the workflow's file {path} but to {module.__file__}",
+            next_step="Resume in a fresh process, or from Python with resume(id, workflow=flow).",
+        )
+    return module
+
+
+def _is_from(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path.resolve()
 
 
 def _imported_by_path(path: Path, name: str) -> ModuleType:
@@ -115,7 +130,8 @@ def _imported_by_path(path: Path, name: str) -> ModuleType:
 
 
 def _package_parent(path: Path, name: str) -> Path:
-    return path.parents[name.count(".")]
+    # `pkg/sub/__init__.py` is `pkg.sub`: one folder further down than its name tells.
+    return path.resolve().parents[name.count(".") + (path.name == "__init__.py")]
 
 
 def _on_sys_path(folder: Path) -> None:
@@ -125,8 +141,9 @@ def _on_sys_path(folder: Path) -> None:
 
 @contextmanager
 def _being_loaded(path: Path) -> Iterator[None]:
-    _loading.append(str(path))
+    files: list[str] = vars(_loading).setdefault("files", [])
+    files.append(str(path))
     try:
         yield
     finally:
-        _loading.pop()
+        files.pop()

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from agentos.exceptions import WorkflowConfigurationError
-from agentos.store.port import StorePort
+from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
+from agentos.store.port import RunRecord, StorePort
 from agentos.workflow.location import Source, find_location, prepare
 from agentos.worktree.git import find_repository
 
@@ -48,3 +48,12 @@ def find_place(repo: str | Path | None = None, *, durability: Literal["full", "p
         with suppress(WorkflowConfigurationError):
             root = find_repository(root).root
     return Place(database=location.database, root=root, named=repo is not None, durability=durability)
+
+
+def known_run(store: StorePort, workflow_id: str) -> RunRecord | None:
+    """The run of exactly this id, if there is one; a prefix of others names none."""
+    try:
+        record = store.find_run(workflow_id)
+    except (RunNotFoundError, RunRefusedError):  # none, or several that only begin with it
+        return None
+    return record if record.workflow_id == workflow_id else None

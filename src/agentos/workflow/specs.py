@@ -48,7 +48,7 @@ def attempt_spec(
         task_id=task.id,
         attempt=attempt,
         definition=definition,
-        function=functions.get(task.parent or task.id),
+        function=_function(plan, task, functions),
         arguments=arguments,
         command=command,
         env={**env, **variables},
@@ -57,6 +57,14 @@ def attempt_spec(
         idempotency_key=idempotency_key(facts, task.id),
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
     )
+
+
+def _function(
+    plan: Plan, task: PlannedTask, functions: Mapping[TaskId, Callable[..., Any]]
+) -> Callable[..., Any] | None:
+    """The workflow's own function for this task; None where a command or another task brought it, named by `call`."""
+    written = task if task.parent is None else plan.tasks[task.parent]
+    return functions.get(written.id) if written.origin not in ("inject", "replan") else None
 
 
 def _command(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str | tuple[str, ...], dict[str, str]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from agentos.ids import WorkflowId
 from agentos.run.events import TERMINAL, Event
 from agentos.store.port import StorePort
+from agentos.workflow.waiting import in_thread
 
 BUFFERED = 10_000
 """Events kept in memory for a subscriber that lags; beyond, it reads them back from the journal."""
+LOOK_S = 1.0
+"""How often `follow` looks whether a silent run still has a driver."""
 
 History = Callable[[int], Awaitable[list[Event]]]
 """The stored events after a sequence."""
@@ -20,8 +24,9 @@ History = Callable[[int], Awaitable[list[Event]]]
 class EventStream:
     """The events of one drive, live. A slow subscriber never blocks the run, and loses nothing that has a `seq`."""
 
-    def __init__(self, history: History | None = None) -> None:
+    def __init__(self, history: History, *, buffered: int = BUFFERED) -> None:
         self._history = history
+        self._buffered = buffered
         self._subscribers: set[_Buffer] = set()
         self._last = 0
         self.closed = False
@@ -39,21 +44,20 @@ class EventStream:
         for buffer in self._subscribers:
             buffer.wake.set()
 
-    def subscribe(self, after: int | None = None) -> AsyncIterator[Event]:
+    def subscribe(self, after: int | None = None) -> AsyncGenerator[Event]:
         """Events with a sequence above `after` (None: from now on), then live ones until the stream closes.
 
-        Subscribed on the call, not on the first step, so that nothing in between is missed.
+        Subscribed on the call, not on the first step, so that nothing in between is missed. Works on a closed stream
+        too: what the journal holds is read back.
         """
-        # Without a journal there is nothing to read back, so that everything must be kept.
-        buffer = _Buffer(BUFFERED if self._history is not None else None, self._last if after is None else after)
+        buffer = _Buffer(self._buffered, self._last if after is None else after)
         self._subscribers.add(buffer)
-        behind = after is not None and self._history is not None
-        return self._read(buffer, behind)
+        return self._read(buffer, behind=after is not None)
 
-    async def _read(self, buffer: _Buffer, behind: bool) -> AsyncIterator[Event]:
+    async def _read(self, buffer: _Buffer, *, behind: bool) -> AsyncGenerator[Event]:
         try:
             while True:
-                if (behind or buffer.overflowed) and self._history is not None:
+                if behind or buffer.overflowed:
                     buffer.overflowed = behind = False
                     for event in await self._history(buffer.seen):
                         buffer.seen = event.seq
@@ -78,7 +82,7 @@ class EventStream:
 class _Buffer:
     """What one subscriber has not read yet."""
 
-    def __init__(self, limit: int | None, seen: int) -> None:
+    def __init__(self, limit: int, seen: int) -> None:
         self.limit = limit
         self.seen = seen
         self.events: deque[Event] = deque()
@@ -87,7 +91,7 @@ class _Buffer:
 
     def put(self, events: Sequence[Event]) -> None:
         self.events.extend(events)
-        if self.limit is not None and len(self.events) > self.limit:
+        if len(self.events) > self.limit:
             self.events.clear()
             self.overflowed = True
         self.wake.set()
@@ -95,21 +99,23 @@ class _Buffer:
 
 async def follow(
     store: StorePort, workflow_id: WorkflowId, *, after: int = 0, poll_s: float = 0.1, until_end: bool = True
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event]:
     """The stored events of a run after a sequence, then new ones as other processes write them.
 
-    Ends with the event that ends a drive, if that is the newest one there is.
+    Ends with the event that ends a drive, if that is the newest one there is, or where nobody drives the run any more.
     """
     while True:
-        events = await asyncio.to_thread(store.read_events, workflow_id, after=after)
+        events = await in_thread(store.read_events, workflow_id, after=after)
         for event in events:
             after = event.seq
             yield event
         if until_end and events and isinstance(events[-1], TERMINAL):
             return
-        if not events:
-            record = await asyncio.to_thread(store.find_run, workflow_id)
-            if until_end and record.holder is None and record.sequence == after:
-                return
-        while not await asyncio.to_thread(store.changed):
+        look_at = time.monotonic() + (LOOK_S if events else 0.0)
+        while not await in_thread(store.changed):
+            if until_end and time.monotonic() >= look_at:
+                record = await in_thread(store.find_run, workflow_id)
+                if record.holder is None and record.sequence == after:
+                    return
+                look_at = time.monotonic() + LOOK_S
             await asyncio.sleep(poll_s)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,9 +17,11 @@ import pytest
 
 from agentos.exceptions import LeaseLostError
 from agentos.store.holder import process_started
-from agentos.tasks import supervise
+from agentos.tasks import spawn, supervise
 from agentos.tasks.attempt import ChildProcess
-from agentos.tasks.spawn import _death_signal
+from agentos.tasks.launch import Launch
+from agentos.tasks.registry import performers
+from agentos.tasks.spawn import Spawner, _death_signal
 from tests.unit.tasks.support import (
     RecordingHost,
     cancel_when,
@@ -156,8 +159,6 @@ def test_the_kernel_ends_the_command_when_its_driver_is_killed(tmp_path: Path) -
 @pytest.mark.skipif(not _death_signal(), reason="no setpriv that knows --pdeathsig on this machine")
 def test_the_death_signal_waits_for_the_process_not_for_the_loop_or_thread_that_asked() -> None:
     # Had the signal been bound to one of the pool's threads, or to a loop's own, it would come when that thread ends.
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(perform, shell_spec("sleep 0.2; echo alive")).result()
 
@@ -245,6 +246,61 @@ def test_a_stopped_command_is_ended_too(tmp_path: Path) -> None:
     assert not is_alive(host.children[0].pid)
 
 
+def test_a_stopped_command_is_woken_so_that_it_can_clean_up(tmp_path: Path) -> None:
+    host = RecordingHost()
+    script = 'trap "echo cleaned > cleaned; exit 0" TERM; kill -STOP $$; while :; do sleep 0.01; done'
+
+    def stopped() -> bool:
+        return bool(host.children) and psutil.Process(host.children[0].pid).status() == psutil.STATUS_STOPPED
+
+    outcome = asyncio.run(cancel_when(shell_spec(script, root=tmp_path), host, stopped))
+
+    assert outcome.cancelled
+    assert (tmp_path / "cleaned").exists()
+
+
+@pytest.mark.parametrize("how", ["fails", "times out"])
+def test_a_member_of_the_group_without_mark_that_ignores_sigterm_is_ended(tmp_path: Path, how: str) -> None:
+    script = f"""
+        env -i PATH="$PATH" bash -c 'trap "" TERM; echo $$ > pid; while :; do sleep 0.05; done' >/dev/null 2>&1 &
+        until [ -s pid ]; do sleep 0.01; done
+        {"false" if how == "fails" else "sleep 600"}
+    """
+    outcome = perform(shell_spec(script, root=tmp_path, timeout_s=2.0))
+
+    assert outcome.error is not None
+    assert outcome.error.type == ("ShellCommandFailed" if how == "fails" else "TaskTimeoutError")
+    assert not is_alive(pid_in(tmp_path / "pid"))
+
+
+def test_a_child_stays_a_zombie_until_it_is_let_go_so_that_its_number_is_not_reused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        launch = Launch(argv=("true",), env=dict(os.environ), cwd=tmp_path)
+        child, cancelled = await Spawner().spawn(launch)
+        assert not cancelled
+        child.go()
+        assert await child.exited == 0
+        assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+        child.close()
+        assert not psutil.pid_exists(child.pid)
+
+    asyncio.run(scenario())
+
+
+def test_all_of_it_works_without_what_only_linux_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    monkeypatch.setattr(spawn, "_death_signal", lambda: ())
+
+    assert output_of(perform(shell_spec("echo fine")))["stdout"] == "fine"
+    failed = perform(shell_spec("exit 3"))
+    assert failed.error is not None
+    assert "exit code 3" in failed.error.text
+    host = RecordingHost()
+    outcome = asyncio.run(cancel_when(shell_spec(FAMILY, root=tmp_path), host, lambda: family_is_there(tmp_path)))
+    assert outcome.cancelled
+    assert not [pid for pid in (host.children[0].pid, *family_of(tmp_path)) if is_alive(pid)]
+
+
 def test_a_neighbour_that_carries_another_attempt_is_left_alone(tmp_path: Path) -> None:
     spec = shell_spec("sleep 600", timeout_s=0.1)
     env = {**os.environ, "AGENTOS_ATTEMPT_ID": f"{spec.attempt_id}1"}
@@ -258,8 +314,6 @@ def test_a_neighbour_that_carries_another_attempt_is_left_alone(tmp_path: Path) 
 
 
 def test_sixteen_commands_at_once_each_get_their_own_output_and_end() -> None:
-    from agentos.tasks.registry import performers
-
     async def scenario() -> None:
         shell = performers()["shell"]
         specs = [shell_spec(f"echo {n}; exit {n % 2}") for n in range(16)]

@@ -56,6 +56,10 @@ mark AS (
     UNION ALL
     SELECT l.run, l.seq, 24, x.value, '{}', NULL FROM live AS l, json_each(l.body, '$.removed') AS x WHERE l.type = 24
     UNION ALL
+    SELECT l.run, l.seq, 24, k.value, '{}', NULL
+    FROM live AS l, json_each(l.body, '$.regrown') AS x, live AS o, json_each(o.body, '$.children') AS k
+    WHERE l.type = 3 AND o.run = l.run AND o.type = 24 AND o.seq < l.seq AND o.body ->> 'parent' = x.value
+    UNION ALL
     SELECT run, seq, 9, body ->> 'parent', '{}', NULL FROM live WHERE type = 24 AND body ->> 'origin' = 'for_each'
 ),
 latest AS (
@@ -148,19 +152,18 @@ SELECT c.id, r.id AS workflow_id,
            ),
            -- Fan-outs: the items of each expansion, and where (if anywhere) the list was given up to be made anew.
            fan AS (
-               SELECT parent, children, row_number() OVER (PARTITION BY parent ORDER BY seq DESC) = 1 AS newest,
-                      min(CASE WHEN children IS NULL THEN seq END) OVER (
-                          PARTITION BY parent ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS regrown
+               SELECT parent, children, lead(seq) OVER expansion IS NULL AS newest,
+                      lead(CASE WHEN children IS NULL THEN seq END) OVER expansion AS regrown
                FROM (
-                   SELECT seq, body ->> 'parent' AS parent, coalesce(body -> 'children', '[]') AS children
+                   SELECT seq, 0 AS place, body ->> 'parent' AS parent, coalesce(body -> 'children', '[]') AS children
                    FROM turn WHERE type = 24 AND body ->> 'origin' = 'for_each'
                    UNION ALL
-                   SELECT t.seq, x.value ->> 'parent', coalesce(x.value -> 'children', '[]')
+                   SELECT t.seq, x.key, x.value ->> 'parent', coalesce(x.value -> 'children', '[]')
                    FROM turn AS t, json_each(t.body, '$.changes') AS x
                    WHERE t.type = 26 AND x.value ->> 'origin' = 'for_each'
                    UNION ALL
-                   SELECT t.seq, x.value, NULL FROM turn AS t, json_each(t.body, '$.regrown') AS x WHERE t.type = 3
-               )
+                   SELECT t.seq, 0, x.value, NULL FROM turn AS t, json_each(t.body, '$.regrown') AS x WHERE t.type = 3
+               ) WINDOW expansion AS (PARTITION BY parent ORDER BY seq, place)
            ),
            -- Whatever gives a task a result (12, 13, 14) or takes it away (the rest).
            mark AS (
@@ -207,7 +210,8 @@ SELECT c.id, r.id AS workflow_id,
                SELECT task_id, type, body, body ->> 'layer' AS layer, body ->> 'place' AS place,
                       CASE WHEN type = 12 AND coalesce(body -> 'gathered', '') = 'true'
                            THEN '[' || coalesce(group_concat(
-                               CASE WHEN item IS NOT NULL THEN coalesce(output, 'null') END, ',') OVER family, '') || ']'
+                                   CASE WHEN item IS NOT NULL THEN coalesce(output, 'null') END, ',') OVER family, '')
+                               || ']'
                            ELSE coalesce(output, 'null') END AS output
                FROM paired
                WINDOW family AS (PARTITION BY coalesce(parent, task_id) ORDER BY item

@@ -1,0 +1,183 @@
+"""AgentOS as a user runs it: in a git repository of its own, state in its `.agentos`, durability full unless named.
+
+What is timed is the whole call of `run`: planning, opening the database, the lease, the work, and letting go.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from agentos import Context, RunResult, Workflow, run
+from agentos.dag.plan import compile_plan
+from bench.task import START, advance
+from bench.work import (
+    SCRIPTS,
+    SLEEP_LAYERS,
+    SLEEP_S,
+    SLEEP_WIDTH,
+    WARM_UP,
+    Metrics,
+    check,
+    check_stored,
+    edges,
+    git_repository,
+    killed_and_resumed,
+    message,
+    python,
+    stored_bytes,
+    timed,
+)
+
+DATABASE = ".agentos/issue_workflow.db"
+
+
+async def _first() -> dict[str, Any]:
+    return advance(START)
+
+
+async def _next(previous: Mapping[str, Any]) -> dict[str, Any]:
+    return advance(previous)
+
+
+async def _sleep() -> None:
+    import asyncio
+
+    await asyncio.sleep(SLEEP_S)
+
+
+def _output_of(task: str) -> dict[str, str]:
+    return {"previous": f"${{{{ tasks.{task}.output }}}}"}
+
+
+def chain_flow(tasks: int) -> Workflow:
+    flow = Workflow("chain")
+    flow.add("t0", _first)
+    for number in range(1, tasks):
+        flow.add(f"t{number}", _next, inputs=_output_of(f"t{number - 1}"))
+    return flow
+
+
+def wide_flow(layers: int, width: int, concurrency: int) -> Workflow:
+    flow = Workflow("wide", max_concurrency=concurrency)
+    for column in range(width):
+        flow.add(f"l0-{column}", _first)
+    for layer in range(1, layers):
+        for column in range(width):
+            flow.add(f"l{layer}-{column}", _next, inputs=_output_of(f"l{layer - 1}-{column}"))
+    return flow
+
+
+def in_repository(folder: Path) -> Path:
+    """Go into a fresh repository."""
+    root = git_repository(folder / "work")
+    os.chdir(root)
+    return root
+
+
+def _durability() -> Literal["full", "process"]:
+    return "process" if os.environ.get("BENCH_CONTENDER") == "agentos-process" else "full"
+
+
+def _run(flow: Workflow) -> tuple[RunResult, float]:
+    began = time.perf_counter()
+    result = run(flow, durability=_durability())
+    seconds = time.perf_counter() - began
+    check(f"status ({result.errors})", result.status, "complete")
+    return result, seconds
+
+
+def count_finished(root: Path) -> int:
+    """Finished tasks as plain SQL finds them in the file."""
+    connection = sqlite3.connect(root / DATABASE)
+    try:
+        code = "SELECT code FROM event_type WHERE name = 'task_complete'"
+        count: int = connection.execute(f"SELECT count(*) FROM event WHERE type = ({code})").fetchone()[0]
+        return count
+    finally:
+        connection.close()
+
+
+def _measured(root: Path, flow: Workflow, tasks: int, fresh: Workflow) -> Metrics:
+    _run(chain_flow(WARM_UP))
+    _, seconds = _run(flow)
+    check_stored(count_finished(root), tasks + WARM_UP)
+    planning = min(timed(lambda: compile_plan(fresh, None)))
+    return {"seconds": seconds, "ms_per_task": seconds / tasks * 1000, "planning_ms": planning * 1000}
+
+
+def chain(folder: Path, *, tasks: int) -> Metrics:
+    return _measured(in_repository(folder), chain_flow(tasks), tasks, chain_flow(tasks))
+
+
+def wide(folder: Path, *, layers: int, width: int, concurrency: int = 100) -> Metrics:
+    flows = [wide_flow(layers, width, concurrency) for _ in range(2)]
+    return _measured(in_repository(folder), flows[0], layers * width, flows[1])
+
+
+def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
+    stamps: list[float] = []
+
+    async def work(ctx: Context, number: int) -> None:
+        stamps.append(time.perf_counter())
+        ctx.message("user", message(number))
+
+    root = in_repository(folder)
+    flow = Workflow("growing")
+    for number in range(steps):
+        flow.add(f"t{number}", work, inputs={"number": number}, needs=[f"t{number - 1}"] if number else [])
+    result, _ = _run(flow)
+    check("messages", len(result.state.messages), steps)
+    check_stored(count_finished(root), steps)
+    metrics = {**edges(stamps, edge), "bytes": stored_bytes(root / ".agentos", "issue_workflow.db*")}
+    shutil.rmtree(root)
+    return metrics
+
+
+def sleeps(folder: Path) -> Metrics:
+    in_repository(folder)
+    flow = Workflow("sleeps")
+    for layer in range(SLEEP_LAYERS):
+        for column in range(SLEEP_WIDTH):
+            flow.add(f"l{layer}-{column}", _sleep, needs=[f"l{layer - 1}-{column}"] if layer else [])
+    return {"seconds": _run(flow)[1]}
+
+
+def resume(folder: Path, *, tasks: int) -> Metrics:
+    from bench.contenders.ours_state import load_and_restore
+
+    root = git_repository(folder / "work")
+    shutil.copy(SCRIPTS / "killed_agentos.py", root / "flow.py")
+
+    def load() -> Metrics:
+        os.chdir(root)
+        check_stored(count_finished(root), tasks)
+        os.environ["BENCH_TASKS"] = str(tasks)
+        metrics = load_and_restore(root)
+        os.chdir(folder)
+        return metrics
+
+    go_on = ["-c", "from agentos import resume; assert resume().status == 'complete'"]
+    return killed_and_resumed(folder, run=["flow.py"], resume=go_on, tasks=tasks, before_resume=load)
+
+
+def hello(folder: Path) -> Metrics:
+    root = git_repository(folder / "work")
+    shutil.copy(SCRIPTS / "hello_agentos.py", root / "hello.py")
+    began, done = python("hello.py", cwd=root)
+    seconds = time.monotonic() - began
+    check(done.stderr, done.stdout.strip(), "hello")
+    check_stored(count_finished(root), 1)
+    return {"ms": seconds * 1000}
+
+
+def importing(folder: Path) -> Metrics:
+    began, done = python("-c", "import agentos", cwd=folder)
+    seconds = time.monotonic() - began
+    check(done.stderr, done.returncode, 0)
+    return {"ms": seconds * 1000}

@@ -1,0 +1,3 @@
+from agentos.demo.story import main
+
+raise SystemExit(main())

@@ -1,0 +1,85 @@
+"""What another process does to a store: `python -m tests.contract.child BACKEND ADDRESS ACTION [ARGUMENT …]`.
+
+It says each step as one line of JSON and waits for a line before the next.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from agentos.exceptions import AgentosError, LeaseHeldError
+from agentos.ids import WorkflowId
+from agentos.store.holder import current_holder
+from agentos.store.port import PostedCommand
+from tests.contract.backends import Backend
+from tests.contract.journals import NOON, RUNNING, Journal, create
+
+
+def say(word: Any) -> None:
+    print(json.dumps(word), flush=True)
+
+
+def wait() -> None:
+    sys.stdin.readline()
+
+
+def hold(backend: Backend, workflow_id: str, lease_s: str) -> None:
+    """Create a run, hold its lease, and then write once more."""
+    store = backend.open()
+    lease = create(store, workflow_id, float(lease_s))
+    journal = Journal(workflow_id)
+    journal.start("a")
+    store.append(lease, journal.take(), RUNNING)
+    say({"token": lease.token})
+    wait()
+    journal.start("late")
+    for act in (lambda: store.append(lease, journal.take(), RUNNING), lambda: store.renew_lease(lease)):
+        try:
+            act()
+            say("written")
+        except AgentosError as error:
+            say(type(error).__name__)
+
+
+def race(backend: Backend, workflow_id: str) -> None:
+    """Try to take the lease when told to, together with others."""
+    store = backend.open()
+    say("ready")
+    wait()
+    try:
+        say({"token": store.take_lease(WorkflowId(workflow_id), current_holder(), 60.0).token})
+    except LeaseHeldError as error:
+        say({"held": error.holder})
+    wait()
+
+
+def post(backend: Backend, workflow_id: str, command_id: str) -> None:
+    store = backend.open()
+    command = PostedCommand(id=command_id, author="child", posted_at=NOON, command={"type": "pause"})
+    store.post_command(WorkflowId(workflow_id), command)
+    store.close()
+    say("posted")
+
+
+def write(backend: Backend, workflow_id: str, commits: str) -> None:
+    """A whole run of its own, in a database that many others write to."""
+    wait()
+    store = backend.open()
+    lease = create(store, workflow_id)
+    journal = Journal(workflow_id)
+    for number in range(int(commits)):
+        journal.start(f"t{number}", layer=number)
+        journal.complete(f"t{number}", b'"done"', layer=number)
+        journal.cut(layer=number)
+        store.append(lease, journal.take(), RUNNING)
+        store.prune(lease.workflow_id, 5)
+    store.release_lease(lease)
+    store.close()
+    say("done")
+
+
+if __name__ == "__main__":
+    name, address, action, *arguments = sys.argv[1:]
+    {"hold": hold, "race": race, "post": post, "write": write}[action](Backend(name, address), *arguments)

@@ -1,0 +1,95 @@
+"""Deleting gives space back; many processes in one database do not get in each other's way."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from agentos.exceptions import RunNotFoundError
+from agentos.ids import WorkflowId
+from agentos.store.port import PostedCommand, StorePort
+from tests.contract.backends import Backend
+from tests.contract.journals import NOON, RUN, RUNNING, Journal, create
+
+
+def filled(store: StorePort, name: str, shared: bytes) -> Journal:
+    lease, journal = create(store, name), Journal(name)
+    for number in range(50):
+        journal.complete(f"t{number}", b'"%s %d"' % (b"x" * 20_000, number))
+    journal.complete("large", shared)
+    journal.complete("own", shared.replace(b"y", name[-1].encode()))
+    journal.cut()
+    store.append(lease, journal.take(), RUNNING, plan=b"second")
+    command = PostedCommand(id="c", author="me", posted_at=NOON, command={})
+    store.post_command(lease.workflow_id, command)
+    return journal
+
+
+def test_deleting_a_run_gives_its_space_back_and_leaves_the_others(backend: Backend) -> None:
+    store = backend.open(blob_limit=30_000)
+    empty = store.size()
+    shared = b'"' + b"y" * 50_000 + b'"'
+    filled(store, "run-1", shared)
+    filled(store, "run-2", shared)
+    full = store.size()
+    from agentos.store.holder import current_holder
+
+    store.release_lease(create(store, "other"))
+    for name, blobs in (("run-1", 2), ("run-2", 0)):
+        taken = store.find_run(name)
+        assert taken.holder == current_holder()
+        store.delete_run(_lease(name))
+        with pytest.raises(RunNotFoundError):
+            store.find_run(name)
+        assert backend.query("SELECT count(*) FROM blob") == [(blobs,)]
+        if name == "run-1":
+            assert len(store.read_events(WorkflowId("run-2"))) == 53
+            assert store.size() < 0.75 * full
+    assert store.size() < empty + 200_000
+    for table in ("event", "plan", "checkpoint", "inbox"):
+        [(left,)] = backend.query(f"SELECT count(*) FROM {table}")  # noqa: S608
+        assert left == (1 if table == "plan" else 0)  # of `other`
+    store.close()
+
+
+def _lease(name: str):  # type: ignore[no-untyped-def]
+    from agentos.store.port import Lease
+
+    return Lease(workflow_id=WorkflowId(name), token=1, lease_s=15.0)
+
+
+def test_a_deleted_run_can_be_made_again(store: StorePort) -> None:
+    store.delete_run(create(store))
+    lease, journal = create(store), Journal()
+    journal.start("a")
+    store.append(lease, journal.take(), RUNNING)
+    assert len(store.read_events(RUN)) == 1
+
+
+def test_fifty_processes_write_to_one_database_at_once(backend: Backend, store: StorePort) -> None:
+    with ExitStack() as stack:
+        children = {
+            f"run-{number:02d}": stack.enter_context(backend.child("write", f"run-{number:02d}", 10))
+            for number in range(50)
+        }
+        for child in children.values():
+            child.tell()
+        for child in children.values():
+            assert child.hear() == "done"
+    runs = store.list_runs()
+    assert sorted(run.workflow_id for run in runs) == sorted(children)
+    for run in runs:
+        assert run.sequence == len(store.read_events(run.workflow_id)) == 30
+        assert len(store.list_checkpoints(run.workflow_id)) == 5
+
+
+def test_fifty_processes_may_make_the_database_together(backend: Backend) -> None:
+    with ExitStack() as stack:
+        children = [stack.enter_context(backend.child("write", f"run-{number}", 1)) for number in range(50)]
+        for child in children:
+            child.tell()
+        assert {child.hear() for child in children} == {"done"}
+    store = backend.open()
+    assert len(store.list_runs()) == 50
+    store.close()

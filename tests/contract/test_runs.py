@@ -1,0 +1,95 @@
+"""Creating, finding and listing runs, and their plans."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from agentos.exceptions import NotFoundError, RunNotFoundError, RunRefusedError
+from agentos.ids import WorkflowId
+from agentos.store.holder import current_holder
+from agentos.store.port import Progress, StorePort
+from tests.contract.journals import NOON, RUN, RUNNING, Journal, create
+
+
+def test_a_run_is_found_as_it_was_created(store: StorePort) -> None:
+    lease = create(store, source='{"file":"a.py"}', root="/r", fingerprint="f1", parent_id=WorkflowId("older"))
+    assert (lease.workflow_id, lease.token, lease.taken_from) == (RUN, 1, None)
+    record = store.find_run(RUN)
+    assert (record.name, record.kind, record.created_at, record.updated_at) == ("demo", "workflow", NOON, NOON)
+    assert (record.source, record.root, record.fingerprint) == ('{"file":"a.py"}', "/r", "f1")
+    assert (record.parent_id, record.plan_revision, record.sequence, record.epoch) == ("older", 1, 0, 0)
+    assert record.status == "pending"
+    assert record.holder == current_holder()
+
+
+def test_an_id_is_used_once(store: StorePort) -> None:
+    create(store)
+    with pytest.raises(RunRefusedError, match="exists already"):
+        create(store, name="another")
+    assert store.find_run(RUN).name == "demo"
+
+
+def test_runs_are_listed_newest_first(store: StorePort) -> None:
+    for day, name in enumerate(["b", "c", "a"]):
+        create(store, name, created_at=NOON + timedelta(days=day))
+    assert [run.workflow_id for run in store.list_runs()] == ["a", "c", "b"]
+
+
+def test_a_unique_prefix_is_enough_and_an_exact_id_wins(store: StorePort) -> None:
+    for name in ("abc", "abcd", "b*", "b_"):
+        create(store, name)
+    assert store.find_run("abc").workflow_id == "abc"
+    assert store.find_run("abcd").workflow_id == "abcd"
+    assert store.find_run("b*").workflow_id == "b*"
+    with pytest.raises(RunRefusedError, match="abc, abcd"):
+        store.find_run("ab")
+    for missing in ("x", "", "b%", "\ud800"):
+        with pytest.raises(RunNotFoundError):
+            store.find_run(missing)
+
+
+def test_progress_shows_in_the_list(store: StorePort) -> None:
+    lease = create(store)
+    journal = Journal()
+    journal.start("a")
+    store.append(lease, journal.take(), Progress(status="waiting", layer=2, layers=7, epoch=1))
+    record = store.find_run(RUN)
+    assert (record.status, record.layer, record.layers, record.epoch, record.sequence) == ("waiting", 2, 7, 1, 1)
+    assert record.updated_at == NOON + timedelta(milliseconds=1)
+
+
+def test_a_run_that_nobody_drives_is_interrupted(store: StorePort) -> None:
+    lease = create(store)
+    store.append(lease, [], RUNNING)
+    assert store.find_run(RUN).status == "running"
+    store.release_lease(lease)
+    record = store.find_run(RUN)
+    assert (record.status, record.holder) == ("interrupted", None)
+
+
+@pytest.mark.parametrize("status", ["waiting", "paused", "complete", "failed", "aborted"])
+def test_other_statuses_need_no_driver(store: StorePort, status: str) -> None:
+    lease = create(store)
+    store.append(lease, [], Progress(status=status, layer=0, layers=1, epoch=0))  # type: ignore[arg-type]
+    store.release_lease(lease)
+    assert store.find_run(RUN).status == status
+
+
+def test_every_plan_revision_is_kept(store: StorePort) -> None:
+    lease = create(store)
+    store.append(lease, [], RUNNING, plan=b"second")
+    assert store.read_plan(RUN) == b"second"
+    assert store.read_plan(RUN, 1) == b'{"plan":1}'
+    assert store.find_run(RUN).plan_revision == 2
+    with pytest.raises(NotFoundError, match="revision 3"):
+        store.read_plan(RUN, 3)
+    with pytest.raises(RunNotFoundError):
+        store.read_plan(WorkflowId("nobody"))
+
+
+def test_a_run_of_states_has_no_plan(store: StorePort) -> None:
+    create(store, kind="states", plan=b"")
+    assert store.read_plan(RUN) == b""
+    assert store.find_run(RUN).kind == "states"

@@ -1,0 +1,147 @@
+"""What runs inside the children of the crash tests: bodies leave a trace, and a process goes, resumes or answers.
+
+It is on the children's path, so that a scenario needs no more than `from witness import main, saw`. A trace is a line
+in a file beside the repository, appended with one write: it survives the SIGKILL of the process that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentos import Context, Workflow, resume, run
+from agentos.client import Client
+from agentos.exceptions import AgentosError
+from agentos.run.commands import ApprovalResponse
+from agentos.store.port import PostedCommand
+from agentos.workflow.drive import utc_now
+from agentos.workflow.place import find_place
+
+WORKFLOW_ID = "run-1"
+AUTHOR = "harness"
+REFUSED = 10
+"""Exit code of a process that ended with an error of ours; stdout says which."""
+
+_TRACE = os.environ.get("CRASH_TRACE", "")
+_DATABASE = os.environ.get("AGENTOS_WORKFLOW_DB") or ".agentos/issue_workflow.db"
+
+
+if os.environ.get("CRASH_MIGRATES"):
+    from agentos.store import sqlfiles, sqlite_open
+
+    _known = sqlfiles.migrations()
+    _step = _known[0]._replace(number=len(_known) + 1, sql="CREATE TABLE newer (x);")
+    sqlite_open.migrations = lambda: (*_known, _step)
+
+
+# --- for task bodies ----------------------------------------------------------------------------------------------
+
+
+def saw(ctx: Context, **more: Any) -> None:
+    """Write down that this attempt is being executed."""
+    leave_trace({"task": ctx.task_id, "attempt": ctx.attempt, "key": ctx.idempotency_key, **more})
+
+
+def leave_trace(line: Mapping[str, Any]) -> None:
+    file = os.open(_TRACE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, json.dumps({**line, "pid": os.getpid()}).encode() + b"\n")
+    finally:
+        os.close(file)
+
+
+def executions(task_id: str) -> int:
+    """How often a task was executed so far, in this process or an earlier one."""
+    return sum(line.get("task") == task_id for line in map(json.loads, Path(_TRACE).read_text().splitlines()))
+
+
+def is_approved(ctx: Context, gate_id: str) -> bool:
+    """Whether the approval is durable, asked from the file itself."""
+    found = _ask(
+        "SELECT count(*) FROM events WHERE workflow_id = ? AND type = 'decision_made' "
+        "AND body ->> 'gate_id' = ? AND body ->> 'answer' = 'approved'",
+        (ctx.workflow_id, gate_id),
+    )
+    return bool(found)
+
+
+def send_as_another_process(ctx: Context, command_id: str, command: Mapping[str, Any]) -> None:
+    """Post a command to our own run, as somebody else would, and wait until the driver has it on the record.
+
+    The id is given, so that an attempt that is repeated asks for the same thing once.
+    """
+    store = find_place().open()
+    try:
+        posted = PostedCommand(id=command_id, author=AUTHOR, posted_at=utc_now(), command=dict(command))
+        store.post_command(ctx.workflow_id, posted)
+    finally:
+        store.close()
+    taken = "SELECT count(*) FROM events WHERE workflow_id = ? AND type GLOB 'command_*' AND body ->> 'command_id' = ?"
+    wait_until(lambda: _ask(taken, (ctx.workflow_id, command_id)), f"command {command_id} on the record")
+
+
+def wait_until(done: Callable[[], Any], what: str, *, deadline_s: float = 60.0) -> None:
+    until = time.monotonic() + deadline_s
+    while not done():
+        if time.monotonic() > until:
+            raise TimeoutError(f"waited {deadline_s:g} s for {what}")
+        time.sleep(0.005)
+
+
+def _ask(query: str, arguments: tuple[Any, ...]) -> int:
+    connection = sqlite3.connect(f"file:{_DATABASE}?mode=ro", uri=True, timeout=30)
+    try:
+        number: int = connection.execute(query, arguments).fetchone()[0]
+        return number
+    finally:
+        connection.close()
+
+
+# --- the process ---------------------------------------------------------------------------------------------------
+
+
+def main(flow: Workflow, workflow_id: str = WORKFLOW_ID) -> None:
+    """`python flow.py`: run the workflow, or go on with it."""
+    report(lambda: run(flow, workflow_id=workflow_id))
+
+
+def report(act: Callable[[], Any]) -> None:
+    """Do it and say on stdout how it ended."""
+    try:
+        result = act()
+    except AgentosError as error:
+        print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
+        sys.exit(REFUSED)
+    print(json.dumps({"status": getattr(result, "status", "")}), flush=True)
+
+
+def answer(workflow_id: str = WORKFLOW_ID) -> None:
+    """Answer every open gate as an honest human would, who looks whether an effect took place before answering."""
+    client = Client()
+    for gate_id in sorted(client.show(workflow_id).gates):
+        client.send(workflow_id, _answer(gate_id), author=AUTHOR)
+
+
+def _answer(gate_id: str) -> ApprovalResponse:
+    kind, _, rest = gate_id.partition(":")
+    task_id = rest.partition("#")[0]
+    if kind != "ask" or not executions(task_id):
+        return ApprovalResponse(gate_id=gate_id, approved=True)
+    return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=effect_of(task_id))
+
+
+def effect_of(task_id: str) -> dict[str, str]:
+    """What a task with an external effect returns: known to whoever looks at the effect itself."""
+    return {"done": task_id}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())
+    acts: dict[str, Callable[[], Any]] = {"resume": lambda: resume(WORKFLOW_ID), "answer": answer}
+    report(acts[sys.argv[1]])

@@ -1,0 +1,276 @@
+"""Real processes in real repositories, killed on purpose: starting them, waiting for them, telling what they said.
+
+Used by the tests of this folder and by soak.py, which runs without pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import agentos
+from agentos.crashpoints import LOG, VARIABLE
+from agentos.run.events import Event
+from agentos.run.facts import Facts, fold
+from agentos.store.port import RunRecord
+from agentos.store.sqlfiles import Migration, migrations
+from agentos.store.sqlite import SqliteStore
+from agentos.store.sqlite_open import open_store
+
+T = TypeVar("T")
+
+HERE = Path(__file__).parent
+CHILDREN = HERE / "children"
+SCENARIOS = HERE / "scenarios"
+SOURCE = Path(agentos.__file__).parents[1]
+PATIENCE_S = 100.0
+"""For anything that must happen; generous, since other tests share the machine."""
+
+WORKFLOW_ID = "run-1"
+REFUSED = 10
+"""As in children/witness.py."""
+
+
+class Ended(NamedTuple):
+    """A process that is over."""
+
+    what: str
+    pid: int
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def killed(self) -> bool:
+        return self.code == -signal.SIGKILL
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The last line of its stdout."""
+        lines = self.stdout.splitlines()
+        answer: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        return answer
+
+    def __str__(self) -> str:
+        said = "".join(f"\n    {line}" for line in (self.stdout + self.stderr).splitlines())
+        return f"  {self.what}: process {self.pid} ended with {self.code}{said}"
+
+
+class Failure(AssertionError):
+    """A case that failed, with all it takes to look into it."""
+
+
+class Theatre:
+    """A repository, a trace beside it, and the processes that worked on it."""
+
+    def __init__(self, folder: Path, name: str, *, measured: bool = False) -> None:
+        self.folder = folder
+        self.name = name
+        self.repo = folder / "repo"
+        self.trace_file = folder / "trace"
+        self.ended: list[Ended] = []
+        self.measured = measured
+        self.migrates = False
+        """From the second process on, the database is to have a newer schema."""
+        self._living: list[subprocess.Popen[bytes]] = []
+
+    @classmethod
+    def of_scenario(cls, folder: Path, scenario: str, name: str = "", *, measured: bool = False) -> Theatre:
+        return cls.of_text(folder, (SCENARIOS / f"{scenario}.py").read_text(), name or scenario, measured=measured)
+
+    @classmethod
+    def of_text(cls, folder: Path, flow: str, name: str, *, measured: bool = False) -> Theatre:
+        """A new repository with this workflow in it."""
+        theatre = cls(folder, name, measured=measured)
+        make_repository(theatre.repo)
+        (theatre.repo / "flow.py").write_text(flow)
+        theatre.trace_file.touch()
+        return theatre
+
+    @property
+    def database(self) -> Path:
+        return self.repo / ".agentos" / "issue_workflow.db"
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *arguments: str,
+        at: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.Popen[bytes]:
+        """A child of ours in the repository, armed with a crash point if one is given. `end` waits for it."""
+        number = len(self.ended) + len(self._living)
+        files = [self.folder / f"{number}.{end}" for end in ("stdout", "stderr")]
+        with files[0].open("wb") as stdout, files[1].open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=self.repo,
+                env=self._environment(at, env or {}),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+            )
+        process.crash_files = files  # type: ignore[attr-defined]
+        process.crash_what = " ".join(arguments) + (f" [{at}]" if at else "")  # type: ignore[attr-defined]
+        self._living.append(process)
+        return process
+
+    def end(self, process: subprocess.Popen[bytes], *, deadline_s: float = PATIENCE_S) -> Ended:
+        """Wait for a child; one that takes too long is killed, and that is a failure."""
+        try:
+            process.wait(deadline_s)
+            late = False
+        except subprocess.TimeoutExpired:
+            late = True
+            process.kill()
+            process.wait()
+        self._living.remove(process)
+        stdout, stderr = (file.read_text(errors="replace") for file in process.crash_files)  # type: ignore[attr-defined]
+        ended = Ended(process.crash_what, process.pid, process.returncode, stdout, stderr)  # type: ignore[attr-defined]
+        self.ended.append(ended)
+        assert not late, f"process {process.pid} did not end within {deadline_s:g} s"
+        return ended
+
+    def play(self, *arguments: str, at: str | None = None, env: Mapping[str, str] | None = None) -> Ended:
+        """Start a child and wait for it. It ends in order or by the crash point it was armed with."""
+        ended = self.end(self.start(*arguments, at=at, env=env))
+        allowed = (0, REFUSED, -signal.SIGKILL) if at else (0, REFUSED)
+        assert ended.code in allowed, f"{ended.what} ended with {ended.code}"
+        return ended
+
+    def run(self, *, at: str | None = None) -> Ended:
+        return self.play(str(self.repo / "flow.py"), at=at)
+
+    def resume(self, *, at: str | None = None) -> Ended:
+        return self.play("-m", "witness", "resume", at=at)
+
+    def answer(self, *, at: str | None = None) -> Ended:
+        return self.play("-m", "witness", "answer", at=at)
+
+    def passes(self, act: Callable[..., Ended]) -> tuple[Ended, Counter[str]]:
+        """Play something and count how often it passes each crash point."""
+        log = self.folder / f"points.{len(self.ended)}"
+        ended = act(at=f"{LOG}:{log}")
+        return ended, Counter(log.read_text().split()) if log.exists() else Counter()
+
+    def _environment(self, at: str | None, more: Mapping[str, str]) -> dict[str, str]:
+        env = {name: value for name, value in os.environ.items() if self.measured or not name.startswith("COVERAGE_")}
+        env["PYTHONPATH"] = os.pathsep.join((str(SOURCE), str(CHILDREN)))
+        env["CRASH_TRACE"] = str(self.trace_file)
+        if at is not None:
+            env[VARIABLE] = at
+        if self.migrates and self.ended:
+            env["CRASH_MIGRATES"] = "1"
+        return {**env, **more}
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    def trace(self) -> list[dict[str, Any]]:
+        """What task bodies wrote down: task and attempt of each execution."""
+        lines = [json.loads(line) for line in self.trace_file.read_text().splitlines()]
+        for line in lines:
+            if "attempt_id" in line:
+                _, line["task"], attempt = line.pop("attempt_id").split("/")
+                line["attempt"] = int(attempt)
+        return lines
+
+    def open(self) -> SqliteStore:
+        """The store as somebody sees it who only looks."""
+        return open_store(self.database, readonly=True, steps=newer_schema() if self.migrates else None)
+
+    def record(self, workflow_id: str = WORKFLOW_ID) -> RunRecord | None:
+        """The run as listed; None where it was not made yet."""
+        if not self.database.exists() or not self.database.stat().st_size:
+            return None
+        store = self.open()
+        try:
+            return next((run for run in store.list_runs() if run.workflow_id == workflow_id), None)
+        finally:
+            store.close()
+
+    def journal(self, workflow_id: str = WORKFLOW_ID) -> list[Event]:
+        """The events, their digest chain checked."""
+        store = self.open()
+        try:
+            return store.read_events(store.find_run(workflow_id).workflow_id)
+        finally:
+            store.close()
+
+    def facts(self, workflow_id: str = WORKFLOW_ID) -> Facts:
+        events = self.journal(workflow_id)
+        return fold(events[0].workflow_id, events) if events else Facts(workflow_id=workflow_id)  # type: ignore[arg-type]
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Whatever goes wrong inside is told with the case, its folder and what every process said."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, Failure):
+                raise
+            told = "\n".join(map(str, self.ended))
+            text = f"{type(error).__name__}: {error}\n\ncase: {self.name}\nfolder: {self.folder}\nprocesses:\n{told}"
+            raise Failure(text) from error
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        """End children that are still there."""
+        for process in list(self._living):
+            process.kill()
+            process.send_signal(signal.SIGCONT)
+            self.end(process)
+
+
+def make_repository(root: Path) -> None:
+    """What `git init` makes and git needs, without the price of a process."""
+    git = root / ".git"
+    for folder in (git / "objects", git / "refs" / "heads"):
+        folder.mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
+
+
+def newer_schema() -> tuple[Migration, ...]:
+    """What we know, and one step more; children/witness.py has the same."""
+    known = migrations()
+    return (*known, known[0]._replace(number=len(known) + 1, sql="CREATE TABLE newer (x);"))
+
+
+def wait_for(look: Callable[[], T], what: str, *, deadline_s: float = PATIENCE_S) -> T:
+    """Look again and again until there is something; what was seen comes back."""
+    until = time.monotonic() + deadline_s
+    pause = 0.002
+    while not (seen := look()):
+        if time.monotonic() > until:
+            raise TimeoutError(f"waited {deadline_s:g} s for {what}")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return seen
+
+
+def bytes_on_disk(database: Path) -> dict[str, bytes]:
+    """Every file of a database but the shared memory, which is no more than an index of the others."""
+    return {
+        file.name: file.read_bytes()
+        for file in sorted(database.parent.glob(f"{database.name}*"))
+        if not file.name.endswith("-shm")
+    }
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,58 @@
+"""Seven layers of one task: long enough for the sixth checkpoint to make the first go."""
+
+from __future__ import annotations
+
+from witness import main, saw
+
+from agentos import Context, Workflow
+
+flow = Workflow("chain")
+
+
+@flow.task
+def one(ctx: Context) -> dict[str, int]:
+    saw(ctx)
+    ctx.message("one", "begun")
+    ctx.set("shared", "from one")
+    return {"n": 1}
+
+
+@flow.task
+async def two(one: dict[str, int], ctx: Context) -> int:
+    saw(ctx)
+    return one["n"] + 1
+
+
+@flow.task
+def three(two: int, ctx: Context) -> bytes:
+    saw(ctx)
+    ctx.set("shared", "from three")
+    return bytes([two])
+
+
+@flow.task
+async def four(three: bytes, ctx: Context) -> list[int]:
+    saw(ctx)
+    ctx.message("four", {"bytes": len(three)})
+    return [*three, 4]
+
+
+@flow.task
+def five(four: list[int], ctx: Context) -> float:
+    saw(ctx)
+    return sum(four) / 2
+
+
+@flow.task
+async def six(five: float, ctx: Context) -> None:
+    saw(ctx)
+
+
+@flow.task
+def seven(five: float, six: None, ctx: Context) -> str:
+    saw(ctx)
+    return f"{five} and {six}"
+
+
+if __name__ == "__main__":
+    main(flow)

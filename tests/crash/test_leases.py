@@ -1,0 +1,237 @@
+"""One driver for a run: real processes that race for it, stop, wake up too late, and die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentos.run.events import Event, LeaseTaken, WorkflowStart
+from agentos.store.holder import process_started
+from tests.crash import checks
+from tests.crash.harness import REFUSED, Theatre, wait_for
+
+HELD = """
+from pathlib import Path
+from witness import main, saw, wait_until
+from agentos import Context, Workflow
+
+flow = Workflow("held")
+
+@flow.task
+def first(ctx: Context) -> int:
+    saw(ctx)
+    return 1
+
+@flow.task(SETTINGS)
+def held(first: int, ctx: Context) -> int:
+    saw(ctx)
+    wait_until(lambda: Path("../go").exists(), "leave to go on")
+    return first + 1
+
+@flow.task
+def last(held: int, ctx: Context) -> int:
+    saw(ctx)
+    return held + 1
+
+if __name__ == "__main__":
+    main(flow)
+"""
+HELD_COMMAND = """
+from witness import main, saw
+from agentos import Context, Workflow
+
+flow = Workflow("held")
+flow.add("held", "shell", idempotent=True, run='''
+printf '{"attempt_id": "%s", "pid": %s}\\\\n' "$AGENTOS_ATTEMPT_ID" $$ >> "$CRASH_TRACE"
+until [ -e ../go ]; do sleep 0.02; done
+''')
+
+@flow.task(needs=["held"])
+def last(ctx: Context) -> int:
+    saw(ctx)
+    return 3
+
+if __name__ == "__main__":
+    main(flow)
+"""
+SHORT_S = "0.6"
+LONG_S = "600"
+
+
+class Stage(Theatre):
+    """A run whose task `held` waits for leave to go on."""
+
+    def start_holder(self, lease_s: str, *more: str) -> subprocess.Popen[bytes]:
+        """A process that drives the run and is in the middle of `held`."""
+        holder = self.start("-m", "leased", "run", lease_s, *more)
+        self.wait_for_attempt(1)
+        return holder
+
+    def wait_for_attempt(self, number: int) -> None:
+        wait_for(lambda: [1 for line in self.trace() if (line["task"], line["attempt"]) == ("held", number)], "held")
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def stop_past_the_lease(self, holder: subprocess.Popen[bytes]) -> None:
+        """SIGSTOP, and wait until its lease has run out."""
+        while True:
+            holder.send_signal(signal.SIGSTOP)
+            if self._is_free():
+                break
+            # Stopped in the middle of a transaction it would keep the database locked for everybody.
+            holder.send_signal(signal.SIGCONT)
+        wait_for(lambda: self.status() == "interrupted", "the lease to run out")
+
+    def _is_free(self) -> bool:
+        connection = sqlite3.connect(self.database, timeout=0.2, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    def status(self) -> str:
+        record = self.record()
+        return record.status if record is not None else ""
+
+    def rows(self) -> tuple[list[Event], str]:
+        """Journal and run, as they are now."""
+        return self.journal(), repr(self.record())
+
+
+@pytest.fixture
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    flow = getattr(request, "param", HELD.replace("(SETTINGS)", ""))
+    theatre = Stage.of_text(tmp_path, flow, request.node.name)
+    assert isinstance(theatre, Stage)
+    with theatre.explained():
+        yield theatre
+
+
+def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(stage: Stage) -> None:
+    assert stage.run(at="attempt.before:2").killed
+    racing = [stage.start("-m", "witness", "resume") for _ in range(4)]
+    wait_for(lambda: sum(process.poll() is not None for process in racing) == 3, "all but one to be refused")
+    [winner] = [process for process in racing if process.returncode is None]
+    for process in racing:
+        if process is not winner:
+            loser = stage.end(process)
+            assert loser.code == REFUSED
+            assert loser.said["error"] == "LeaseHeldError"
+            assert f"being driven by process {winner.pid} on " in loser.said["text"]
+    assert stage.status() == "running"
+    stage.go()
+    assert stage.end(winner).said == {"status": "complete"}
+    checks.check_journal(stage.journal(), killed=[stage.ended[0].pid])
+    checks.check_trace(stage.journal(), stage.trace())
+    assert sum(isinstance(event, WorkflowStart) for event in stage.journal()) == 2
+
+
+@pytest.mark.parametrize("wakes", ["while the other drives", "after the other has ended"])
+def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(stage: Stage, wakes: str) -> None:
+    stale = stage.start_holder(SHORT_S)
+    stage.stop_past_the_lease(stale)
+    taker = stage.start("-m", "leased", "resume", LONG_S)
+    stage.wait_for_attempt(2)
+    if wakes == "while the other drives":
+        before = stage.rows()
+        stale.send_signal(signal.SIGCONT)
+        lost = stage.end(stale)
+        assert stage.rows() == before
+        stage.go()
+        assert stage.end(taker).said == {"status": "complete"}
+    else:
+        stage.go()
+        assert stage.end(taker).said == {"status": "complete"}
+        before = stage.rows()
+        stale.send_signal(signal.SIGCONT)
+        lost = stage.end(stale)
+        assert stage.rows() == before
+    assert (lost.code, lost.said["error"]) == (REFUSED, "LeaseLostError")
+    assert [line["task"] for line in stage.trace() if line["pid"] == stale.pid] == ["first", "held"]
+    checks.check_journal(stage.journal(), killed=[stale.pid])
+
+
+def test_without_the_token_the_same_process_would_have_spoilt_the_journal(stage: Stage) -> None:
+    """The control: shows that the test above can fail."""
+    stale = stage.start_holder(SHORT_S, "unfenced")
+    stage.stop_past_the_lease(stale)
+    taker = stage.start("-m", "leased", "resume", LONG_S)
+    stage.wait_for_attempt(2)
+    stage.go()
+    assert stage.end(taker).said == {"status": "complete"}
+    before = stage.rows()
+    stale.send_signal(signal.SIGCONT)
+    assert stage.end(stale).said == {"status": "complete"}
+    assert stage.rows() != before
+    with pytest.raises(AssertionError, match="goes on after|terminal events|recorded other than once"):
+        checks.check_journal(stage.journal(), killed=[stale.pid])
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param(HELD.replace("SETTINGS", 'effects="external", idempotent="keyed"'), id="external"),
+        pytest.param(HELD.replace("SETTINGS", 'effects="files", idempotent=True'), id="files"),
+        pytest.param(HELD_COMMAND, id="command"),
+    ],
+    indirect=True,
+)
+def test_taking_over_a_run_with_effects_first_ends_the_stale_holder_and_its_children(stage: Stage) -> None:
+    stale = stage.start_holder(SHORT_S)
+    at_work = {pid: process_started(pid) for pid in (line["pid"] for line in stage.trace())} | {
+        stale.pid: process_started(stale.pid)
+    }
+    stage.stop_past_the_lease(stale)
+    taker = stage.start("-m", "leased", "resume", LONG_S)
+    stage.wait_for_attempt(2)
+    assert [pid for pid, started in at_work.items() if process_started(pid) == started] == []
+    assert stage.end(stale).code == -signal.SIGKILL
+    stage.go()
+    assert stage.end(taker).said == {"status": "complete"}
+    checks.check_journal(stage.journal(), killed=[stale.pid])
+
+
+def test_a_killed_holder_is_taken_over_at_once(stage: Stage) -> None:
+    holder = stage.start_holder(LONG_S)
+    holder.kill()
+    stage.end(holder)
+    assert stage.status() == "interrupted"
+    stage.go()
+    assert stage.resume().said == {"status": "complete"}
+    checks.check_journal(stage.journal(), killed=[holder.pid])
+    taken = [event for event in stage.journal() if isinstance(event, LeaseTaken)]
+    assert taken[1].taken_from == f"process {holder.pid} on {os.uname().nodename}"
+
+
+def test_a_closed_lid_is_no_crash(stage: Stage) -> None:
+    holder = stage.start_holder(SHORT_S)
+    stage.stop_past_the_lease(holder)
+    holder.send_signal(signal.SIGCONT)
+    wait_for(lambda: stage.status() == "running", "the lease to be renewed")
+    stage.go()
+    assert stage.end(holder).said == {"status": "complete"}
+    assert [event.token for event in stage.journal() if isinstance(event, LeaseTaken)] == [1]
+    checks.check_journal(stage.journal(), killed=[])
+
+
+def test_three_attempts_in_a_row_cut_short_open_a_gate(stage: Stage) -> None:
+    assert stage.run(at="attempt.inside:1").killed
+    assert stage.resume(at="attempt.inside:1").killed
+    assert stage.resume(at="attempt.inside:1").killed
+    stage.go()
+    assert stage.resume().said == {"status": "waiting"}
+    assert sum(line["task"] == "first" for line in stage.trace()) == 3
+    assert list(stage.facts().open_gates) == ["ask:first"]
+    stage.answer()
+    assert stage.resume().said == {"status": "complete"}
