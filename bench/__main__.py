@@ -24,6 +24,9 @@ CASES: dict[str, Case] = {
 }
 
 
+QUICKLY = "quick: small sizes, few repetitions; whether a goal is met means little here"
+
+
 def main() -> int:
     arguments = _arguments()
     sizes = QUICK if arguments.quick else FULL
@@ -42,7 +45,7 @@ def _measure(arguments: argparse.Namespace, sizes: Sizes, folder: Path) -> int:
     if machine.in_memory(folder):
         print(f"WARNING: {folder} lies in memory, where syncing costs nothing; name a folder on a disk with --folder")
     if arguments.quick:
-        print("quick: small sizes, few repetitions; whether a goal is met means little here")
+        print(QUICKLY)
     for name in arguments.contenders:
         if lacking := missing(name):
             print(f"{CONTENDERS[name].label}: {lacking} (make bench installs it)")
@@ -64,6 +67,8 @@ def _measure(arguments: argparse.Namespace, sizes: Sizes, folder: Path) -> int:
         print(f"\n{report.case_table(findings[-1], sizes)}", flush=True)
 
     facts["company"] = report.disturbance(findings)
+    if arguments.quick:
+        print(f"\n{QUICKLY}")
     print(f"\n### Goals\n\n{report.goals_table(findings)}\n\n{report.tally(findings)}\n\n{facts['company']}")
     if arguments.json:
         content = report.as_json(facts, findings, quick=arguments.quick)

@@ -121,7 +121,9 @@ def take(
 
 def environment(home: Path) -> dict[str, str]:
     """What every measured process sees: this checkout, an empty home, and nothing of the caller's own settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTOS_", "GIT_", "BENCH_"))}
+    # PYTHONDONTWRITEBYTECODE, for one, would make every cold start compile everything again.
+    unwanted = ("AGENTOS_", "BENCH_", "GIT_", "PYTHON")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     return {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "LANGSMITH_TRACING": "false"}
 

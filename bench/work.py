@@ -99,6 +99,14 @@ def python(*arguments: str, cwd: Path, **variables: str) -> tuple[float, subproc
     return began, done
 
 
+def cold_start(*arguments: str, cwd: Path, says: str = "") -> Metrics:
+    """How long a Python process takes from start to exit."""
+    began, done = python(*arguments, cwd=cwd)
+    seconds = time.monotonic() - began
+    check(f"end of {arguments} ({done.stderr[-2000:]})", (done.returncode, done.stdout.strip()), (0, says))
+    return {"ms": seconds * 1000}
+
+
 def killed_and_resumed(
     folder: Path,
     *,

@@ -134,6 +134,14 @@ def _seed(series: Series, sizes: Sizes) -> Chapter:
     rows = [
         row(series, "agentos", "save_p50_ms", "ms", what=f"{sizes.seed_saves:,} saves, p50"),
         row(series, "agentos", "disk_bytes_per_save", "bytes", what="bytes on disk for each of them"),
+        row(
+            series,
+            "agentos",
+            "changes_bytes",
+            "bytes",
+            what=f"the file after {sizes.seed_saves:,} saves that change a task anywhere",
+            note=f"state with {sizes.tasks:,} tasks, pruned to 5",
+        ),
         row(series, "agentos", "whole_bytes", "bytes", what=f"state with {sizes.tasks:,} tasks, as JSON"),
         row(
             series,
@@ -158,6 +166,13 @@ def _seed(series: Series, sizes: Sizes) -> Chapter:
             unit="ms",
             value=value("load_ms"),
             note="the last of those saves, by a new manager",
+        ),
+        Goal(
+            what="resume latency, where each save changed a task anywhere",
+            limit=100,
+            unit="ms",
+            value=value("changes_load_ms"),
+            note=f"{sizes.seed_saves:,} saves with {sizes.tasks:,} tasks in the state",
         ),
         Goal(
             what="checkpoint size, typical",

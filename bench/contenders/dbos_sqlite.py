@@ -27,6 +27,7 @@ from bench.work import (
     Metrics,
     check,
     check_stored,
+    cold_start,
     edges,
     killed_and_resumed,
     message,
@@ -132,6 +133,7 @@ def wide(folder: Path, *, layers: int, width: int, concurrency: int = 100) -> Me
 
 def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
     with _launched(folder) as path:
+        chained(WARM_UP)
         check("messages", grown(steps), steps)
         check_stored(_stored(path), steps)
     return {**edges(STAMPS, edge), "bytes": stored_bytes(folder, "dbos.sqlite*")}
@@ -139,6 +141,7 @@ def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
 
 def sleeps(folder: Path) -> Metrics:
     async def go() -> float:
+        await layered(1, WARM_UP)
         began = time.perf_counter()
         await layered(SLEEP_LAYERS, SLEEP_WIDTH, SLEEP_S)
         return time.perf_counter() - began
@@ -154,7 +157,5 @@ def resume(folder: Path, *, tasks: int) -> Metrics:
 
 
 def hello(folder: Path) -> Metrics:
-    began, done = python(str(SCRIPTS / "hello_dbos.py"), cwd=folder)
-    seconds = time.monotonic() - began
-    check(done.stderr, done.stdout.strip(), "hello")
-    return {"ms": seconds * 1000}
+    python("-c", "import dbos", cwd=folder)
+    return cold_start(str(SCRIPTS / "hello_dbos.py"), cwd=folder, says="hello")

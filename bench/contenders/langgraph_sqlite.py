@@ -28,6 +28,7 @@ from bench.work import (
     Metrics,
     check,
     check_stored,
+    cold_start,
     edges,
     in_ms,
     killed_and_resumed,
@@ -150,6 +151,8 @@ def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
 
         return work
 
+    (folder / "warm").mkdir()
+    _invoke(_chain_graph(WARM_UP, _saver(folder / "warm")), {"value": START}, "warm", WARM_UP)
     saver = _saver(folder)
     graph = StateGraph(Messages)
     for number in range(steps):
@@ -165,6 +168,7 @@ def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
 
 def sleeps(folder: Path) -> Metrics:
     saver = _saver(folder)
+    _invoke(_wide_graph(1, WARM_UP, saver), {"results": {}}, "warm", 1)
     app = _wide_graph(SLEEP_LAYERS, SLEEP_WIDTH, saver, SLEEP_S)
     return {"seconds": _invoke(app, {"results": {}}, "1", SLEEP_LAYERS)[1]}
 
@@ -214,7 +218,5 @@ def save(folder: Path, *, tasks: int, saves: int) -> Metrics:
 
 
 def hello(folder: Path) -> Metrics:
-    began, done = python(str(SCRIPTS / "hello_langgraph.py"), cwd=folder)
-    seconds = time.monotonic() - began
-    check(done.stderr, done.stdout.strip(), "hello")
-    return {"ms": seconds * 1000}
+    python("-c", "import langgraph.graph, langgraph.checkpoint.sqlite", cwd=folder)
+    return cold_start(str(SCRIPTS / "hello_langgraph.py"), cwd=folder, says="hello")

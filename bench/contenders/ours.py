@@ -5,6 +5,7 @@ What is timed is the whole call of `run`: planning, opening the database, the le
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -25,6 +26,7 @@ from bench.work import (
     Metrics,
     check,
     check_stored,
+    cold_start,
     edges,
     git_repository,
     killed_and_resumed,
@@ -46,8 +48,6 @@ async def _next(previous: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _sleep() -> None:
-    import asyncio
-
     await asyncio.sleep(SLEEP_S)
 
 
@@ -127,6 +127,8 @@ def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
         stamps.append(time.perf_counter())
         ctx.message("user", message(number))
 
+    in_repository(folder / "warm")
+    _run(chain_flow(WARM_UP))
     root = in_repository(folder)
     flow = Workflow("growing")
     for number in range(steps):
@@ -134,13 +136,12 @@ def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
     result, _ = _run(flow)
     check("messages", len(result.state.messages), steps)
     check_stored(count_finished(root), steps)
-    metrics = {**edges(stamps, edge), "bytes": stored_bytes(root / ".agentos", "issue_workflow.db*")}
-    shutil.rmtree(root)
-    return metrics
+    return {**edges(stamps, edge), "bytes": stored_bytes(root / ".agentos", "issue_workflow.db*")}
 
 
 def sleeps(folder: Path) -> Metrics:
     in_repository(folder)
+    _run(chain_flow(WARM_UP))
     flow = Workflow("sleeps")
     for layer in range(SLEEP_LAYERS):
         for column in range(SLEEP_WIDTH):
@@ -169,15 +170,12 @@ def resume(folder: Path, *, tasks: int) -> Metrics:
 def hello(folder: Path) -> Metrics:
     root = git_repository(folder / "work")
     shutil.copy(SCRIPTS / "hello_agentos.py", root / "hello.py")
-    began, done = python("hello.py", cwd=root)
-    seconds = time.monotonic() - began
-    check(done.stderr, done.stdout.strip(), "hello")
+    python("-c", "import agentos, agentos.store.sqlite_open", cwd=folder)
+    metrics = cold_start("hello.py", cwd=root, says="hello")
     check_stored(count_finished(root), 1)
-    return {"ms": seconds * 1000}
+    return metrics
 
 
 def importing(folder: Path) -> Metrics:
-    began, done = python("-c", "import agentos", cwd=folder)
-    seconds = time.monotonic() - began
-    check(done.stderr, done.returncode, 0)
-    return {"ms": seconds * 1000}
+    python("-c", "import agentos", cwd=folder)
+    return cold_start("-c", "import agentos", cwd=folder)

@@ -175,7 +175,18 @@ def seed(folder: Path, *, tasks: int, saves: int) -> Metrics:
     metrics["serialise_ms"] = in_ms(timed(lambda: encode_value(plain_state), 20))["p95_ms"]
     metrics["serialise_struct_ms"] = in_ms(timed(lambda: encode_value(whole), 20))["p95_ms"]
     metrics["all_new_ms"] = all_new * 1000
-    return metrics
+    return metrics | _after_many_changes(folder / "changes.db", whole, saves)
+
+
+def _after_many_changes(path: Path, state: WorkflowState, saves: int) -> Metrics:
+    """Saves of a state in which one task, anywhere, has changed; then the newest loaded by a new manager."""
+    with CheckpointManager(path) as manager:
+        for number in range(1, saves + 1):
+            state = changed(state, number * STRIDE % len(state.tasks), number)
+            manager.save_checkpoint(state.workflow_id, number, state)
+    with CheckpointManager(path) as manager:
+        [load] = timed(lambda: manager.get_latest_checkpoint(state.workflow_id))
+    return {"changes_load_ms": load * 1000, "changes_bytes": stored_bytes(path.parent, f"{path.name}*")}
 
 
 def _part(whole: WorkflowState, number: int, name: str) -> WorkflowState:

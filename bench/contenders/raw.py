@@ -20,6 +20,7 @@ from bench.work import (
     Metrics,
     check,
     check_stored,
+    cold_start,
     edges,
     in_ms,
     killed_and_resumed,
@@ -85,6 +86,9 @@ def wide(folder: Path, *, layers: int, width: int, concurrency: int = 100) -> Me
 
 
 def growing(folder: Path, *, steps: int, edge: int) -> Metrics:
+    warm = connect(folder / "warm.db")
+    for number in range(WARM_UP):
+        warm.execute(INSERT, (f"t{number}", "null"))
     connection = connect(folder / "raw.db")
     stamps = []
     for number in range(steps):
@@ -118,17 +122,13 @@ def resume(folder: Path, *, tasks: int) -> Metrics:
 
 
 def hello(folder: Path) -> Metrics:
-    began, done = python(str(SCRIPTS / "hello_raw.py"), cwd=folder)
-    seconds = time.monotonic() - began
-    check(done.stderr, done.stdout.strip(), "hello")
-    return {"ms": seconds * 1000}
+    python("-c", "import asyncio, json, sqlite3", cwd=folder)
+    return cold_start(str(SCRIPTS / "hello_raw.py"), cwd=folder, says="hello")
 
 
 def bare(folder: Path) -> Metrics:
-    began, done = python("-c", "pass", cwd=folder)
-    seconds = time.monotonic() - began
-    check(done.stderr, done.returncode, 0)
-    return {"ms": seconds * 1000}
+    python("-c", "pass", cwd=folder)
+    return cold_start("-c", "pass", cwd=folder)
 
 
 def location(folder: Path, *, times: int) -> Metrics:

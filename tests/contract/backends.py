@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -36,7 +37,8 @@ class Backend:
     def child(self, action: str, *arguments: object) -> Iterator[Child]:
         """Another process that uses the same store; see child.py for what it can do."""
         argv = [sys.executable, "-m", "tests.contract.child", self.name, self.address, action, *map(str, arguments)]
-        process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = subprocess.Popen(argv, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             yield Child(process)
         finally:

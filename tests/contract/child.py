@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from agentos.exceptions import AgentosError, LeaseHeldError
@@ -82,4 +83,5 @@ def write(backend: Backend, workflow_id: str, commits: str) -> None:
 
 if __name__ == "__main__":
     name, address, action, *arguments = sys.argv[1:]
-    {"hold": hold, "race": race, "post": post, "write": write}[action](Backend(name, address), *arguments)
+    actions: dict[str, Callable[..., None]] = {"hold": hold, "race": race, "post": post, "write": write}
+    actions[action](Backend(name, address), *arguments)

@@ -52,7 +52,9 @@ class Journal:
     def start(self, task_id: str, layer: int = 0, attempt: int = 1) -> ev.TaskStart:
         return self.add(ev.TaskStart, task_id=task_id, layer=layer, attempt=attempt)
 
-    def complete(self, task_id: str, output: bytes = b"null", layer: int = 0, place: str = "", **more: Any) -> ev.TaskComplete:
+    def complete(
+        self, task_id: str, output: bytes = b"null", layer: int = 0, place: str = "", **more: Any
+    ) -> ev.TaskComplete:
         place = place or f"{sum(map(ord, task_id)):06d}"
         return self.add(ev.TaskComplete, task_id=task_id, layer=layer, place=place, output=msgspec.Raw(output), **more)
 

@@ -8,7 +8,8 @@ import pytest
 
 from agentos.exceptions import RunNotFoundError
 from agentos.ids import WorkflowId
-from agentos.store.port import PostedCommand, StorePort
+from agentos.store.holder import current_holder
+from agentos.store.port import Lease, PostedCommand, StorePort
 from tests.contract.backends import Backend
 from tests.contract.journals import NOON, RUN, RUNNING, Journal, create
 
@@ -33,8 +34,6 @@ def test_deleting_a_run_gives_its_space_back_and_leaves_the_others(backend: Back
     filled(store, "run-1", shared)
     filled(store, "run-2", shared)
     full = store.size()
-    from agentos.store.holder import current_holder
-
     store.release_lease(create(store, "other"))
     for name, blobs in (("run-1", 2), ("run-2", 0)):
         taken = store.find_run(name)
@@ -53,9 +52,7 @@ def test_deleting_a_run_gives_its_space_back_and_leaves_the_others(backend: Back
     store.close()
 
 
-def _lease(name: str):  # type: ignore[no-untyped-def]
-    from agentos.store.port import Lease
-
+def _lease(name: str) -> Lease:
     return Lease(workflow_id=WorkflowId(name), token=1, lease_s=15.0)
 
 
@@ -67,29 +64,17 @@ def test_a_deleted_run_can_be_made_again(store: StorePort) -> None:
     assert len(store.read_events(RUN)) == 1
 
 
-def test_fifty_processes_write_to_one_database_at_once(backend: Backend, store: StorePort) -> None:
+def test_fifty_processes_make_and_fill_one_database_at_once(backend: Backend) -> None:
     with ExitStack() as stack:
-        children = {
-            f"run-{number:02d}": stack.enter_context(backend.child("write", f"run-{number:02d}", 10))
-            for number in range(50)
-        }
-        for child in children.values():
+        names = [f"run-{number:02d}" for number in range(50)]
+        children = [stack.enter_context(backend.child("write", name, 10)) for name in names]
+        for child in children:
             child.tell()
-        for child in children.values():
-            assert child.hear() == "done"
+        assert [child.hear() for child in children] == ["done"] * 50
+    store = backend.open()
     runs = store.list_runs()
-    assert sorted(run.workflow_id for run in runs) == sorted(children)
+    assert sorted(run.workflow_id for run in runs) == names
     for run in runs:
         assert run.sequence == len(store.read_events(run.workflow_id)) == 30
         assert len(store.list_checkpoints(run.workflow_id)) == 5
-
-
-def test_fifty_processes_may_make_the_database_together(backend: Backend) -> None:
-    with ExitStack() as stack:
-        children = [stack.enter_context(backend.child("write", f"run-{number}", 1)) for number in range(50)]
-        for child in children:
-            child.tell()
-        assert {child.hear() for child in children} == {"done"}
-    store = backend.open()
-    assert len(store.list_runs()) == 50
     store.close()

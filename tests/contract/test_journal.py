@@ -113,6 +113,19 @@ def test_an_older_token_writes_nothing_at_all(backend: Backend, store: StorePort
     second.close()
 
 
+def test_a_deleted_run_cannot_be_written_to_nor_one_made_after_it(backend: Backend, store: StorePort) -> None:
+    stale = create(store, lease_s=0.0)
+    second = backend.open()
+    second.delete_run(second.take_lease(RUN, current_holder(), 15.0))
+    create(second, "another")
+    journal = Journal()
+    journal.start("a")
+    with pytest.raises(LeaseLostError):
+        store.append(stale, journal.take(), RUNNING)
+    assert second.find_run("another").sequence == 0
+    second.close()
+
+
 def test_a_lease_that_was_let_go_writes_nothing(store: StorePort) -> None:
     lease = create(store)
     store.release_lease(lease)
@@ -144,7 +157,7 @@ def test_a_failed_append_leaves_nothing_behind(store: StorePort) -> None:
     journal.start("a")
     journal.add(ev.Checkpointed, layer=1, checkpoint_id=cut.checkpoint_id)  # that id is taken
     broken = journal.take()
-    with pytest.raises(Exception, match="UNIQUE|unique|exists"):
+    with pytest.raises(Exception, match=r"UNIQUE|unique|exists"):
         store.append(lease, broken, RUNNING, plan=b"new")
     assert (store.find_run(RUN).sequence, store.find_run(RUN).plan_revision) == (1, 1)
     again = Journal(sequence=1)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentos.ids import EPOCH
 from agentos.run import events as ev
 from agentos.run.facts import fold, workflow_state
 from agentos.store.port import StorePort
@@ -72,7 +73,10 @@ class Story:
     def result(self, task_id: str, place: str, *, gathered: bool = False) -> None:
         layer = len(place) % 3
         if self.draw(st.booleans()) or gathered:
-            fields = {"messages": raw(self.draw(st.lists(VALUES, max_size=2))), "context": raw(self.draw(CONTEXTS))}
+            fields: dict[str, Any] = {
+                "messages": raw(self.draw(st.lists(VALUES, max_size=2))),
+                "context": raw(self.draw(CONTEXTS)),
+            }
             output = b"null" if gathered else encode_value(self.draw(VALUES))
             more = fields if self.draw(st.booleans()) else {}
             self.journal.complete(task_id, output, layer, place, gathered=gathered, execution_time_ms=1.5, **more)
@@ -84,7 +88,9 @@ class Story:
             self.journal.add(ev.TaskSkipped, task_id=task_id, layer=layer, place=place, because="a")
 
     def step(self) -> None:
-        name = self.draw(st.sampled_from(["run", "run", "run", "begin", "fan", "gate", "plan", "resume", "cut", "cut", "back"]))
+        name = self.draw(
+            st.sampled_from(["run", "run", "run", "begin", "fan", "gate", "plan", "resume", "cut", "cut", "back"])
+        )
         getattr(self, f"step_{name}")()
 
     def step_run(self) -> None:
@@ -98,7 +104,9 @@ class Story:
     def step_fan(self) -> None:
         parent = self.draw(st.sampled_from(FANS))
         children = [f"{parent}[{number}]" for number in range(self.draw(st.integers(0, 3)))]
-        self.journal.add(ev.PlanChanged, origin="for_each", parent=parent, items=raw(children), children=tuple(children))
+        self.journal.add(
+            ev.PlanChanged, origin="for_each", parent=parent, items=raw(children), children=tuple(children)
+        )
         self.fans[parent] = children
         for number, child in reversed(list(enumerate(children))):
             self.journal.start(child)
@@ -140,7 +148,7 @@ class Story:
         parent.step_fan()
         results, changes = [], []
         for event in parent.journal.take():
-            bare = msgspec.structs.replace(event, seq=0, at=ev.EPOCH, workflow_id="")
+            bare = msgspec.structs.replace(event, seq=0, at=EPOCH, workflow_id="")
             if isinstance(bare, ev.PlanChanged):
                 changes.append(bare)
             elif isinstance(bare, (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)):
@@ -191,7 +199,9 @@ def saved(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         while same < min(len(before[key]), len(after[key])) and _equal(before[key][same], after[key][same]):
             same += 1
         fields |= {f"{key}_from": same, key: raw(after[key][same:])}
-    changed = {k: v for k, v in after["context"].items() if k not in before["context"] or not _equal(before["context"][k], v)}
+    changed = {
+        k: v for k, v in after["context"].items() if k not in before["context"] or not _equal(before["context"][k], v)
+    }
     removed = tuple(k for k in before["context"] if k not in after["context"])
     return fields | {"context_set": raw(changed), "context_removed": removed}
 
@@ -227,7 +237,9 @@ def test_views_answer_what_a_user_asks(backend: Backend) -> None:
     lease, journal = create(store), Journal()
     journal.add(ev.WorkflowStart, name="demo", total_layers=2)
     journal.start("a")
-    journal.add(ev.TaskRetry, task_id="a", layer=0, attempt=1, not_before=ev.EPOCH, error=ev.TaskFailure(type="E", text="t"))
+    journal.add(
+        ev.TaskRetry, task_id="a", layer=0, attempt=1, not_before=EPOCH, error=ev.TaskFailure(type="E", text="t")
+    )
     journal.start("a", attempt=2)
     journal.complete("a", encode_value("x" * 100), place="000001")
     journal.start("b")
@@ -238,7 +250,8 @@ def test_views_answer_what_a_user_asks(backend: Backend) -> None:
     runs = "SELECT workflow_id, name, status, layer, layers, sequence, created_at FROM runs"
     created = "2026-11-15T12:00:00.123456Z"
     assert backend.query(runs) == [(RUN, "demo", "running", 1, 3, 8, created)]
-    tasks = "SELECT task_id, layer, status, attempts, output, because FROM tasks WHERE workflow_id = 'run-1' ORDER BY task_id"
+    columns = "task_id, layer, status, attempts, output, because"
+    tasks = f"SELECT {columns} FROM tasks WHERE workflow_id = 'run-1' ORDER BY task_id"
     large = '"' + "x" * 100 + '"'
     assert backend.query(tasks) == [
         ("a", 0, "complete", 2, large, None),

@@ -13,10 +13,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import agentos
 from agentos.crashpoints import LOG, VARIABLE
@@ -66,12 +65,11 @@ class Ended(NamedTuple):
         return f"  {self.what}: process {self.pid} ended with {self.code}{said}"
 
 
-class Failure(AssertionError):
-    """A case that failed, with all it takes to look into it."""
-
-
 class Theatre:
     """A repository, a trace beside it, and the processes that worked on it."""
+
+    made: ClassVar[list[Theatre]] = []
+    """Of the test under way, for its report."""
 
     def __init__(self, folder: Path, name: str, *, measured: bool = False) -> None:
         self.folder = folder
@@ -83,13 +81,14 @@ class Theatre:
         self.migrates = False
         """From the second process on, the database is to have a newer schema."""
         self._living: list[subprocess.Popen[bytes]] = []
+        self.made.append(self)
 
     @classmethod
-    def of_scenario(cls, folder: Path, scenario: str, name: str = "", *, measured: bool = False) -> Theatre:
+    def of_scenario(cls, folder: Path, scenario: str, name: str = "", *, measured: bool = False) -> Self:
         return cls.of_text(folder, (SCENARIOS / f"{scenario}.py").read_text(), name or scenario, measured=measured)
 
     @classmethod
-    def of_text(cls, folder: Path, flow: str, name: str, *, measured: bool = False) -> Theatre:
+    def of_text(cls, folder: Path, flow: str, name: str, *, measured: bool = False) -> Self:
         """A new repository with this workflow in it."""
         theatre = cls(folder, name, measured=measured)
         make_repository(theatre.repo)
@@ -214,25 +213,14 @@ class Theatre:
         events = self.journal(workflow_id)
         return fold(events[0].workflow_id, events) if events else Facts(workflow_id=workflow_id)  # type: ignore[arg-type]
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Whatever goes wrong inside is told with the case, its folder and what every process said."""
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, Failure):
-                raise
-            told = "\n".join(map(str, self.ended))
-            text = f"{type(error).__name__}: {error}\n\ncase: {self.name}\nfolder: {self.folder}\nprocesses:\n{told}"
-            raise Failure(text) from error
-        finally:
-            self.clear()
+    def told(self) -> str:
+        """All it takes to look into what went wrong."""
+        return "\n".join((f"case: {self.name}", f"folder: {self.folder}", *map(str, self.ended)))
 
     def clear(self) -> None:
         """End children that are still there."""
         for process in list(self._living):
             process.kill()
-            process.send_signal(signal.SIGCONT)
             self.end(process)
 
 

@@ -6,12 +6,13 @@ import os
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from agentos.run.events import Event, LeaseTaken, WorkflowStart
+from agentos.client import Client
+from agentos.run.events import LeaseTaken, WorkflowStart
 from agentos.store.holder import process_started
 from tests.crash import checks
 from tests.crash.harness import REFUSED, Theatre, wait_for
@@ -90,32 +91,28 @@ class Stage(Theatre):
         wait_for(lambda: self.status() == "interrupted", "the lease to run out")
 
     def _is_free(self) -> bool:
-        connection = sqlite3.connect(self.database, timeout=0.2, isolation_level=None)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-        except sqlite3.OperationalError:
-            return False
-        finally:
-            connection.close()
+        with closing(sqlite3.connect(self.database, timeout=0.2, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return False
         return True
 
     def status(self) -> str:
         record = self.record()
         return record.status if record is not None else ""
 
-    def rows(self) -> tuple[list[Event], str]:
-        """Journal and run, as they are now."""
-        return self.journal(), repr(self.record())
+    def rows(self) -> list[tuple[object, ...]]:
+        """Journal and run, as they stand in the file."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            run = connection.execute("SELECT token, holder, sequence, digest, status, updated_at FROM run").fetchall()
+            return [*run, *connection.execute("SELECT * FROM event ORDER BY seq")]
 
 
 @pytest.fixture
-def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    flow = getattr(request, "param", HELD.replace("(SETTINGS)", ""))
-    theatre = Stage.of_text(tmp_path, flow, request.node.name)
-    assert isinstance(theatre, Stage)
-    with theatre.explained():
-        yield theatre
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Stage:
+    return Stage.of_text(tmp_path, getattr(request, "param", HELD.replace("(SETTINGS)", "")), request.node.name)
 
 
 def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(stage: Stage) -> None:
@@ -174,7 +171,7 @@ def test_without_the_token_the_same_process_would_have_spoilt_the_journal(stage:
     stale.send_signal(signal.SIGCONT)
     assert stage.end(stale).said == {"status": "complete"}
     assert stage.rows() != before
-    with pytest.raises(AssertionError, match="goes on after|terminal events|recorded other than once"):
+    with pytest.raises(AssertionError, match=r"goes on after|terminal events|recorded other than once"):
         checks.check_journal(stage.journal(), killed=[stale.pid])
 
 
@@ -225,6 +222,27 @@ def test_a_closed_lid_is_no_crash(stage: Stage) -> None:
     checks.check_journal(stage.journal(), killed=[])
 
 
+def test_looking_at_a_run_takes_nothing_from_the_process_that_drives_it(stage: Stage) -> None:
+    """Whoever closes a database last deletes its log; a driver without its locks would go on in a deleted file."""
+    holder = stage.start_holder(LONG_S)
+    for _ in range(3):
+        stage.rows()
+        Client(stage.repo).list_runs()
+        stage.play("-m", "witness", "list")
+    log = stage.database.with_name(f"{stage.database.name}-wal")
+    assert log.exists()
+    assert not [link for link in open_files(holder.pid) if link.endswith("(deleted)")]
+    stage.go()
+    assert stage.end(holder).said == {"status": "complete"}
+    checks.check_journal(stage.journal(), killed=[])
+    assert stage.status() == "complete"
+
+
+def open_files(pid: int) -> list[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return [os.readlink(link) for link in folder.iterdir()] if folder.exists() else []
+
+
 def test_three_attempts_in_a_row_cut_short_open_a_gate(stage: Stage) -> None:
     assert stage.run(at="attempt.inside:1").killed
     assert stage.resume(at="attempt.inside:1").killed
@@ -233,5 +251,6 @@ def test_three_attempts_in_a_row_cut_short_open_a_gate(stage: Stage) -> None:
     assert stage.resume().said == {"status": "waiting"}
     assert sum(line["task"] == "first" for line in stage.trace()) == 3
     assert list(stage.facts().open_gates) == ["ask:first"]
-    stage.answer()
+    Client(stage.repo).approve("run-1")
     assert stage.resume().said == {"status": "complete"}
+    assert sum(line["task"] == "first" for line in stage.trace()) == 4

@@ -32,8 +32,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Refer
     def of(scenario: str) -> Reference:
         if scenario not in known:
             theatre = Theatre.of_scenario(tmp_path_factory.mktemp(scenario), scenario)
-            with theatre.explained():
-                known[scenario] = play_undisturbed(theatre)
+            known[scenario] = play_undisturbed(theatre)
         return known[scenario]
 
     return of
@@ -47,10 +46,9 @@ def test_a_run_killed_and_resumed_ends_as_if_it_had_not_been(
     undisturbed = reference(scenario)
     theatre = Theatre.of_scenario(tmp_path, scenario, str(case))
     theatre.migrates = case.scenario == MIGRATION
-    with theatre.explained():
-        left = play(theatre, kills_of(case, undisturbed))
-        assert not left, f"not reached: {', '.join(map(str, left))}"
-        assert state_of(theatre) == undisturbed.state
+    left = play(theatre, kills_of(case, undisturbed))
+    assert not left, f"not reached: {', '.join(map(str, left))}"
+    assert state_of(theatre) == undisturbed.state
 
 
 def kills_of(case: Case, undisturbed: Reference) -> list[Kill]:

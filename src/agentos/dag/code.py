@@ -93,7 +93,8 @@ def _data(value: Any) -> Any:
 def _named(name: str, module: dict[str, Any]) -> Iterator[Piece]:
     """What the module itself defines under this name; nothing where it was imported."""
     value, home = module.get(name), module.get("__name__")
-    if isinstance(value, (FunctionType, type)) or hasattr(value, "__wrapped__"):
+    # Looked up without asking the object: some answer every question, and some raise.
+    if isinstance(value, (FunctionType, type)) or inspect.getattr_static(value, "__wrapped__", None) is not None:
         if getattr(value, "__module__", None) == home:
             piece = _piece(_unwrapped(value))
             if piece is not None:
@@ -122,26 +123,25 @@ def _piece(target: Any) -> Piece | None:
 
 def _class_piece(target: type) -> Piece | None:
     module = sys.modules.get(target.__module__)
-    if module is None:
+    lines = inspect.findsource(module)[0] if module is not None else []
+    place = _outline("".join(lines)).classes.get(target.__qualname__)
+    if module is None or place is None:
         return None
-    tokens = _normalised(inspect.getsourcelines(target)[0])
+    tokens = _normalised(lines[place[0] - 1 : place[1]])
     return Piece(target.__qualname__, tuple(tokens), frozenset(_free_names(tokens)), vars(module))
 
 
 def _assignment(name: str, module: dict[str, Any]) -> Piece | None:
     """The statement at the top level of the module that gives the name its value."""
     owner = sys.modules.get(module.get("__name__", ""))
+    begins = re.compile(rf"{re.escape(name)}\s*(?::[^=]*)?=(?!=)")
     try:
         lines = inspect.findsource(owner)[0] if owner is not None else []
+        at = next((index for index, line in enumerate(lines) if begins.match(line)), None)
+        tokens = _normalised(lines[at:], one_statement=True) if at is not None else []
     except _INVISIBLE:
         return None
-    begins = re.compile(rf"{re.escape(name)}\s*(?::[^=]*)?=(?!=)")
-    at = next((index for index, line in enumerate(lines) if begins.match(line)), None)
-    if at is None:
-        return None
-    try:
-        tokens = _normalised(lines[at:], one_statement=True)
-    except _INVISIBLE:
+    if not tokens:
         return None
     return Piece(name, tuple(tokens), frozenset(_free_names(tokens)), module)
 
@@ -212,7 +212,7 @@ def _lambda_tokens(function: Any) -> list[str]:
     code = function.__code__
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     tokens: list[str] = []
-    for names, source in _lambdas("".join(lines)).get(code.co_firstlineno, ()):
+    for names, source in _outline("".join(lines)).lambdas.get(code.co_firstlineno, ()):
         if names == taken:
             tokens += _normalised([f"({source})"])
     if not tokens:
@@ -220,16 +220,34 @@ def _lambda_tokens(function: Any) -> list[str]:
     return tokens
 
 
-@functools.lru_cache(maxsize=4)
-def _lambdas(source: str) -> dict[int, list[tuple[tuple[str, ...], str]]]:
-    """The lambdas of a file by line: what each takes, and its source."""
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
-    found: dict[int, list[tuple[tuple[str, ...], str]]] = {}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Lambda) and node.end_lineno and node.end_col_offset is not None:
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            text = b"".join(lines[node.lineno - 1 : node.end_lineno])
-            after = len(lines[node.end_lineno - 1]) - node.end_col_offset
-            segment = text[node.col_offset : len(text) - after].decode()
-            found.setdefault(node.lineno, []).append((tuple(argument.arg for argument in arguments), segment))
-    return found
+class _Outline:
+    """Where things stand in a file: read once, for `inspect` would read it again for each class."""
+
+    def __init__(self, source: str) -> None:
+        self.lambdas: dict[int, list[tuple[tuple[str, ...], str]]] = {}
+        """By line: what each takes, and its source."""
+        self.classes: dict[str, tuple[int, int]] = {}
+        """By qualified name: first and last line."""
+        lines = [line.encode() for line in source.splitlines(keepends=True)]
+        ahead: list[tuple[ast.AST, str]] = [(ast.parse(source), "")]
+        while ahead:
+            node, prefix = ahead.pop()
+            if isinstance(node, ast.Lambda):
+                self._add_lambda(node, lines)
+            elif isinstance(node, ast.ClassDef):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                self.classes[prefix + node.name] = (first, node.end_lineno or first)
+                prefix += f"{node.name}."
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                prefix += f"{node.name}.<locals>."
+            ahead += [(child, prefix) for child in ast.iter_child_nodes(node)]
+
+    def _add_lambda(self, node: ast.Lambda, lines: Sequence[bytes]) -> None:
+        last, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        text = b"".join(lines[node.lineno - 1 : last])
+        source = text[node.col_offset : len(text) - len(lines[last - 1]) + end].decode()
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        self.lambdas.setdefault(node.lineno, []).append((tuple(argument.arg for argument in arguments), source))
+
+
+_outline = functools.lru_cache(maxsize=8)(_Outline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from agentos.dag.checks import changes_files
 from agentos.dag.findings import Finding, listed
@@ -59,20 +60,14 @@ def cycle_findings(definitions: Mapping[TaskId, TaskDef]) -> list[Finding]:
         if task_id in definition.needs
     ]
     place = {task_id: index for index, task_id in enumerate(definitions)}
-    seen: set[tuple[TaskId, ...]] = set()
-    for loop in _loops(definitions):
+    for loop in islice(_loops(definitions), _MAX_CYCLES):
         start = loop.index(min(loop, key=place.__getitem__))
         path = (*loop[start:], *loop[:start])
-        if path in seen:
-            continue
-        seen.add(path)
         shown: tuple[str, ...] = path
         if len(path) > 20:
             shown = (*path[:10], f"… {len(path) - 20} more …", *path[-10:])
         message = f"{' -> '.join((*shown, path[0]))} (each needs the next)"
         findings.append(Finding(problem="cycle", task_id=path[0], message=message))
-        if len(seen) == _MAX_CYCLES:
-            break
     return findings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from agentos.dag.binding import Parameters, Signature, bind, signature_of
@@ -119,15 +120,16 @@ class _Functions:
 
     def __init__(self, flow: Workflow) -> None:
         self._flow = flow
-        self._looked_at: dict[int, tuple[Signature, str, str]] = {}
+        self._looked_at: dict[Any, tuple[Signature, str, str]] = {}
         self._tasks: dict[Any, list[str]] | None = None
 
     def look_at(self, function: Callable[..., Any]) -> tuple[Signature, str, str]:
         """What it takes, what it is called, and the digest of its code."""
-        known = self._looked_at.get(id(function))
+        key = _code_identity(function)
+        known = self._looked_at.get(key)
         if known is None:
             known = (signature_of(function), self._call(function), code_digest(function))
-            self._looked_at[id(function)] = known
+            self._looked_at[key] = known
         return known
 
     def need(self, need: Any, task_id: str, findings: list[Finding]) -> str | None:
@@ -158,6 +160,13 @@ class _Functions:
         if module == "__main__":
             return f"{self._flow.source.module}:{name}" if self._flow.source else ""
         return f"{module}:{name}"
+
+
+def _code_identity(function: Callable[..., Any]) -> Any:
+    """The same for functions that only a loop made different ones: `for n in …: flow.add(f"t{n}", lambda x: x)`."""
+    if type(function) is FunctionType and not function.__dict__:
+        return id(function.__code__), len(function.__defaults__ or ()), *(function.__kwdefaults__ or ())
+    return id(function)
 
 
 def _identity(function: Any) -> Any:

@@ -74,10 +74,13 @@ def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: l
             Finding(problem="bad setting", message=f"params takes a map or a list of names, not {params!r}")
         )
     names: list[Any] = [*declared, *required, *(given or {})]
-    for name in names:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            findings.append(Finding(problem="bad argument", message=f"{name!r} cannot be the name of a parameter"))
-    return Parameters(declared, tuple(required), given or {})
+    bad = [name for name in names if not isinstance(name, str) or not NAME.fullmatch(name)]
+    findings += [Finding(problem="bad argument", message=f"{name!r} cannot be the name of a parameter") for name in bad]
+    return Parameters(
+        {name: value for name, value in declared.items() if name not in bad},
+        tuple(name for name in required if name not in bad),
+        {name: value for name, value in (given or {}).items() if name not in bad},
+    )
 
 
 def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:

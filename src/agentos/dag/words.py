@@ -19,7 +19,7 @@ _PREFIXES = {
     "command": "",
     "builtin": "",
     "nohup": "",
-    "env": "uCS",
+    "env": "uC",
     "sudo": "ughpCrtUTDR",
     "doas": "uC",
     "nice": "n",
@@ -225,13 +225,18 @@ class Words:
         if self._prefix and word.startswith("-"):
             if self._prefix == "command" and word in ("-v", "-V"):  # it only looks the next word up
                 self.name, self.position = "command", "arguments"
-            elif word.startswith("--"):
-                self._owed = "" if "=" in word else "maybe"
             else:
-                self._owed = "surely" if word[-1] in _PREFIXES[self._prefix] else ""
+                self._owed = self._owed_to(word)
             return True
         owed, self._owed = self._owed, ""
         return bool(owed or _ASSIGNMENT.match(word) or (self._prefix and "=" in word))
+
+    def _owed_to(self, option: str) -> Literal["", "surely", "maybe"]:
+        if option.startswith("--"):
+            return "" if "=" in option else "maybe"
+        if option[-1] not in _PREFIXES[self._prefix]:
+            return ""
+        return "surely" if len(option) == 2 else "maybe"  # -nu takes a word, -uroot has taken it
 
     def _argument(self, word: str, bare: bool) -> None:
         if self.test is not None and bare and word == "]]":

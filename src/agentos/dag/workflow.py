@@ -26,8 +26,8 @@ TaskSettings = TypedDict(
         "cwd": str,
         "timeout_s": float | None,
         "retries": int | Retry | Mapping[str, Any],
-        "if": str,
-        "if_": str,
+        "if": str | bool,
+        "if_": str | bool,
         "continue_on_error": bool,
         "concurrency": str | Concurrency | Mapping[str, Any] | None,
         "idempotent": bool | str,
@@ -43,7 +43,7 @@ TaskSettings = TypedDict(
         "produces": str | Iterable[str],
         "description": str,
         "call": str,
-        "run": str | Sequence[str],
+        "run": str | Sequence[str | int | float],
         "output": str,
         "question": str | Approve | Mapping[str, Any],
         "prompt": str,
@@ -141,17 +141,15 @@ class Workflow:
 _SPELT = {"if_": "if", "as_": "as"}
 
 
-def _caller(flow: Workflow) -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
+def _caller(flow: Workflow) -> FrameType:
+    frame = sys._getframe(2)
     # A subclass calls our constructor from its own: its caller is the one that defines the workflow.
-    while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is flow:
+    while frame.f_back is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is flow:
         frame = frame.f_back
     return frame
 
 
-def _source(frame: FrameType | None) -> Source | None:
-    if frame is None:
-        return None
+def _source(frame: FrameType) -> Source | None:
     names = frame.f_globals
     file, module = names.get("__file__"), names.get("__name__")
     if not isinstance(file, str) or not isinstance(module, str):

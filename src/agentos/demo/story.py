@@ -210,6 +210,7 @@ class Story:
             process = subprocess.Popen(
                 [sys.executable, "release.py"],
                 cwd=self.folder,
+                env=os.environ | {"TMPDIR": str(self.folder)},  # what a killed process leaves there goes with the rest
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=complaints,

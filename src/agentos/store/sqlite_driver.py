@@ -92,7 +92,8 @@ def translated(error: Exception, path: Path) -> AgentosError:
             f"{path} is not an SQLite database",
             next_step="Name another file, or move this one away. It was not changed.",
         )
-    if code == sqlite3.SQLITE_CORRUPT:
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
+        # Our statements are always the same: one that makes no sense to SQLite has met a schema that is not ours.
         return CheckpointCorruptedError(f"database {path}", str(error))
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return WorkflowConfigurationError(

@@ -26,6 +26,7 @@ _STABLE_VIEWS = "views.sql"
 def lay_out(connection: sqlite3.Connection, version: int) -> None:
     """The current schema in an empty file, in one transaction; nothing if another process was quicker."""
     # Kept free pages can be given back later only if this is said before the first page is written.
+    connection.execute("PRAGMA page_size = 16384")
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     with Transaction(connection, "BEGIN EXCLUSIVE"):
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +30,8 @@ WAL_PAGES = 1000
 """The log is folded into the database after so many pages, and cut back to their size: leftovers stay near 4 MB."""
 
 _MAGIC = b"SQLite format 3\0"
+_NO_LOG_YET = b"\1\1"  # the header's word for a database without a write-ahead log: ours gets it last of all
+_ELSEWHERE = "Name another file, or move this one away. It was not changed."
 
 
 def open_store(
@@ -86,6 +89,8 @@ def open_store(
 
 def _check_file(path: Path, *, create: bool) -> None:
     """What can be told without SQLite, which would change a file of somebody else merely by closing it."""
+    if _is_known(path):
+        return
     try:
         header = _header(path)
     except FileNotFoundError:
@@ -93,11 +98,24 @@ def _check_file(path: Path, *, create: bool) -> None:
             raise NotFoundError(f"there is no database at {path}", next_step="It is made by the first run.") from None
         _make_private(path)
         return
-    if not header and not create:
+    if _is_blank(path, header) and not create:
         raise NotFoundError(f"the database at {path} is empty", next_step="It is filled by the first run.")
-    # A journal beside it: another process is filling the file right now, or died doing so. SQLite sorts that out.
-    if header and not os.path.exists(f"{path}-journal"):
-        _check_header(path, header)
+
+
+def _is_known(path: Path) -> bool:
+    """Whether the file says that it is ours; asked before all else, and through SQLite.
+
+    Closing a descriptor of a file drops every lock that this process has on it (POSIX), its connections' too: another
+    process would take itself for the last one and delete the log under them. SQLite keeps such descriptors open.
+    """
+    if not path.is_file():
+        return False
+    try:
+        # Immutable: no locks, and no -wal and -shm made beside a file that is not ours.
+        with closing(sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)) as connection:
+            return bool(connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID)
+    except sqlite3.Error:
+        return False
 
 
 def _header(path: Path) -> bytes:
@@ -116,34 +134,34 @@ def _header(path: Path) -> bytes:
         ) from error
 
 
-def _check_header(path: Path, header: bytes) -> None:
+def _is_blank(path: Path, header: bytes) -> bool:
+    """Whether nobody has put anything into the file yet. Raises unless it is that or ours."""
+    if not header.strip(b"\0"):
+        return True
     if not header.startswith(_MAGIC):
-        raise ForeignDatabaseError(
-            f"{path} is not an SQLite database",
-            next_step="Name another file, or move this one away. It was not changed.",
-        )
+        raise ForeignDatabaseError(f"{path} is not an SQLite database", next_step=_ELSEWHERE)
     if len(header) < 100:
         raise CheckpointCorruptedError(f"database {path}", "the file is cut short")
-    if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
-        _refuse_foreign(path)
+    if int.from_bytes(header[68:72], "big") == schema.APPLICATION_ID:
+        return False
+    found, tables = _described(path)
+    if found == schema.APPLICATION_ID:
+        return False  # filled by another process just now
+    if found == 0 and not tables and header[18:20] == _NO_LOG_YET:
+        return True  # another process is filling it, or died doing so
+    what = f"with the tables {', '.join(tables)}" if tables else "without tables"
+    raise ForeignDatabaseError(f"{path} is an SQLite database of another program, {what}", next_step=_ELSEWHERE)
 
 
-def _refuse_foreign(path: Path) -> None:
+def _described(path: Path) -> tuple[int, list[str]]:
     # Immutable: no locks, and no -wal and -shm made beside a file that is not ours.
-    connection = sqlite3.connect(_uri(path, "immutable=1"), uri=True)
-    try:
-        if connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID:
-            return
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 4")]
-        what = f"with the tables {', '.join(names)}" if names else "without tables"
-    except sqlite3.Error as error:
-        what = f"that cannot be read ({error})"
-    finally:
-        connection.close()
-    raise ForeignDatabaseError(
-        f"{path} is an SQLite database of another program, {what}",
-        next_step="Name another file, or move this one away. It was not changed.",
-    )
+    with closing(sqlite3.connect(_uri(path, "immutable=1"), uri=True)) as connection:
+        try:
+            found: int = connection.execute("PRAGMA application_id").fetchone()[0]
+            tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 4").fetchall()
+        except sqlite3.Error as error:
+            return -1, [f"that cannot be read ({error})"]
+    return found, [name for (name,) in tables]
 
 
 def _make_private(path: Path) -> None:

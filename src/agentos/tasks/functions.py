@@ -20,7 +20,7 @@ from agentos.values import convert_to
 
 CONTEXT_PARAMETER = "ctx"
 
-_AS_IS = (Any, object, str, int, float, bool, bytes, list, dict, None, type(None))
+_AS_IS = frozenset(map(id, (Any, object, str, int, float, bool, bytes, list, dict, type(None))))
 _known: WeakKeyDictionary[Callable[..., Any], Callee] = WeakKeyDictionary()
 
 
@@ -73,7 +73,8 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 def _types(function: Callable[..., Any], names: frozenset[str]) -> tuple[tuple[str, Any], ...]:
     hints = _hints(function) if names else {}
-    return tuple((name, hints[name]) for name in sorted(names) if name in hints and hints[name] not in _AS_IS)
+    # By identity: what an annotation makes of == is its own affair.
+    return tuple((name, hints[name]) for name in sorted(names & hints.keys()) if id(hints[name]) not in _AS_IS)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -81,12 +82,24 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(annotated, include_extras=True)
     except Exception:  # one name that cannot be resolved spoils the whole call: go one by one
-        hints = {}
-        for name, annotation in getattr(annotated, "__annotations__", {}).items():
-            resolved = _resolved(annotation, getattr(inspect.unwrap(annotated), "__globals__", {}))
-            if resolved is not None:
-                hints[name] = resolved
-        return hints
+        pass
+    try:
+        written = dict(annotated.__annotations__)
+    except Exception:
+        return {}
+    names = getattr(inspect.unwrap(annotated), "__globals__", {})
+    resolved = {name: _resolved(annotation, names) for name, annotation in written.items()}
+    return {name: hint for name, hint in resolved.items() if hint is not None}
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any | None:
+    def carrier() -> None: ...
+
+    carrier.__annotations__ = {"it": annotation}
+    try:
+        return typing.get_type_hints(carrier, names, include_extras=True)["it"]
+    except Exception:
+        return None
 
 
 def _annotated(function: Any) -> Any:
@@ -95,20 +108,6 @@ def _annotated(function: Any) -> Any:
     if isinstance(function, type):
         return vars(function).get("__init__", function)
     return function if hasattr(function, "__annotations__") else type(function).__call__
-
-
-class _One:
-    """Carries a single annotation to `typing.get_type_hints`."""
-
-    def __init__(self, annotation: Any) -> None:
-        self.__annotations__ = {"it": annotation}
-
-
-def _resolved(annotation: Any, names: dict[str, Any]) -> Any | None:
-    try:
-        return typing.get_type_hints(_One(annotation), names, include_extras=True)["it"]
-    except Exception:
-        return None
 
 
 def _fit(name: str, value: Any, annotation: Any) -> Any:

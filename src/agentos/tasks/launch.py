@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentos import crashpoints
 from agentos.exceptions import AttemptError
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.failures import told
@@ -28,8 +29,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 def environment_of(spec: AttemptSpec) -> dict[str, str]:
     """The inherited variables, the task's, and ours, which nobody overrides: they are how its processes are found."""
+    inherited = dict(os.environ)
+    inherited.pop(crashpoints.VARIABLE, None)  # meant for the driver, not for what it starts
     return {
-        **os.environ,
+        **inherited,
         **spec.env,
         ATTEMPT_VARIABLE: spec.attempt_id,
         ROOT_VARIABLE: str(spec.root),

@@ -49,9 +49,11 @@ class PythonPerformer:
                 output = await on_loop(function, arguments, spec.definition.timeout_s)
             else:
                 output = await self._in_thread(partial(call_sync, function, arguments), spec, host, context)
-        except AttemptFailed as failed:
+        except Exception as error:
             if context is not None:
                 context.close("has failed")
+            # Others than AttemptFailed come from callables that do not even let themselves be looked at.
+            failed = error if isinstance(error, AttemptFailed) else AttemptFailed(failure_of(error), retryable=False)
             return unsuccessful(failed, began)
         if context is None:
             return Outcome(output=Raw(output), execution_time_ms=(perf_counter() - began) * 1000)

@@ -34,8 +34,9 @@ class Child:
     to the group cannot hit a stranger.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], started: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], started: float, spawner: Spawner) -> None:
         self._process = process
+        self._spawner = spawner  # were it to go, its thread would end, and the child with that
         self.pid = process.pid
         self.started = started
         self._loop = asyncio.get_running_loop()
@@ -131,7 +132,7 @@ class Spawner:
         call = Call(functools.partial(_start, launch))
         self._calls.put(call)
         (process, started), cancelled = await settled(call)
-        return Child(process, started), cancelled
+        return Child(process, started, self), cancelled
 
     def _ensure_thread(self) -> None:
         with self._lock:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from agentos import crashpoints
 from agentos.tasks.attempt import AttemptHost
 from agentos.tasks.launch import Launch, cannot_start
-from agentos.tasks.orphans import end_attempt, group_is_empty
 from agentos.tasks.spawn import Child, Spawner
+from agentos.tasks.termination import Termination
 from agentos.tasks.threads import DaemonThreads
 
 GRACE_S = 2.0
@@ -24,17 +23,17 @@ CANCEL_GRACE_S = 1.0
 """The same when the attempt is cancelled; a second cancellation cuts it short."""
 DRAIN_S = 0.25
 """How long to read on after the command has exited while something it left behind keeps its output open."""
-KILLED_S = 5.0
 _READ_BYTES = 65_536
 
 Feed = Callable[[bytes], None]
+Why = Literal["exited", "timeout", "cancelled"]
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a child ended. `status` is None where it was lost or the child never ran its command."""
 
     status: int | None
-    why: Literal["exited", "timeout", "cancelled"] = "exited"
+    why: Why = "exited"
     warnings: tuple[str, ...] = ()
 
 
@@ -68,12 +67,12 @@ class Supervisor:
         pipes: list[Pipe] = []
         try:
             if cancelled:
-                return await self._ended(child, attempt_id, pipes, "cancelled", grace_s=0.0)
+                return await self._ended(child, pipes, "cancelled", 0.0, attempt_id)
             crashpoints.reach("process.before")
             try:
                 await host.child_started(child.record)
             except BaseException as error:
-                ending = await self._ended(child, attempt_id, pipes, "cancelled", grace_s=0.0)
+                ending = await self._ended(child, pipes, "cancelled", 0.0, attempt_id)
                 if isinstance(error, asyncio.CancelledError):
                     return ending
                 raise
@@ -92,65 +91,25 @@ class Supervisor:
         try:
             await asyncio.wait([child.exited], timeout=timeout_s)
             if not child.exited.done():
-                return await self._ended(child, attempt_id, pipes, "timeout", grace_s=GRACE_S)
+                return await self._ended(child, pipes, "timeout", GRACE_S, attempt_id)
             held_open = await _drained(pipes)
         except asyncio.CancelledError:
-            return await self._ended(child, attempt_id, pipes, "cancelled", grace_s=CANCEL_GRACE_S)
+            return await self._ended(child, pipes, "cancelled", CANCEL_GRACE_S, attempt_id)
         status = child.exited.result()
         if status != 0:
-            # What a failed attempt left behind must not work on beside the next one.
-            return await self._ended(child, attempt_id, pipes, "exited", grace_s=CANCEL_GRACE_S, marked=False)
+            # What a failed attempt left in its group must not work on beside the next one. What left the group did so
+            # on purpose, as a daemon does, and stays.
+            return await self._ended(child, pipes, "exited", CANCEL_GRACE_S)
         warnings = (_HELD_OPEN,) if held_open else ()
         return Ending(status=status, warnings=warnings)
 
-    async def _ended(
-        self,
-        child: Child,
-        attempt_id: str,
-        pipes: list[Pipe],
-        why: Literal["exited", "timeout", "cancelled"],
-        *,
-        grace_s: float,
-        marked: bool = True,
-    ) -> Ending:
-        """End the child's group, and with `marked` whatever else carries its attempt. Cannot be cancelled itself."""
-        hurry: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ending = asyncio.ensure_future(self._end(child, attempt_id if marked else "", grace_s, hurry))
-        while not ending.done():
-            try:
-                await asyncio.wait([ending])
-            except asyncio.CancelledError:
-                why = "cancelled"
-                if not hurry.done():
-                    hurry.set_result(None)
+    async def _ended(self, child: Child, pipes: list[Pipe], why: Why, grace_s: float, attempt_id: str = "") -> Ending:
+        termination = Termination(child, self._threads)
+        warnings = await termination.end(grace_s=grace_s, attempt_id=attempt_id)
         with suppress(asyncio.CancelledError):
             await _drained(pipes)
         status = child.exited.result() if child.exited.done() else None
-        return Ending(status=status, why=why, warnings=ending.result())
-
-    async def _end(self, child: Child, attempt_id: str, grace_s: float, hurry: asyncio.Future[None]) -> tuple[str, ...]:
-        if grace_s and not await self._is_empty(child):
-            child.signal(signal.SIGTERM)
-            child.signal(signal.SIGCONT)  # one that was stopped would never notice
-            await self._gone(child, grace_s, hurry)
-        child.signal(signal.SIGKILL)
-        await asyncio.wait([child.exited], timeout=KILLED_S)
-        if not attempt_id:
-            return ()
-        survivors = [one for one in await self._threads.start(lambda: end_attempt(attempt_id)).answer if not one.ended]
-        return tuple(f"process {one.pid} ({one.command}) could not be ended, not even by SIGKILL" for one in survivors)
-
-    async def _gone(self, child: Child, grace_s: float, hurry: asyncio.Future[None]) -> None:
-        """Wait until child and group are gone, the grace is over, or somebody is in a hurry."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + grace_s
-        either: list[asyncio.Future[Any]] = [child.exited, hurry]
-        await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-        while not hurry.done() and loop.time() < until and not await self._is_empty(child):
-            await asyncio.wait([hurry], timeout=0.02)
-
-    async def _is_empty(self, child: Child) -> bool:
-        return child.exited.done() and await self._threads.start(lambda: group_is_empty(child.pid)).answer
+        return Ending(status=status, why="cancelled" if termination.cancelled else why, warnings=warnings)
 
 
 _HELD_OPEN = (

@@ -398,8 +398,8 @@ def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
     try:
         command = parse_command(posted.command)
     except CommandRefusedError as error:
-        # Whatever stands in the inbox, the journal takes a map only.
-        data = posted.command if isinstance(posted.command, dict) else {"unreadable": repr(posted.command)}
+        found: object = posted.command  # from the inbox, where anything may stand; the journal takes a map only
+        data = found if isinstance(found, dict) else {"unreadable": repr(found)}
         return CommandUnreadable(command_id=posted.id, author=posted.author, command=data, why=str(error))
     return CommandArrived(
         asked=Asked(

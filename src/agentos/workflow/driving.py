@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.forking import forked_event
-from agentos.workflow.journal import StoreJournal
+from agentos.workflow.journal import PATIENCE_S, StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.place import Place, known_run
@@ -64,6 +64,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints kept for the run; 0 keeps all."""
     strict_checkpoints: bool = False
     """Stop where a checkpoint cannot be cut, instead of going on without it."""
+    patience_s: float = PATIENCE_S
+    """How long a journal that cannot be written (a full disk) is tried again before the run stops."""
     space_warning: int = SPACE_WARNING
 
     def __post_init__(self) -> None:
@@ -254,7 +256,7 @@ def _resumed(
     _refuse_elsewhere(place, record)
     older = checkpoint is not None and not _is_head(store, checkpoint)
     if record.status == "complete" and not older and not choices.rerun:
-        finished = Finished(facts=_sound_facts(store, record.workflow_id))
+        finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
         store.close()
         return finished
     _refuse_unresumable(record, checkpoint)
@@ -264,11 +266,16 @@ def _resumed(
     else:
         flow = workflow or load_workflow(record.source, place.root)
         base, functions = _compiled_again(flow, accepted), flow.functions
+    events = _sound_journal(store, record.workflow_id)  # a damaged one is left as it is, down to its lease
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
+        now = store.find_run(record.workflow_id)
+        if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
+            store.release_lease(lease)
+            return _resumed(place, store, now, checkpoint, workflow, choices, options, as_stored=as_stored)
         end_stale_work(lease, (accepted, base), {Path(record.root), place.root})
         rollback = str(checkpoint.id) if older and checkpoint is not None else None
-        return _compared(place, store, lease, record, accepted, base, functions, choices, options, rollback)
+        return _compared(place, store, lease, record, events, accepted, base, functions, choices, options, rollback)
     except BaseException:
         store.release_lease(lease)
         raise
@@ -279,6 +286,7 @@ def _compared(
     store: StorePort,
     lease: Lease,
     record: RunRecord,
+    events: Sequence[Event],
     accepted: Plan,
     base: Plan,
     functions: Functions,
@@ -286,7 +294,7 @@ def _compared(
     options: DriveOptions,
     rollback: str | None,
 ) -> Ready:
-    facts = _sound_facts(store, record.workflow_id)
+    facts = fold(record.workflow_id, events)
     if facts.sequence == 0 and record.parent_id is not None:
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
@@ -314,10 +322,10 @@ def _compared(
     return ready
 
 
-def _sound_facts(store: StorePort, workflow_id: WorkflowId) -> Facts:
-    """The facts of a run whose journal must be whole; where it is not, the error names what can still be used."""
+def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
+    """The events of a run whose journal must be whole; where it is not, the error names what can still be used."""
     try:
-        return fold(workflow_id, store.read_events(workflow_id))
+        return store.read_events(workflow_id)
     except CheckpointCorruptedError as error:
         sound = store.newest_sound_checkpoint(workflow_id)
         if sound is not None:
@@ -356,7 +364,7 @@ def preview_resume(
         accepted = decode_plan(store.read_plan(record.workflow_id))
         flow = workflow or load_workflow(record.source, place.root)
         base = _compiled_again(flow, accepted)
-        facts = _sound_facts(store, record.workflow_id)
+        facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
         if checkpoint is not None and not _is_head(store, checkpoint):
             facts = _rolled_back(store, accepted, facts, checkpoint)
         before, _ = current_plan(accepted, facts.changes)
@@ -487,6 +495,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         reopen=lambda: ready.place.open(readonly=True),
         keep=ready.options.keep,
         strict_checkpoints=ready.options.strict_checkpoints,
+        patience_s=ready.options.patience_s,
     )
     drive = Drive(
         base=ready.base,

@@ -13,7 +13,8 @@ from witness import WORKFLOW_ID, report
 
 from agentos import RunResult
 from agentos.run.events import Event
-from agentos.store import sqlite_open
+from agentos.store import sqlite_leases, sqlite_open
+from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress
 from agentos.store.sqlite import SqliteStore
 from agentos.workflow.driving import DriveOptions, Finished, begin_run, conduct, resume_run
@@ -37,7 +38,8 @@ class UnfencedStore(SqliteStore):
     ) -> None:
         query = "SELECT token, sequence FROM run WHERE id = ?"
         token, sequence = self._connection.execute(query, (lease.workflow_id,)).fetchone()
-        self._connection.execute("UPDATE run SET holder = 'anybody' WHERE holder IS NULL")
+        holder = sqlite_leases.encoded(current_holder())
+        self._connection.execute("UPDATE run SET holder = ? WHERE holder IS NULL", (holder,))
         self._heads.pop(lease.workflow_id, None)
         moved = [msgspec.structs.replace(event, seq=sequence + n) for n, event in enumerate(events, 1)]
         super().append(msgspec.structs.replace(lease, token=token), moved, progress, plan=plan, consumed=consumed)

@@ -45,7 +45,8 @@ if os.environ.get("CRASH_MIGRATES"):
 
 def saw(ctx: Context, **more: Any) -> None:
     """Write down that this attempt is being executed."""
-    leave_trace({"task": ctx.task_id, "attempt": ctx.attempt, "key": ctx.idempotency_key, **more})
+    who = {"run": ctx.workflow_id, "task": ctx.task_id, "attempt": ctx.attempt, "key": ctx.idempotency_key}
+    leave_trace({**who, **more})
 
 
 def leave_trace(line: Mapping[str, Any]) -> None:
@@ -106,9 +107,13 @@ def _ask(query: str, arguments: tuple[Any, ...]) -> int:
 # --- the process ---------------------------------------------------------------------------------------------------
 
 
-def main(flow: Workflow, workflow_id: str = WORKFLOW_ID) -> None:
+def main(flow: Workflow) -> None:
     """`python flow.py`: run the workflow, or go on with it."""
-    report(lambda: run(flow, workflow_id=workflow_id))
+    if line := os.environ.get("CRASH_LINE"):
+        ready, go = map(int, line.split(","))
+        os.write(ready, b".")
+        os.read(go, 1)  # until the other end is closed
+    report(lambda: run(flow, workflow_id=os.environ.get("CRASH_RUN", WORKFLOW_ID)))
 
 
 def report(act: Callable[[], Any]) -> None:
@@ -143,5 +148,9 @@ def effect_of(task_id: str) -> dict[str, str]:
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
-    acts: dict[str, Callable[[], Any]] = {"resume": lambda: resume(WORKFLOW_ID), "answer": answer}
+    acts: dict[str, Callable[[], Any]] = {
+        "resume": lambda: resume(WORKFLOW_ID),
+        "answer": answer,
+        "list": lambda: Client().list_runs(),
+    }
     report(acts[sys.argv[1]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ def nothing() -> None:
     """A task that does nothing."""
 
 
-def flow_of(needs: dict[str, Iterable[str]], **settings: Any) -> Workflow:
+def flow_of(needs: Mapping[str, Iterable[str]], **settings: Any) -> Workflow:
     """A workflow of tasks that do nothing, by what each needs."""
     flow = Workflow("flow", **settings)
     for task_id, needed in needs.items():
@@ -28,7 +28,7 @@ def flow_of(needs: dict[str, Iterable[str]], **settings: Any) -> Workflow:
     return flow
 
 
-def plan_of(needs: dict[str, Iterable[str]], **settings: Any) -> Plan:
+def plan_of(needs: Mapping[str, Iterable[str]], **settings: Any) -> Plan:
     return compile_plan(flow_of(needs, **settings))
 
 

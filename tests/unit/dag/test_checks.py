@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.dag.checks import id_problem
-from agentos.dag.plan import compile_plan
-from agentos.dag.task import Retry
+from agentos.dag.plan import PlannedTask, compile_plan
+from agentos.dag.settings import known_settings
+from agentos.dag.task import ForEach, Retry
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import WorkflowDefinitionError
 from tests.unit.dag.support import findings_of, flow_of, nothing, only_message, plan_of, problems
@@ -47,6 +50,67 @@ def test_all_kinds_of_mistakes_are_reported_at_once() -> None:
         "bad id",
     }
     assert "'w' has 9 problems" in str(caught.value)
+
+
+def _hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+garbage = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-2, 3),
+        st.floats(),
+        st.text(max_size=4),
+        st.sampled_from(
+            ["a", "b", "none", "files", "${{ item }}", "${{ tasks.a.output }}", "${{ params.x }}", "${{", "ready"]
+        ),
+        st.sampled_from([object(), len, b"x", Retry(retries="x"), range(2), ForEach(items=1, as_=2)]),  # type: ignore[arg-type]
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["items", "as", "question", "group", "tasks", "until", "max", "x"])
+            | inner.filter(_hashable),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([nothing, len, "python", "shell", "approval", "agent", "llm", None, "x", 3]),
+    st.dictionaries(
+        st.sampled_from([*known_settings("python"), *known_settings("shell"), "prompt", "question", "if_", "zzz"]),
+        garbage,
+        max_size=6,
+    ),
+    st.dictionaries(
+        st.sampled_from(["params", "max_concurrency", "schedule", "decision_points", "env", "secrets"]),
+        garbage,
+        max_size=2,
+    ),
+    st.none() | st.dictionaries(st.sampled_from(["x", "a", "1"]), garbage, max_size=2),
+)
+def test_whatever_is_written_there_is_a_plan_or_there_are_findings(
+    work: Any, given_settings: dict[str, Any], whole: dict[str, Any], params: dict[str, Any] | None
+) -> None:
+    flow = Workflow("w", **whole)
+    flow.add("a", nothing)
+    flow.add("b", work, **given_settings)
+    try:
+        plan = compile_plan(flow, params)
+    except WorkflowDefinitionError:
+        return
+    assert msgspec.json.decode(msgspec.json.encode(plan.tasks["b"]), type=PlannedTask) == plan.tasks["b"]  # type: ignore[index]
 
 
 # --- ids and needs ------------------------------------------------------------------------------------------------
@@ -170,8 +234,9 @@ def test_loops_are_found_exactly_where_there_are_any(data: st.DataObject) -> Non
             assert finding.task_id in needs[finding.task_id]
         else:
             path = finding.message.split(" (")[0].split(" -> ")
-            assert path[0] == path[-1] and len(set(path)) == len(path) - 1
-            assert all(second in needs[first] for first, second in zip(path, path[1:], strict=False))
+            assert path[0] == path[-1]
+            assert len(set(path)) == len(path) - 1
+            assert all(second in needs[first] for first, second in itertools.pairwise(path))
 
 
 # --- references ---------------------------------------------------------------------------------------------------

@@ -192,6 +192,14 @@ def test_a_task_that_is_replaced_moves_what_waits_for_it() -> None:
     assert reassembled(grown) == grown
 
 
+def test_what_moves_down_finds_its_place_among_others() -> None:
+    plan = plan_of({"a": [], "b": ["a"], "c": ["b"], "p": ["a"], "q": ["p"], "r": ["q"]})
+    less = without_tasks(plan, [T("b")], replaced=[T("b")])
+    grown = with_tasks(less, [task("new", "a"), task("b", "new"), task("z", "q")], origin="replan")
+    assert grown.layers == (("a",), ("p", "new"), ("q", "b"), ("c", "r", "z"))
+    assert reassembled(grown) == grown
+
+
 def test_a_replacement_may_not_need_what_waits_for_it() -> None:
     plan = plan_of({"a": [], "b": ["a"]})
     less = without_tasks(plan, [T("a")], replaced=[T("a")])

@@ -127,6 +127,10 @@ def test_a_reference_becomes_one_quoted_variable(script: str, becomes: str | Non
         ("f() @@", "would be the name of a command"),
         ("sudo @@", "would be the name of a command"),
         ("sudo -u root @@", "would be the name of a command"),
+        ("sudo -nu root @@", "would be the name of a command"),
+        ("sudo -uroot @@", "would be the name of a command"),
+        ("sudo -n @@", "would be the name of a command"),
+        ('env -S "@@"', "would be the name of a command"),
         ("sudo --user root @@", "would be the name of a command"),
         ("env -u A B=c @@", "would be the name of a command"),
         ("time -p @@", "would be the name of a command"),
@@ -258,8 +262,8 @@ def test_values_travel_as_text() -> None:
 
 
 def test_a_list_gives_several_words_where_several_may_stand() -> None:
-    script = 'e ${{ params.l }} "${{ params.l }}" p${{ params.l }}s; a=(${{ params.l }}); b=${{ params.l }} > ${{ params.l }}'
-    text, variables = script_for(script, {"params": {"l": ["x", 2]}})
+    script = written('e @@ "@@" p@@s; a=(@@); b=@@ > @@')
+    text, variables = script_for(script, {"params": {"x": ["x", 2]}})
     two = '"$AGENTOS_REF_1_1" "$AGENTOS_REF_1_2"'
     assert text == f'e {two} "{B}" p{two}s; a=({two}); b={Q} > {Q}'
     assert variables == {"AGENTOS_REF_1_1": "x", "AGENTOS_REF_1_2": "2", "AGENTOS_REF_1": '["x",2]'}

@@ -57,7 +57,7 @@ def test_the_example_of_the_documentation_compiles() -> None:
 
 def test_decorator_and_add_build_the_same_task() -> None:
     decorated, added = Workflow("w"), Workflow("w")
-    decorated.task(id="a", effects="files", **{"if": "true"})(nothing)
+    decorated.task(id="a", effects="files", **{"if": "true"})(nothing)  # type: ignore[call-overload]
     added.add(id="a", work=nothing, effects=["files"], if_="true")
     assert compile_plan(decorated) == compile_plan(added)
 
@@ -165,7 +165,7 @@ def test_settings_that_are_none_are_as_if_not_given() -> None:
     assert definition(flow, "a") == TaskDef(
         id=TaskId("a"),
         kind="python",
-        call=f"{__package__ or 'tests.unit.dag'}.support:nothing",
+        call=f"{nothing.__module__}:nothing",
         code=definition(flow, "a").code,
     )
 
@@ -491,6 +491,15 @@ def test_a_wrapper_shows_the_parameters_of_what_it_wraps() -> None:
     flow = Workflow("w")
     flow.add("a", wrapper)
     assert definition(flow, "a", x=1).inputs == {"x": "${{ params.x }}"}
+
+
+def test_functions_that_a_loop_makes_are_bound_one_by_one() -> None:
+    flow = Workflow("w")
+    for number in range(3):
+        flow.add(f"t{number}", lambda x, y=number: (x, y), inputs={"x": number})
+    flow.add("other", lambda x: x, inputs={"x": 9})
+    assert [definition(flow, f"t{number}").inputs for number in range(3)] == [{"x": 0}, {"x": 1}, {"x": 2}]
+    assert definition(flow, "t0").code == definition(flow, "t1").code != definition(flow, "other").code
 
 
 def test_a_function_that_hides_its_parameters_takes_what_it_is_given() -> None:

@@ -83,9 +83,9 @@ def test_a_column_of_the_wrong_type_is_noticed(odd: Any) -> None:
 def test_a_missing_or_changed_blob_is_noticed() -> None:
     rows, blobs = rows_of(1)
     assert len(bodies(decode(rows, blobs))[0][1]) > 50
-    with pytest.raises(CheckpointCorruptedError, match="blob .* is missing"):
+    with pytest.raises(CheckpointCorruptedError, match=r"blob .* is missing"):
         decode(rows, {})
-    with pytest.raises(CheckpointCorruptedError, match="blob .* does not match"):
+    with pytest.raises(CheckpointCorruptedError, match=r"blob .* does not match"):
         decode(rows, {digest: body + b" " for digest, body in blobs.items()})
 
 

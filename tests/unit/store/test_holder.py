@@ -82,7 +82,9 @@ def test_psutil_tells_the_same_where_there_is_no_proc(monkeypatch: pytest.Monkey
     assert process_started(child.pid) is None
 
 
-def test_a_machine_without_proc_still_has_an_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]) -> None:
+def test_a_machine_without_proc_still_has_an_identity(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
+) -> None:
     monkeypatch.setattr(os, "readlink", lambda path: (_ for _ in ()).throw(OSError()))
     assert holders.pid_namespace() == ""
 

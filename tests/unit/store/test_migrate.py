@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.exceptions import StoreUnavailableError
+from agentos.exceptions import CheckpointCorruptedError, StoreUnavailableError
 from agentos.run.events import JOURNALED
 from agentos.store import sqlfiles
 from agentos.store.sqlfiles import Migration, migrations, statements
@@ -141,7 +141,7 @@ def test_a_live_run_of_another_version_is_not_disturbed(old: Path) -> None:
 
 def test_a_broken_step_changes_nothing_and_keeps_the_steps_before_it(old: Path) -> None:
     broken = Migration(3, "broken", "CREATE TABLE half (x);\nSELECT nonsense;")
-    with pytest.raises(StoreUnavailableError, match="nonsense"):
+    with pytest.raises(CheckpointCorruptedError, match="nonsense"):
         open_store(old, steps=(*migrations(), NEXT, broken))
     assert ask(old, "PRAGMA user_version") == [(2,)]
     assert ask(old, "SELECT count(*) FROM sqlite_schema WHERE name = 'half'") == [(0,)]

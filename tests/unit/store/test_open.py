@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_durability_is_what_was_asked_for_also_after_a_prune(path: Path, durabil
 
 
 @pytest.mark.parametrize("options", [{"create": False}, {"readonly": True}])
-def test_nothing_is_made_unless_asked_for(path: Path, options: dict[str, bool]) -> None:
+def test_nothing_is_made_unless_asked_for(path: Path, options: dict[str, Any]) -> None:
     path.parent.mkdir()
     with pytest.raises(NotFoundError, match="no database"):
         open_store(path, **options)
@@ -116,6 +117,22 @@ def test_nothing_is_made_unless_asked_for(path: Path, options: dict[str, bool]) 
 def test_an_empty_file_is_filled(path: Path) -> None:
     path.parent.mkdir()
     path.touch()
+    store = open_store(path)
+    create(store)
+    store.close()
+
+
+def test_a_kill_while_the_database_is_made_is_no_harm(path: Path) -> None:
+    path.parent.mkdir()
+    code = """
+import os, sys
+sys.path[:0] = {path!r}
+from agentos.store import sqlite_migrate, sqlite_open
+sqlite_migrate.name_types = lambda connection: os.kill(os.getpid(), 9)
+sqlite_open.open_store({database!r})
+"""
+    argv = [sys.executable, "-c", code.format(path=sys.path, database=str(path))]
+    assert subprocess.run(argv, check=False).returncode == -9
     store = open_store(path)
     create(store)
     store.close()
@@ -188,17 +205,21 @@ def test_a_file_cut_off_in_its_header_is_damaged(made: Path, length: int) -> Non
     check()
 
 
+def verify(path: Path, *, readonly: bool) -> None:
+    store = open_store(path, readonly=readonly)
+    try:
+        store.verify(RUN)
+    finally:
+        store.close()
+
+
 @pytest.mark.parametrize("readonly", [False, True])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_truncated_file_is_damaged(made: Path, share: float, readonly: bool) -> None:
     os.truncate(made, int(made.stat().st_size * share))
     content = made.read_bytes()
     with pytest.raises(CheckpointCorruptedError, match="set-aside"):
-        store = open_store(made, readonly=readonly)
-        try:
-            store.verify(RUN)
-        finally:
-            store.close()
+        verify(made, readonly=readonly)
     assert made.read_bytes() == content
 
 
@@ -207,7 +228,7 @@ def test_a_newer_schema_is_refused_and_left_alone(made: Path, readonly: bool) ->
     with closing(sqlite3.connect(made)) as connection:
         connection.execute("PRAGMA user_version = 99")
     content = made.read_bytes()
-    with pytest.raises(NewerSchemaError, match="schema 99.*knows 1"):
+    with pytest.raises(NewerSchemaError, match=r"schema 99.*knows 1"):
         open_store(made, readonly=readonly)
     assert made.read_bytes() == content
 
@@ -216,7 +237,7 @@ def test_a_store_that_was_migrated_under_us_takes_no_lease(made: Path) -> None:
     store = open_store(made)
     with closing(sqlite3.connect(made)) as connection:
         connection.execute("PRAGMA user_version = 2")
-    for act in (lambda: create(store, "other"), lambda: store.take_lease(RUN, store.find_run(RUN).holder, 1.0)):  # type: ignore[arg-type, return-value]
+    for act in (lambda: create(store, "other"), lambda: store.take_lease(RUN, store.find_run(RUN).holder, 1.0)):  # type: ignore[arg-type]
         with pytest.raises(NewerSchemaError):
             act()
     store.close()
@@ -398,7 +419,8 @@ def test_a_short_lock_is_waited_for(tmp_path: Path) -> None:
         (sqlite3.SQLITE_CORRUPT, CheckpointCorruptedError),
         (sqlite3.SQLITE_NOTADB, ForeignDatabaseError),
         (sqlite3.SQLITE_CANTOPEN, WorkflowConfigurationError),
-        (sqlite3.SQLITE_ERROR, StoreUnavailableError),
+        (sqlite3.SQLITE_ERROR, CheckpointCorruptedError),
+        (sqlite3.SQLITE_NOMEM, StoreUnavailableError),
     ],
 )
 def test_every_driver_error_has_one_of_ours_with_a_next_step(code: int, kind: type[AgentosError]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from agentos.exceptions import LeaseLostError
 from agentos.store.holder import process_started
 from agentos.tasks import spawn, supervise
-from agentos.tasks.attempt import ChildProcess
+from agentos.tasks.attempt import ChildProcess, Outcome
 from agentos.tasks.launch import Launch
 from agentos.tasks.registry import performers
 from agentos.tasks.spawn import Spawner, _death_signal
@@ -30,6 +30,7 @@ from tests.unit.tasks.support import (
     perform,
     pid_in,
     shell_spec,
+    soon,
     wait_for,
 )
 
@@ -181,12 +182,12 @@ def carriers_of(attempt_id: str) -> list[int]:
 
 def test_a_timeout_ends_the_whole_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "GRACE_S", 0.3)
-    spec = shell_spec(f"echo so far; {FAMILY}", root=tmp_path, timeout_s=1.5)
+    spec = shell_spec(f"echo so far; {FAMILY}", root=tmp_path, timeout_s=2.5)
     outcome = perform(spec)
 
     assert outcome.error is not None
     assert outcome.error.type == "TaskTimeoutError"
-    assert "timeout of 1.5 s" in outcome.error.text
+    assert "timeout of 2.5 s" in outcome.error.text
     assert "so far" in outcome.error.text
     assert outcome.retryable
     assert not [pid for pid in family_of(tmp_path) if is_alive(pid)]
@@ -233,6 +234,18 @@ def test_a_second_cancellation_cuts_the_grace_short(tmp_path: Path, monkeypatch:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
+def test_the_end_of_the_loop_ends_the_whole_family_too(tmp_path: Path) -> None:
+    async def forgets_to_wait() -> asyncio.Future[Outcome]:
+        attempt = asyncio.ensure_future(performers()["shell"](shell_spec(FAMILY, root=tmp_path), RecordingHost()))
+        await soon(lambda: family_is_there(tmp_path))
+        return attempt
+
+    attempt = asyncio.run(forgets_to_wait())  # which cancels every task that is left, ours and our helpers'
+
+    assert attempt.result().cancelled
+    assert not [pid for pid in family_of(tmp_path) if is_alive(pid)]
+
+
 def test_a_stopped_command_is_ended_too(tmp_path: Path) -> None:
     host = RecordingHost()
     spec = shell_spec("echo $$ > ready; kill -STOP $$", root=tmp_path)
@@ -259,17 +272,21 @@ def test_a_stopped_command_is_woken_so_that_it_can_clean_up(tmp_path: Path) -> N
     assert (tmp_path / "cleaned").exists()
 
 
-@pytest.mark.parametrize("how", ["fails", "times out"])
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
 def test_a_member_of_the_group_without_mark_that_ignores_sigterm_is_ended(tmp_path: Path, how: str) -> None:
     script = f"""
         env -i PATH="$PATH" bash -c 'trap "" TERM; echo $$ > pid; while :; do sleep 0.05; done' >/dev/null 2>&1 &
         until [ -s pid ]; do sleep 0.01; done
-        {"false" if how == "fails" else "sleep 600"}
+        {"false" if how == "fails" else "echo > ready; sleep 600"}
     """
-    outcome = perform(shell_spec(script, root=tmp_path, timeout_s=2.0))
+    spec = shell_spec(script, root=tmp_path)
+    if how == "fails":
+        outcome = perform(spec)
+    else:
+        outcome = asyncio.run(cancel_when(spec, RecordingHost(), (tmp_path / "ready").exists))
 
     assert outcome.error is not None
-    assert outcome.error.type == ("ShellCommandFailed" if how == "fails" else "TaskTimeoutError")
+    assert outcome.error.type == ("ShellCommandFailed" if how == "fails" else "TaskCancelledError")
     assert not is_alive(pid_in(tmp_path / "pid"))
 
 

@@ -206,6 +206,38 @@ def test_an_argument_that_does_not_fit_is_named_and_not_tried_again() -> None:
     assert outcome.retryable is False
 
 
+class Hostile(type):
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+    def __hash__(cls) -> int:
+        raise RuntimeError("not to be hashed")
+
+
+class Odd(metaclass=Hostile): ...
+
+
+class Unseeable:
+    @property
+    def __signature__(self) -> Any:
+        raise RuntimeError("not to be looked at")
+
+    def __call__(self) -> int:
+        return 1
+
+
+def test_odd_annotations_and_callables_fail_at_worst_their_own_attempt() -> None:
+    def function(value) -> int:
+        return 1
+
+    function.__annotations__["value"] = Odd
+    outcome = perform(python_spec(function, {"value": 1}))
+    assert outcome.error is None or "not to be" in outcome.error.text
+    outcome = perform(python_spec(Unseeable()))
+    assert outcome.error is not None
+    assert "not to be looked at" in outcome.error.text
+
+
 def test_annotations_are_looked_at_once() -> None:
     async def function(point: Point) -> int:
         return point.x

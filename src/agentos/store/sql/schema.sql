@@ -15,9 +15,10 @@ CREATE TABLE event_type (
 );
 
 -- One row for each run: where its journal stands (sequence, digest) and who may write to it (token, holder, lease_*).
+-- A number is never used again: whoever still holds the one of a deleted run must not reach another.
 -- The lease columns keep their names and meaning in every later schema: a migration must be able to read them first.
 CREATE TABLE run (
-    no INTEGER PRIMARY KEY,
+    no INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     name TEXT NOT NULL,
     kind TEXT NOT NULL CHECK (kind IN ('workflow', 'states')),

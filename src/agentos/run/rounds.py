@@ -1,0 +1,68 @@
+"""Rounds: a named group of tasks, run again until a condition holds.
+
+The group's tasks are ordinary tasks and make the first round. The `repeat` task stands behind them; while its condition
+does not hold it adds another round (`draft@2`, `review@2`, …) to the plan and waits for that one too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from agentos.dag.conditions import evaluate, parse_condition
+from agentos.dag.growth import round_tasks
+from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.task import Repeat
+from agentos.ids import TaskId
+from agentos.run import events as ev
+from agentos.run.facts import Facts
+from agentos.run.scope import scope_of
+from agentos.values import encode_value
+
+if TYPE_CHECKING:
+    from agentos.run.machine import Machine
+
+
+def close_round(machine: Machine, task: PlannedTask, repeat: Repeat) -> None:
+    """A round has ended: complete the task, add another round, or give up. EvaluationError from the condition."""
+    plan = machine.plan
+    done = rounds_of(plan, repeat)
+    scope = scope_of(plan, machine.facts, task)
+    if evaluate(parse_condition(repeat.until), scope, succeeded=True, failed=False):
+        output = msgspec.Raw(encode_value({"rounds": done}))
+        machine.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
+    elif done >= repeat.max:
+        text = f"after {done} round(s) this does not hold: {repeat.until}"
+        machine.fail(task, ev.TaskFailure(type="RoundsExhausted", text=text, traceback=""))
+    else:
+        grown = tuple(round_tasks(plan, task.id, done + 1))
+        waiting = replace(task.definition, needs=(*task.definition.needs, *(added.id for added in grown)))
+        machine.change_plan(
+            ev.PlanChanged(
+                origin="repeat",
+                parent=task.id,
+                added=grown,
+                changed=(waiting,),
+                min_layer=machine.next_layer,
+            )
+        )
+
+
+def rounds_of(plan: Plan, repeat: Repeat) -> int:
+    """How many rounds the plan holds so far."""
+    number = 1
+    while TaskId(f"{repeat.tasks[0]}@{number + 1}") in plan.tasks:
+        number += 1
+    return number
+
+
+def newest_round(plan: Plan, facts: Facts, task_id: TaskId) -> TaskId:
+    """The task whose result a reference to `task_id` means: that of the newest round that completed."""
+    newest, number = task_id, 2
+    while (name := TaskId(f"{task_id}@{number}")) in plan.tasks:
+        if facts.task(name).status == "complete":
+            newest = name
+        number += 1
+    return newest

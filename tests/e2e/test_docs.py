@@ -1,0 +1,400 @@
+"""The documents say what the code does: nothing is missing in them, and what they show was typed for real.
+
+Blocks that a document marks are run in order, in one repository for each document:
+
+    ```python file=NAME     is saved under that name
+    ```python run           is run as a script, and must end well
+    ```console run          is typed: `$ ` begins a command, `> ` goes on with it, the rest is what it prints (… stands
+                            for anything)
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+
+import agentos
+from agentos import Client
+from agentos.client import fork, resume, run
+from agentos.crashpoints import POINTS
+from agentos.dag.settings import KINDS, known_settings
+from agentos.dag.workflow import Workflow
+from agentos.exceptions import AgentosError, NotFoundError
+from agentos.run import commands as cmd
+from agentos.run import events as ev
+from agentos.run.state import TaskStatus, WorkflowState
+from agentos.store.port import RunStatus
+from agentos.store.sqlite_open import open_store
+from agentos.tasks.context import Context
+from agentos.workflow.checkpoint import Checkpoint, CheckpointManager
+from agentos.workflow.driving import DriveOptions
+from agentos.workflow.executor import ControlledExecutor, ParallelExecutor
+from agentos.workflow.queue import CommandQueue
+from agentos.workflow.result import RunResult
+from agentos.workflow.stream import EventStream
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(agentos.__file__).parent
+DOCUMENTS = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+EVERY_DOCUMENT = sorted({*DOCUMENTS.values(), *ROOT.glob("*.md")})
+OLDEST_SQLITE_PROGRAM = (3, 38)
+PATIENCE_S = 30.0
+"""How long a command may take to print what it should, before it is killed on purpose."""
+
+
+class Block(NamedTuple):
+    language: str
+    mark: str
+    text: str
+    line: int
+
+
+class Typed(NamedTuple):
+    command: str
+    printed: list[str]
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    text = path.read_text()
+    for found in re.finditer(r"^```(\w+) ?(.*)\n((?:.*\n)*?)```$", text, flags=re.MULTILINE):
+        yield Block(found[1], found[2], found[3], text[: found.start()].count("\n") + 1)
+
+
+def typed(block: Block) -> list[Typed]:
+    session: list[Typed] = []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            session.append(Typed(line[2:], []))
+        elif line.startswith("> "):
+            session[-1] = Typed(f"{session[-1].command}\n{line[2:]}", [])
+        else:
+            session[-1].printed.append(line)
+    return session
+
+
+def rows(document: str, *, of: str = "") -> dict[str, str]:
+    """The rows of tables by the code in their first cell (several, where it names several), within one section."""
+    text = DOCUMENTS[document].read_text()
+    if of:
+        start = re.search(rf"^(#+) {re.escape(of)}$", text, flags=re.MULTILINE)
+        assert start, f"{document} has no section {of!r}"
+        rest = text[start.end() :]
+        end = re.search(rf"^#{{1,{len(start[1])}}} ", rest, flags=re.MULTILINE)
+        text = rest[: end.start()] if end else rest
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.startswith("| "):
+            for name in re.findall(r"`([^`]+)`", line.split(" | ")[0]):
+                found[name] = line
+    return found
+
+
+def calls(document: str, *, of: str) -> set[str]:
+    """The names in the first cells of a section's tables: `send(command)` counts as send."""
+    return {name.partition("(")[0] for name in rows(document, of=of)}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+# --- nothing is missing -------------------------------------------------------------------------------------------
+
+
+def event_types() -> list[type[ev.Event]]:
+    return [kind for kind in vars(ev).values() if isinstance(kind, type) and issubclass(kind, ev.Event) and kind.type]
+
+
+@pytest.mark.parametrize("kind", event_types(), ids=lambda kind: kind.type)
+def test_every_event_is_documented_with_its_fields(kind: type[ev.Event]) -> None:
+    row = rows("reference.md", of="Events").get(kind.type, "")
+    own = [name for name in kind.__struct_fields__ if name not in ev.Event.__struct_fields__]
+    assert row, f"docs/reference.md has no row for the event {kind.type}"
+    assert [name for name in own if f"`{name}`" not in row] == []
+
+
+def test_every_stored_event_is_one_of_those_documented() -> None:
+    assert {kind.type for kind in ev.JOURNALED} <= {kind.type for kind in event_types()}
+    documented = {name for section in ("The run and its drives", "Layers and tasks", "Gates and commands")
+                  for name in rows("reference.md", of=section)}  # fmt: skip
+    assert documented == {kind.type for kind in event_types()}
+
+
+@pytest.mark.parametrize("kind", get_args(cmd.Command), ids=lambda kind: kind.__struct_config__.tag)
+def test_every_command_is_documented_with_its_fields(kind: Any) -> None:
+    row = rows("reference.md", of="Commands").get(kind.__struct_config__.tag, "")
+    assert row, f"docs/reference.md has no row for the command {kind.__struct_config__.tag}"
+    assert [name for name in kind.__struct_fields__ if name != "reason" and f"`{name}`" not in row] == []
+
+
+def every_error() -> list[type[AgentosError]]:
+    for module in pkgutil.walk_packages([str(PACKAGE)], "agentos."):
+        if not module.name.startswith("agentos.demo") and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, left = [], [AgentosError]
+    while left:
+        kind = left.pop()
+        left += kind.__subclasses__()
+        if kind.__module__.startswith("agentos.") and not kind.__name__.startswith("_"):
+            found.append(kind)
+    return found
+
+
+def test_every_error_is_documented_with_what_to_do() -> None:
+    documented = rows("reference.md", of="Errors")
+    assert sorted(kind.__name__ for kind in every_error() if kind.__name__ not in documented) == []
+
+
+def test_every_public_name_is_documented() -> None:
+    said = (ROOT / "docs" / "reference.md").read_text()
+    assert [name for name in agentos.__all__ if f"`{name}`" not in said] == []
+    assert len(agentos.__all__) <= 15
+
+
+@pytest.mark.parametrize(
+    ("kind", "section"),
+    [
+        (Client, "Client"),
+        (RunResult, "RunResult"),
+        (Context, "Context"),
+        (CheckpointManager, "Executors and checkpoints"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_public_method_is_documented(kind: type, section: str) -> None:
+    ours = {"close"} if kind is Context else set()  # the engine's end of it
+    assert public(kind) - ours - calls("reference.md", of=section) == set()
+
+
+@pytest.mark.parametrize(
+    "kind", [ParallelExecutor, ControlledExecutor, EventStream, CommandQueue, Checkpoint, DriveOptions, WorkflowState]
+)
+def test_every_part_of_what_runs_are_made_of_is_named(kind: type) -> None:
+    said = (ROOT / "docs" / "reference.md").read_text()
+    names = set(getattr(kind, "__struct_fields__", ())) or public(kind)
+    assert [name for name in sorted(names) if not re.search(rf"`(?:await |{kind.__name__}\.)?{name}\b", said)] == []
+
+
+@pytest.mark.parametrize("call", [run, resume, fork, Workflow.__init__], ids=lambda call: call.__qualname__)
+def test_every_argument_is_in_the_documented_signature(call: Any) -> None:
+    name = call.__qualname__.removesuffix(".__init__")
+    said = re.findall(rf"^`{name}\((.*?)\)(?: ->.*?)?`", (ROOT / "docs/reference.md").read_text(), flags=re.MULTILINE)
+    assert len(said) == 1
+    documented = [part.partition("=")[0].strip() for part in re.sub(r"\(\)", "", said[0]).split(",")]
+    assert [part for part in documented if part != "*"] == [
+        name for name in inspect.signature(call).parameters if name != "self"
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_is_documented(kind: str) -> None:
+    documented = rows("reference.md", of="Settings of a task")
+    assert [name for name in known_settings(kind) if name not in documented] == []
+
+
+def test_every_status_is_documented() -> None:
+    said = (ROOT / "docs" / "reference.md").read_text()
+    statuses = {*get_args(TaskStatus), *get_args(RunStatus)}
+    assert sorted(status for status in statuses if f"`{status}`" not in said) == []
+
+
+def test_every_verdict_gate_and_answer_is_documented() -> None:
+    said = (ROOT / "docs" / "workflow.md").read_text()
+    assert [verdict for verdict in get_args(ev.Verdict) if f"`{verdict}`" not in said] == []
+    assert set(get_args(ev.GateKind)) <= set(rows("reference.md", of="Gates"))
+    decided = rows("reference.md", of="Events")["decision_made"]
+    assert [answer for answer in get_args(ev.Answer) if f"`{answer}`" not in decided] == []
+
+
+@pytest.mark.parametrize("document", ["reference.md", "ARCHITECTURE.md"])
+def test_every_crash_point_is_documented(document: str) -> None:
+    documented = rows(document)
+    assert [point for point in POINTS if point not in documented] == []
+    known = {name for name in documented if re.fullmatch(r"[a-z]+\.(before|inside|after|started|planned|opened)", name)}
+    assert known == set(POINTS)
+
+
+def test_every_make_target_is_documented() -> None:
+    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    documented = rows("reference.md", of="Make targets")
+    assert [target for target in targets if f"make {target}" not in documented] == []
+
+
+def test_every_variable_is_documented() -> None:
+    source = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    used = {name.rstrip("_") for name in re.findall(r"AGENTOS_[A-Z_]+", source)}
+    said = (ROOT / "docs" / "reference.md").read_text()
+    assert sorted(name for name in used if f"`{name}" not in said) == []
+
+
+@pytest.mark.parametrize("view", ["runs", "tasks", "events", "workflow_checkpoint"])
+def test_every_column_of_the_stable_views_is_documented(view: str, tmp_path: Path) -> None:
+    open_store(tmp_path / "database", create=True).close()
+    connection = sqlite3.connect(tmp_path / "database")
+    try:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({view})")]
+        views = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")}
+    finally:
+        connection.close()
+    assert columns
+    assert [name for name in columns if name not in rows("sql.md", of=view)] == []
+    assert {name for name in views if not name.startswith("_")} == {"runs", "tasks", "events", "workflow_checkpoint"}
+
+
+# --- nothing is made up -------------------------------------------------------------------------------------------
+
+
+def test_the_first_run_fits_on_a_screen() -> None:
+    [first] = [block for block in blocks(DOCUMENTS["README.md"]) if block.mark == "file=first.py"]
+    assert len(first.text.splitlines()) <= 20
+    assert [len(typed(block)) for block in blocks(DOCUMENTS["README.md"]) if block.mark == "run"] == [3]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_python_block_is_one_that_is_run(document: str) -> None:
+    known = re.compile(r"run|file=[a-z]+\.py")
+    found = [block for block in blocks(DOCUMENTS[document]) if block.mark or block.language == "python"]
+    assert [f"{document}:{block.line}" for block in found if not known.fullmatch(block.mark)] == []
+
+
+def test_nobody_is_told_to_install_a_package_of_somebody_else() -> None:
+    told = [
+        f"{path.name}: {line}"
+        for path in EVERY_DOCUMENT
+        for line in path.read_text().splitlines()
+        if re.search(r"\b(pip|pipx|uv|uvx|poetry)\b.* (install|add|run)?\s*agentos\b(?!-workflow)", line)
+    ]
+    assert told == []
+
+
+@pytest.mark.parametrize("path", EVERY_DOCUMENT, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        there = (path.parent / file).resolve() if file else path
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            dead.append(target)
+    assert dead == []
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# --- what they show was typed for real ----------------------------------------------------------------------------
+
+
+MARKED = [name for name, path in DOCUMENTS.items() if any(block.mark for block in blocks(path))]
+
+
+@pytest.fixture
+def desk(
+    tmp_git_repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Path:
+    """A repository to type in, with `python` and `sqlite3` on the PATH."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (tools / "python").chmod(0o755)
+    if why := _no_sqlite_program():
+        with capsys.disabled():
+            print(f"{why}: its commands are answered by Python's sqlite3 {sqlite3.sqlite_version}")
+        (tools / "sqlite3").write_text(f"#!{sys.executable}\n{STAND_IN}")
+        (tools / "sqlite3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE.parent))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    return tmp_git_repo
+
+
+def _no_sqlite_program() -> str:
+    if shutil.which("sqlite3") is None:
+        return "the sqlite3 program is not installed"
+    said = subprocess.run(["sqlite3", "--version"], capture_output=True, text=True, check=True).stdout
+    if tuple(map(int, said.split()[0].split(".")[:2])) < OLDEST_SQLITE_PROGRAM:
+        return f"the sqlite3 program is {said.split()[0]}, too old for the views"
+    return ""
+
+
+STAND_IN = """
+import sqlite3, sys
+database, sql = [word for word in sys.argv[1:] if word != "-readonly"]
+for row in sqlite3.connect(f"file:{database}?mode=ro", uri=True).execute(sql):
+    print("|".join("" if value is None else str(value) for value in row))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", MARKED)
+def test_what_a_document_shows_is_what_happens(document: str, desk: Path) -> None:
+    for block in blocks(DOCUMENTS[document]):
+        where = f"{document}:{block.line}"
+        if block.mark.startswith("file="):
+            (desk / block.mark.removeprefix("file=")).write_text(block.text)
+        elif block.mark == "run" and block.language == "python":
+            (desk / f"block_{block.line}.py").write_text(block.text)
+            done = subprocess.run([sys.executable, f"block_{block.line}.py"], cwd=desk, capture_output=True, text=True)
+            assert done.returncode == 0, f"{where}: {done.stderr}"
+        elif block.mark == "run":
+            for command, expected in typed(block):
+                printed = answer(command, expected, desk)
+                assert len(printed) == len(expected), f"{where}: $ {command}\n{printed}"
+                for line, pattern in zip(printed, expected, strict=True):
+                    assert re.fullmatch(".*".join(map(re.escape, pattern.split("…"))), line), f"{where}: $ {command}"
+
+
+def answer(command: str, expected: list[str], desk: Path) -> list[str]:
+    killed = re.fullmatch(r"(.*) & sleep ([\d.]+); kill -9 \$!", command)
+    if killed:
+        return answer_of_killed(killed[1], float(killed[2]), expected, desk)
+    done = subprocess.run(["bash", "-c", command], cwd=desk, capture_output=True, text=True)
+    died = -signal.SIGKILL if "AGENTOS_CRASH_AT" in command else 0
+    assert done.returncode in (died, 128 + signal.SIGKILL if died else 0), f"$ {command}\n{done.stderr}"
+    return done.stdout.splitlines()
+
+
+def answer_of_killed(command: str, after_s: float, expected: list[str], desk: Path) -> list[str]:
+    """Kill it as the document says, but on a busy machine not before it has come as far as on an idle one."""
+    with (desk / "printed").open("w+") as out:
+        process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=desk, stdout=out)
+        began, moved, sequence = time.monotonic(), time.monotonic(), -1
+        while time.monotonic() < began + PATIENCE_S and process.poll() is None:
+            now = journal_length(desk)
+            if now != sequence:
+                sequence, moved = now, time.monotonic()
+            quiet = sequence > 0 and time.monotonic() - moved > 0.7
+            printed = (desk / "printed").read_text().splitlines()
+            if quiet and len(printed) >= len(expected) and time.monotonic() - began > after_s:
+                break
+            time.sleep(0.05)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, f"$ {command} was over before it could be killed"
+    return (desk / "printed").read_text().splitlines()
+
+
+def journal_length(desk: Path) -> int:
+    try:
+        return max((record.sequence for record in Client(desk).list_runs()), default=0)
+    except NotFoundError:
+        return 0

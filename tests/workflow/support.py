@@ -1,0 +1,216 @@
+"""What the tests of `agentos.workflow` share: a place of their own, runs in few words, crashes without a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentos import RunResult, Workflow
+from agentos.exceptions import LeaseLostError
+from agentos.run.events import TERMINAL, Checkpointed, Event
+from agentos.run.resume import ResumeOptions
+from agentos.run.state import WorkflowState
+from agentos.values import canonical_json
+from agentos.workflow.drive import Drive
+from agentos.workflow.driving import DriveOptions, Finished, begin_run, conduct, fork_run, prepared, resume_run
+from agentos.workflow.place import Place
+
+CHECKOUT = Path(__file__).parents[2]
+PATIENCE_S = 20.0
+T = TypeVar("T")
+
+
+class Killed(LeaseLostError):
+    """Ends a drive as SIGKILL would: nothing more is written, not even that it ended."""
+
+
+def a_place(folder: Path) -> Place:
+    return Place(database=str(folder / "runs.db"), root=folder)
+
+
+def drive(
+    place: Place,
+    flow: Workflow,
+    params: Mapping[str, Any] | None = None,
+    id: str | None = None,
+    *,
+    started: Callable[[Drive], None] | None = None,
+    **options: Any,
+) -> RunResult:
+    """A run from its start to the end of its first drive, in a loop of its own."""
+    return asyncio.run(adrive(place, flow, params, id, started=started, **options))
+
+
+async def adrive(
+    place: Place,
+    flow: Workflow,
+    params: Mapping[str, Any] | None = None,
+    id: str | None = None,
+    *,
+    started: Callable[[Drive], None] | None = None,
+    **options: Any,
+) -> RunResult:
+    ready = await prepared(lambda: begin_run(place, flow, params, id, DriveOptions(**options)))
+    return RunResult(ready.facts if isinstance(ready, Finished) else await conduct(ready, started=started))
+
+
+def go_on(place: Place, target: str, flow: Workflow, **more: Any) -> RunResult:
+    """Resume, in a loop of its own."""
+    return asyncio.run(ago_on(place, target, flow, **more))
+
+
+async def ago_on(
+    place: Place,
+    target: str | None,
+    flow: Workflow | None,
+    *,
+    rerun: Iterable[str] = (),
+    strict: bool = False,
+    started: Callable[[Drive], None] | None = None,
+    **options: Any,
+) -> RunResult:
+    choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
+    ready = await prepared(
+        lambda: resume_run(place, target, workflow=flow, choices=choices, options=DriveOptions(**options))
+    )
+    return RunResult(ready.facts if isinstance(ready, Finished) else await conduct(ready, started=started))
+
+
+def fork_off(place: Place, checkpoint_id: str, flow: Workflow, id: str | None = None, **options: Any) -> RunResult:
+    async def scenario() -> RunResult:
+        ready = fork_run(place, checkpoint_id, workflow=flow, workflow_id=id, options=DriveOptions(**options))
+        return RunResult(await conduct(ready))
+
+    return asyncio.run(scenario())
+
+
+class Killer:
+    """Kills the drive it was given to when a task asks for it: `started=killer`, then `await killer.strike()`."""
+
+    def __init__(self) -> None:
+        self.drive: Drive | None = None
+        self.armed = True
+
+    def __call__(self, drive: Drive) -> None:
+        self.drive = drive
+
+    async def strike(self) -> None:
+        """Never returns in a drive that is killed; does nothing once disarmed."""
+        if self.armed:
+            assert self.drive is not None
+            self.armed = False
+            self.drive.lose(Killed(self.drive.facts.workflow_id))
+            await asyncio.Event().wait()
+
+
+def kill(place: Place, flow: Workflow, killer: Killer, id: str = "run", **more: Any) -> None:
+    """Drive until the killer strikes."""
+    try:
+        drive(place, flow, id=id, started=killer, **more)
+    except Killed:
+        return
+    raise AssertionError("nobody was killed")
+
+
+# --- what was written ---------------------------------------------------------------------------------------------
+
+
+def journal(place: Place, id: str) -> list[Event]:
+    store = place.open(readonly=True)
+    try:
+        return store.read_events(store.find_run(id).workflow_id)
+    finally:
+        store.close()
+
+
+def status(place: Place, id: str) -> str:
+    store = place.open(readonly=True)
+    try:
+        return store.find_run(id).status
+    finally:
+        store.close()
+
+
+def types(events: Iterable[Event]) -> list[str]:
+    return [event.type for event in events]
+
+
+def of_type(events: Iterable[Event], kind: type[T]) -> list[T]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def checkpoints(events: Iterable[Event]) -> list[str]:
+    return [str(event.checkpoint_id) for event in of_type(events, Checkpointed)]
+
+
+def drives(events: Iterable[Event]) -> list[list[str]]:
+    """The types of each drive's events."""
+    found: list[list[str]] = []
+    for event in events:
+        if event.type == "workflow_start":
+            found.append([])
+        (found or found.append([]) or found)[-1].append(event.type)  # type: ignore[func-returns-value]
+    return found
+
+
+def assert_well_formed(events: list[Event]) -> None:
+    """Sequences without holes; each drive begins with workflow_start and ends with its only terminal event."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    names = {kind.type for kind in TERMINAL}
+    for one in drives(event for event in events if event.type != "run_forked"):
+        assert one[0] == "workflow_start"
+        assert [name for name in one if name in names] == one[-1:], one
+
+
+def comparable(state: WorkflowState) -> bytes:
+    """A state as two runs of one workflow must share it: without its id, durations and times."""
+    return canonical_json(
+        {
+            "layer": state.current_layer,
+            "messages": state.messages,
+            "tasks": [[t.task_id, t.status, t.output, t.error and [t.error["type"], t.error["text"]], t.layer] for t in state.tasks],
+            "decisions": state.decisions,
+            "context": state.context,
+        }
+    )
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------
+
+
+async def soon(condition: Callable[[], T]) -> T:
+    """Await a condition that must come true."""
+    until = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < until, "the condition never came true"
+        await asyncio.sleep(0.002)
+    return found
+
+
+async def collected(stream: AsyncIterator[Event]) -> list[Event]:
+    return [event async for event in stream]
+
+
+# --- other processes ----------------------------------------------------------------------------------------------
+
+
+def python(*argv: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python with the package under test."""
+    return subprocess.run(
+        [sys.executable, *map(str, argv)],
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), **(more or {})}
