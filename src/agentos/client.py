@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import AgentosError, CommandRefusedError
+from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
 from agentos.run.commands import ApprovalResponse, Command
 from agentos.run.events import Event
 from agentos.run.facts import fold
@@ -93,6 +93,7 @@ def resume(
     as_stored: bool = False,
     gates: GatePolicy = "stop",
     durability: Durability = "full",
+    keep: int = 5,
 ) -> RunResult:
     """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
 
@@ -111,6 +112,7 @@ def resume(
             as_stored=as_stored,
             gates=gates,
             durability=durability,
+            keep=keep,
         ),
         "aresume(...)",
     )
@@ -126,12 +128,13 @@ async def aresume(
     as_stored: bool = False,
     gates: GatePolicy = "stop",
     durability: Durability = "full",
+    keep: int = 5,
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `resume`, inside an event loop."""
     refuse_while_loading("aresume")
     place = await asyncio.to_thread(find_place, repo, durability=durability)
-    choices, options = ResumeOptions(rerun=frozenset(rerun), strict=strict), DriveOptions(gates=gates)
+    choices, options = ResumeOptions(rerun=frozenset(rerun), strict=strict), DriveOptions(gates=gates, keep=keep)
     return await _driven(
         lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
         started,
@@ -145,10 +148,11 @@ def fork(
     workflow_id: str | None = None,
     repo: str | Path | None = None,
     gates: GatePolicy = "stop",
+    keep: int = 5,
 ) -> RunResult:
     """Begin a new run from a checkpoint of another one, and wait for it."""
     refuse_while_loading("fork")
-    options = DriveOptions(gates=gates)
+    options = DriveOptions(gates=gates, keep=keep)
 
     def ready() -> Ready:
         return fork_run(find_place(repo), checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=options)
@@ -164,14 +168,20 @@ async def _driven(prepare: Callable[[], Ready | Finished], started: Callable[[Dr
 
 
 def _blocking(work: Coroutine[Any, Any, T], instead: str) -> T:
+    if _in_event_loop():
+        work.close()
+        raise AgentosError(
+            "this call blocks, and an event loop is running here", next_step=f"Use `await {instead}` instead."
+        )
+    return asyncio.run(work)
+
+
+def _in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    work.close()
-    raise AgentosError(
-        "this call blocks, and an event loop is running here", next_step=f"Use `await {instead}` instead."
-    )
+        return False
+    return True
 
 
 class Client:
@@ -182,10 +192,11 @@ class Client:
 
     def list_runs(self) -> list[RunRecord]:
         """Every run kept here, newest first."""
-        if not self.place.exists():
+        try:
+            with self._store() as store:
+                return store.list_runs()
+        except NotFoundError:  # no database yet, or one that is just being made
             return []
-        with self._store() as store:
-            return store.list_runs()
 
     def show(self, workflow_id: str) -> RunResult:
         """A run as it stands, by id or unique prefix."""

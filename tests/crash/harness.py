@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import agentos
 from agentos.crashpoints import LOG, VARIABLE
@@ -78,6 +78,9 @@ class Theatre:
         self.trace_file = folder / "trace"
         self.ended: list[Ended] = []
         self.measured = measured
+        self.env: dict[str, str] = {}
+        """For every process."""
+        self.database = self.repo / ".agentos" / "issue_workflow.db"
         self.migrates = False
         """From the second process on, the database is to have a newer schema."""
         self._living: list[subprocess.Popen[bytes]] = []
@@ -95,10 +98,6 @@ class Theatre:
         (theatre.repo / "flow.py").write_text(flow)
         theatre.trace_file.touch()
         return theatre
-
-    @property
-    def database(self) -> Path:
-        return self.repo / ".agentos" / "issue_workflow.db"
 
     # --- processes ------------------------------------------------------------------------------------------------
 
@@ -157,6 +156,12 @@ class Theatre:
     def resume(self, *, at: str | None = None) -> Ended:
         return self.play("-m", "witness", "resume", at=at)
 
+    def drive(
+        self, what: Literal["run", "resume"], *more: str, env: Mapping[str, str] | None = None, **options: Any
+    ) -> Ended:
+        """Begin or resume the run with options that users have no name for."""
+        return self.play("-m", "driven", what, json.dumps(options), *more, env=env)
+
     def answer(self, *, at: str | None = None) -> Ended:
         return self.play("-m", "witness", "answer", at=at)
 
@@ -174,7 +179,7 @@ class Theatre:
             env[VARIABLE] = at
         if self.migrates and self.ended:
             env["CRASH_MIGRATES"] = "1"
-        return {**env, **more}
+        return {**env, **self.env, **more}
 
     # --- what is there --------------------------------------------------------------------------------------------
 
@@ -216,6 +221,11 @@ class Theatre:
     def told(self) -> str:
         """All it takes to look into what went wrong."""
         return "\n".join((f"case: {self.name}", f"folder: {self.folder}", *map(str, self.ended)))
+
+    def use_database(self, path: Path) -> None:
+        """Keep state in this file, as AGENTOS_WORKFLOW_DB asks for."""
+        self.database = path
+        self.env["AGENTOS_WORKFLOW_DB"] = str(path)
 
     def clear(self) -> None:
         """End children that are still there."""

@@ -33,9 +33,13 @@ class Reference(NamedTuple):
     state: dict[str, Any]
     steps: list[Counter[str]]
 
+    def passes(self, point: str) -> list[Kill]:
+        """Every pass over a point, in order."""
+        return [Kill(point, n, step) for step, counted in enumerate(self.steps) for n in range(1, counted[point] + 1)]
+
     def kill(self, point: str, when: str) -> Kill:
         """The first, the middle or the last of all passes over a point."""
-        passes = [Kill(point, n, step) for step, counted in enumerate(self.steps) for n in range(1, counted[point] + 1)]
+        passes = self.passes(point)
         assert passes, f"not reached: {point}"
         return passes[{"first": 0, "middle": len(passes) // 2, "last": -1}[when]]
 

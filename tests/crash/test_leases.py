@@ -18,9 +18,14 @@ from tests.crash import checks
 from tests.crash.harness import REFUSED, Theatre, wait_for
 
 HELD = """
+import os
 from pathlib import Path
 from witness import main, saw, wait_until
 from agentos import Context, Workflow
+
+if "CRASH_SLOW_IMPORT" in os.environ:
+    Path("../importing").touch()
+    wait_until(lambda: Path("../import").exists(), "leave to be imported")
 
 flow = Workflow("held")
 
@@ -61,16 +66,16 @@ def last(ctx: Context) -> int:
 if __name__ == "__main__":
     main(flow)
 """
-SHORT_S = "0.6"
-LONG_S = "600"
+SHORT = '{"lease_s": 0.6}'
+LONG = '{"lease_s": 600}'
 
 
 class Stage(Theatre):
     """A run whose task `held` waits for leave to go on."""
 
-    def start_holder(self, lease_s: str, *more: str) -> subprocess.Popen[bytes]:
+    def start_holder(self, options: str, *more: str) -> subprocess.Popen[bytes]:
         """A process that drives the run and is in the middle of `held`."""
-        holder = self.start("-m", "leased", "run", lease_s, *more)
+        holder = self.start("-m", "driven", "run", options, *more)
         self.wait_for_attempt(1)
         return holder
 
@@ -136,9 +141,9 @@ def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(stage: Sta
 
 @pytest.mark.parametrize("wakes", ["while the other drives", "after the other has ended"])
 def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(stage: Stage, wakes: str) -> None:
-    stale = stage.start_holder(SHORT_S)
+    stale = stage.start_holder(SHORT)
     stage.stop_past_the_lease(stale)
-    taker = stage.start("-m", "leased", "resume", LONG_S)
+    taker = stage.start("-m", "driven", "resume", LONG)
     stage.wait_for_attempt(2)
     if wakes == "while the other drives":
         before = stage.rows()
@@ -161,9 +166,9 @@ def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(s
 
 def test_without_the_token_the_same_process_would_have_spoilt_the_journal(stage: Stage) -> None:
     """The control: shows that the test above can fail."""
-    stale = stage.start_holder(SHORT_S, "unfenced")
+    stale = stage.start_holder(SHORT, "unfenced")
     stage.stop_past_the_lease(stale)
-    taker = stage.start("-m", "leased", "resume", LONG_S)
+    taker = stage.start("-m", "driven", "resume", LONG)
     stage.wait_for_attempt(2)
     stage.go()
     assert stage.end(taker).said == {"status": "complete"}
@@ -185,12 +190,12 @@ def test_without_the_token_the_same_process_would_have_spoilt_the_journal(stage:
     indirect=True,
 )
 def test_taking_over_a_run_with_effects_first_ends_the_stale_holder_and_its_children(stage: Stage) -> None:
-    stale = stage.start_holder(SHORT_S)
+    stale = stage.start_holder(SHORT)
     at_work = {pid: process_started(pid) for pid in (line["pid"] for line in stage.trace())} | {
         stale.pid: process_started(stale.pid)
     }
     stage.stop_past_the_lease(stale)
-    taker = stage.start("-m", "leased", "resume", LONG_S)
+    taker = stage.start("-m", "driven", "resume", LONG)
     stage.wait_for_attempt(2)
     assert [pid for pid, started in at_work.items() if process_started(pid) == started] == []
     assert stage.end(stale).code == -signal.SIGKILL
@@ -200,7 +205,7 @@ def test_taking_over_a_run_with_effects_first_ends_the_stale_holder_and_its_chil
 
 
 def test_a_killed_holder_is_taken_over_at_once(stage: Stage) -> None:
-    holder = stage.start_holder(LONG_S)
+    holder = stage.start_holder(LONG)
     holder.kill()
     stage.end(holder)
     assert stage.status() == "interrupted"
@@ -212,7 +217,7 @@ def test_a_killed_holder_is_taken_over_at_once(stage: Stage) -> None:
 
 
 def test_a_closed_lid_is_no_crash(stage: Stage) -> None:
-    holder = stage.start_holder(SHORT_S)
+    holder = stage.start_holder(SHORT)
     stage.stop_past_the_lease(holder)
     holder.send_signal(signal.SIGCONT)
     wait_for(lambda: stage.status() == "running", "the lease to be renewed")
@@ -224,7 +229,7 @@ def test_a_closed_lid_is_no_crash(stage: Stage) -> None:
 
 def test_looking_at_a_run_takes_nothing_from_the_process_that_drives_it(stage: Stage) -> None:
     """Whoever closes a database last deletes its log; a driver without its locks would go on in a deleted file."""
-    holder = stage.start_holder(LONG_S)
+    holder = stage.start_holder(LONG)
     for _ in range(3):
         stage.rows()
         Client(stage.repo).list_runs()
@@ -241,6 +246,29 @@ def test_looking_at_a_run_takes_nothing_from_the_process_that_drives_it(stage: S
 def open_files(pid: int) -> list[str]:
     folder = Path(f"/proc/{pid}/fd")
     return [os.readlink(link) for link in folder.iterdir()] if folder.exists() else []
+
+
+@pytest.mark.parametrize("ends", ["complete", "aborted"])
+def test_a_resume_that_was_overtaken_by_the_end_of_the_run_does_not_go_on(stage: Stage, ends: str) -> None:
+    """What it saw before it had the lease is stale: the run was driven, and ended, while it read the workflow."""
+    holder = stage.start_holder(LONG)
+    overtaken = stage.start("-m", "witness", "resume", env={"CRASH_SLOW_IMPORT": "1"})
+    wait_for((stage.folder / "importing").exists, "the other to look at the run")
+    if ends == "aborted":
+        Client(stage.repo).send("run-1", {"type": "abort"})
+    else:
+        stage.go()
+    assert stage.end(holder).said == {"status": ends}
+    before = stage.journal()
+    (stage.folder / "import").touch()
+    late = stage.end(overtaken)
+    if ends == "aborted":
+        assert (late.said["error"], late.code) == ("RunRefusedError", REFUSED)
+        assert "fork" in late.said["text"].lower()
+    else:
+        assert late.said == {"status": "complete"}
+    assert len(stage.journal()) == len(before)
+    assert stage.status() == ends
 
 
 def test_three_attempts_in_a_row_cut_short_open_a_gate(stage: Stage) -> None:

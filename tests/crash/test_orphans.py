@@ -41,7 +41,7 @@ from witness import main
 from agentos import Workflow
 
 flow = Workflow("counted")
-flow.add("command", "shell", effects=EFFECTS, idempotent=IDEMPOTENT, run='''
+flow.add("deliver", "shell", effects=EFFECTS, idempotent=IDEMPOTENT, run='''
 printf '{"attempt_id": "%s"}\\\\n' "$AGENTOS_ATTEMPT_ID" >> "$CRASH_TRACE"
 ''')
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentos import RunResult, Workflow
-from agentos.exceptions import LeaseLostError
+from agentos.exceptions import LeaseLostError, NotFoundError
 from agentos.run.events import TERMINAL, Checkpointed, Event
 from agentos.run.resume import ResumeOptions
 from agentos.run.state import WorkflowState
@@ -127,6 +127,14 @@ def journal(place: Place, id: str) -> list[Event]:
         return store.read_events(store.find_run(id).workflow_id)
     finally:
         store.close()
+
+
+def so_far(place: Place, id: str) -> list[Event]:
+    """The same for a run that may not have begun."""
+    try:
+        return journal(place, id)
+    except NotFoundError:
+        return []
 
 
 def status(place: Place, id: str) -> str:

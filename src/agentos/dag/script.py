@@ -211,7 +211,7 @@ class _Scanner:
         if self._follows("$(("):
             self._open(_Opaque("))", COMPUTED, quoted=quoted), 3)
         elif self._follows("$("):
-            self._open(Words(")"), 2)
+            self._open(Words(")", refuses=self._inherited()), 2)
         elif self._follows("${"):
             self._open(_Opaque("}", _IN_EXPANSION, quoted=quoted), 2)
         elif self._follows("$["):
@@ -223,6 +223,11 @@ class _Scanner:
                 return
             while isinstance(unit := self._next(), str) and (unit.isalnum() or unit == "_"):
                 self.at += 1
+
+    def _inherited(self) -> str:
+        """Why nothing that a substitution gives may stand here: then no reference may stand in it either."""
+        frame = self.frames[-1]
+        return frame.why if isinstance(frame, _Opaque) and frame.close != "}" else self._words().refusal
 
     def _open_quotes(self, words: Words, length: int) -> None:
         words.bare = False
@@ -279,7 +284,7 @@ class _Scanner:
         elif words.position == "pattern" and words.word is None:
             self.at += 1
         elif words.elements or words.position == "pattern" or (words.position == "arguments" and words.word):
-            self._open(Words(")", elements=True, pattern=True, refuses=words.refuses), 1)  # such as @(a|b)
+            self._open(Words(")", elements=True, pattern=True, refuses=words.refusal), 1)  # such as @(a|b)
         elif self._ends_function_name(words):
             return
         elif words.word is not None:
@@ -311,8 +316,8 @@ class _Scanner:
             words.end_command()
             if words.documents:
                 raise self._lost("a here-document does not end inside its parentheses")
-            self.refused += words.refused
             self.frames.pop()
+            self._words().absorb(words)
         else:
             raise self._lost("there is a ) that nothing opened")
         self.at += 1
@@ -320,7 +325,7 @@ class _Scanner:
     def _redirection(self, words: Words) -> None:
         if self._next(1) == "(":
             words.add("<(")
-            self._open(Words(")"), 2)
+            self._open(Words(")", refuses=words.refusal), 2)
             return
         if words.word is not None and words.bare and (words.word.isdecimal() or words.word.startswith("{")):
             words.word = None  # the number of what is redirected, no word of its own
@@ -409,12 +414,15 @@ class _Scanner:
                     self.refused.append((unit, refusal))
             return
         # The text is followed by itself: what is opened in it must be closed in it, and no command has words in it.
-        outside, self.frames = self.frames, [Words(), _Quotes("")]
+        text = Words()
+        text.position = "subject"
+        outside, self.frames = self.frames, [text, _Quotes("")]
         end, self.end, self.at = self.end, stop, start
         self._scan()
         if len(self.frames) != 2:
             raise self._lost(f"the here-document {document.delimiter} leaves something open")
         self.frames, self.end = outside, end
+        self.refused += text.refused
 
     # --- quotes and the like --------------------------------------------------------------------------------------
 

@@ -57,6 +57,8 @@ class Words:
         self.cases = 0
         self.documents: list[Document] = []
         self.refused: list[tuple[Reference, str]] = []
+        self.taken: list[Reference] = []
+        """Every reference in it, however deep."""
         self._piped: list[Reference] = []
         self._piped_documents: list[Document] = []
         self.begin()
@@ -106,15 +108,24 @@ class Words:
 
     def take(self, reference: Reference, why: str = "") -> None:
         """A reference is part of the word; `why` it may not be where it is, if that is known."""
-        why = why or self._refusal()
+        why = why or self.refusal
         if why:
             self.refused.append((reference, why))
-        if self.test is not None:
-            self.test.append(reference)
-        self._piped.append(reference)
+        self._note([reference])
         if self._plain is not None:
             self._plain.take(reference, why)
         self.word = (self.word or "") + HOLE
+
+    def absorb(self, inner: Words) -> None:
+        """A substitution inside the word is over: what comes out of it stands where it stood."""
+        self.refused += inner.refused
+        self._note(inner.taken)
+
+    def _note(self, references: list[Reference]) -> None:
+        if self.test is not None:
+            self.test += references
+        self._piped += references
+        self.taken += references
 
     @property
     def spreads(self) -> bool:
@@ -131,14 +142,16 @@ class Words:
         """What would evaluate the elements of an array that is assigned here; empty where nothing does."""
         return f"would be evaluated by {self.name}" if self.name in _DECLARES and self._options else self.refuses
 
-    def _refusal(self) -> str:
+    @property
+    def refusal(self) -> str:
+        """Why a value may not be part of the word; empty where it may."""
         word = self.word or ""
         if self.refuses:
             return self.refuses
-        if _SUBSCRIPT.match(word) or (self.elements and word.startswith("[") and "]" not in word):
-            return COMPUTED
         if self.target or self.position in ("subject", "in", "pattern"):
             return ""
+        if _SUBSCRIPT.match(word) or (self.elements and word.startswith("[") and "]" not in word):
+            return COMPUTED
         if self.position != "arguments":
             option = self._prefix and (word.startswith("-") or self._owed == "surely")
             aside = self.position == "name" and not self._vague and (option or _ASSIGNMENT.match(word))

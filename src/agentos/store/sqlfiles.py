@@ -38,11 +38,15 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def statements(sql: str) -> list[str]:
-    """A script cut into statements: `executescript` would commit in the middle of a transaction."""
+    """A script cut into statements: `executescript` would commit in the middle of a transaction.
+
+    Comments and indents stay behind: SQLite would keep them in every database.
+    """
     found, pending = [], ""
-    for line in sql.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            found.append(pending.strip())
-            pending = ""
+    for line in map(str.strip, sql.splitlines()):
+        if not line.startswith("--"):
+            pending += line + "\n"
+            if sqlite3.complete_statement(pending):
+                found.append(pending.strip())
+                pending = ""
     return found

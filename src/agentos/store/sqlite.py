@@ -12,6 +12,7 @@ from typing import Any, Literal
 from agentos import crashpoints
 from agentos.exceptions import (
     AgentosError,
+    CheckpointCutError,
     LeaseLostError,
     NewerSchemaError,
     RunNotFoundError,
@@ -179,9 +180,18 @@ class SqliteStore:
         for event, row in zip(events, rows, strict=True):
             if isinstance(event, Checkpointed):
                 cut = (event.checkpoint_id, no, row.seq, event.layer, row.at, row.digest, event.snapshot)
-                self._connection.execute(_Q["insert_checkpoint"], cut)
+                self._cut(event, cut)
             elif isinstance(event, RolledBack):
                 self._connection.execute(_Q["abandon_checkpoints"], (no, event.to_seq, row.seq))
+
+    def _cut(self, event: Checkpointed, row: tuple[Any, ...]) -> None:
+        try:
+            self._connection.execute(_Q["insert_checkpoint"], row)
+        except sqlite3.IntegrityError as error:
+            raise CheckpointCutError(
+                f"checkpoint of layer {event.layer} cannot be written: {error}",
+                next_step="The run goes on without it, unless checkpoints are strict.",
+            ) from error
 
     def _insert_plan(self, no: int, workflow_id: WorkflowId, revision: int, body: bytes) -> None:
         digest = codec.plan_digest(workflow_id, revision, body)

@@ -26,7 +26,7 @@ from agentos.store.sqlite_driver import BUSY_S, BUSY_TIMEOUT_S, insist
 from agentos.store.sqlite_leases import Clock
 
 OLDEST_SQLITE = (3, 38, 0)  # -> and ->> in the views
-WAL_PAGES = 1000
+WAL_PAGES = 500
 """The log is folded into the database after so many pages, and cut back to their size: leftovers stay near 4 MB."""
 
 _MAGIC = b"SQLite format 3\0"
@@ -203,7 +203,7 @@ def _connect(path: Path, durability: Durability) -> sqlite3.Connection:
             )
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_PAGES * 4096}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_PAGES * schema.PAGE_BYTES}")
     except BaseException:
         connection.close()
         raise

@@ -12,7 +12,6 @@ from time import perf_counter
 import msgspec
 from msgspec import Raw
 
-import agentos
 from agentos.exceptions import AttemptError, ValueEncodingError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.capture import Capture
@@ -29,7 +28,7 @@ from agentos.values import encode_value
 # -c and not -m: agentos may be importable here only because of this process's own sys.path. -P: a module in the
 # working folder must not stand in for one of the standard library.
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from agentos.tasks.child import main; main()"
-_OUR_FOLDER = str(Path(agentos.__file__).parent.parent)
+_OUR_FOLDER = str(Path(__file__).parents[2])
 
 
 class IsolatedPerformer:

@@ -62,7 +62,7 @@ class EventStream:
                     for event in await self._history(buffer.seen):
                         buffer.seen = event.seq
                         yield event
-                while buffer.events:
+                while buffer.events and not buffer.overflowed:  # else what was dropped comes first
                     event = buffer.events.popleft()
                     if event.seq == 0:
                         yield event

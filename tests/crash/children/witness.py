@@ -28,6 +28,9 @@ AUTHOR = "harness"
 REFUSED = 10
 """Exit code of a process that ended with an error of ours; stdout says which."""
 
+EFFECTS = ("charge", "ship", "deliver")
+"""Tasks with an effect of which it can be told, by looking at it, whether it took place."""
+
 _TRACE = os.environ.get("CRASH_TRACE", "")
 _DATABASE = os.environ.get("AGENTOS_WORKFLOW_DB") or ".agentos/issue_workflow.db"
 
@@ -136,7 +139,7 @@ def answer(workflow_id: str = WORKFLOW_ID) -> None:
 def _answer(gate_id: str) -> ApprovalResponse:
     kind, _, rest = gate_id.partition(":")
     task_id = rest.partition("#")[0]
-    if kind != "ask" or not executions(task_id):
+    if kind != "ask" or task_id not in EFFECTS or not executions(task_id):
         return ApprovalResponse(gate_id=gate_id, approved=True)
     return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=effect_of(task_id))
 

@@ -6,12 +6,12 @@
 CREATE TABLE meta (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL
-);
+) WITHOUT ROWID;
 
 -- Names of the type codes in event. Codes are never reused.
 CREATE TABLE event_type (
     code INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE
+    name TEXT NOT NULL
 );
 
 -- One row for each run: where its journal stands (sequence, digest) and who may write to it (token, holder, lease_*).
@@ -66,7 +66,7 @@ CREATE TABLE blob (
     digest BLOB PRIMARY KEY,
     size INTEGER NOT NULL,
     body TEXT NOT NULL
-);
+) WITHOUT ROWID;
 
 CREATE TABLE plan (
     run INTEGER NOT NULL,
@@ -74,7 +74,7 @@ CREATE TABLE plan (
     body TEXT NOT NULL,
     digest BLOB NOT NULL,
     PRIMARY KEY (run, revision)
-);
+) WITHOUT ROWID;
 
 -- Cuts in the journal. The state of one is folded from the events up to its sequence: see the view workflow_checkpoint.
 CREATE TABLE checkpoint (

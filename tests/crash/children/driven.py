@@ -1,9 +1,11 @@
-"""Drive the run of flow.py under a lease of a given length: `python -m leased run|resume LEASE_S [unfenced]`."""
+"""Drive the run of flow.py with options of a test: `python -m driven run|resume '{"lease_s": 1}' [unfenced]`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import resource
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -45,8 +47,7 @@ class UnfencedStore(SqliteStore):
         super().append(msgspec.structs.replace(lease, token=token), moved, progress, plan=plan, consumed=consumed)
 
 
-def go(what: str, lease_s: float) -> RunResult:
-    options = DriveOptions(lease_s=lease_s)
+def go(what: str, options: DriveOptions) -> RunResult:
     place = find_place()
     if what == "run":
         import flow
@@ -62,4 +63,6 @@ if __name__ == "__main__":
     if "unfenced" in sys.argv:
         patched: Any = sqlite_open
         patched.SqliteStore = UnfencedStore
-    report(lambda: go(sys.argv[1], float(sys.argv[2])))
+    if limit := int(os.environ.get("CRASH_FILE_LIMIT", "0")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    report(lambda: go(sys.argv[1], DriveOptions(**json.loads(sys.argv[2]))))
