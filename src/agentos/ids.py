@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import NewType
 from uuid import UUID
@@ -14,7 +14,7 @@ TaskId = NewType("TaskId", str)
 GateId = NewType("GateId", str)
 CheckpointId = NewType("CheckpointId", str)
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def new_id() -> str:

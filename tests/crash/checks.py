@@ -81,8 +81,8 @@ def _check_tasks(counted: Iterable[ev.Event]) -> None:
             case ev.ResumePlanned():
                 closed.update(event.cut_off)
                 ends -= Counter(dict.fromkeys(event.reset, 1))
-            case ev.DecisionMade(answer="happened", task_id=str(task_id)):
-                happened.add(task_id)
+            case ev.DecisionMade(answer="happened"):
+                happened.add(event.task_id or "")
             case ev.TaskComplete() | ev.TaskError() | ev.TaskSkipped():
                 ends[event.task_id] += 1
                 attempt = 0 if isinstance(event, ev.TaskSkipped) else event.attempt

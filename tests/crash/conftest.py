@@ -20,7 +20,7 @@ def _theatres() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report: pytest.TestReport = yield  # type: ignore[misc, assignment]
+    report: pytest.TestReport = yield  # type: ignore[assignment]
     if report.failed:
         report.sections.extend(("crash test", theatre.told()) for theatre in Theatre.made[:3])
     return report  # type: ignore[return-value]

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
@@ -22,14 +23,14 @@ from agentos.crashpoints import LOG, VARIABLE
 from agentos.run.events import Event
 from agentos.run.facts import Facts, fold
 from agentos.store.port import RunRecord
-from agentos.store.sqlfiles import Migration, migrations
 from agentos.store.sqlite import SqliteStore
 from agentos.store.sqlite_open import open_store
+from tests.crash.children.schema import newer_schema
 
 T = TypeVar("T")
 
 HERE = Path(__file__).parent
-CHILDREN = HERE / "children"
+ROOT = HERE.parents[1]
 SCENARIOS = HERE / "scenarios"
 SOURCE = Path(agentos.__file__).parents[1]
 PATIENCE_S = 100.0
@@ -83,6 +84,7 @@ class Theatre:
         self.database = self.repo / ".agentos" / "issue_workflow.db"
         self.migrates = False
         """From the second process on, the database is to have a newer schema."""
+        self._allowed_s: float | None = None
         self._living: list[subprocess.Popen[bytes]] = []
         self.made.append(self)
 
@@ -145,25 +147,39 @@ class Theatre:
 
     def play(self, *arguments: str, at: str | None = None, env: Mapping[str, str] | None = None) -> Ended:
         """Start a child and wait for it. It ends in order or by the crash point it was armed with."""
-        ended = self.end(self.start(*arguments, at=at, env=env))
-        allowed = (0, REFUSED, -signal.SIGKILL) if at else (0, REFUSED)
+        process = self.start(*arguments, at=at, env=env)
+        if self._allowed_s is not None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(self._allowed_s)
+            process.kill()
+        ended = self.end(process)
+        killable = at is not None or self._allowed_s is not None
+        allowed = (0, REFUSED, -signal.SIGKILL) if killable else (0, REFUSED)
         assert ended.code in allowed, f"{ended.what} ended with {ended.code}"
         return ended
+
+    def play_for(self, seconds: float, act: Callable[..., Ended]) -> Ended:
+        """Play something, and kill it where it takes longer than this."""
+        self._allowed_s = seconds
+        try:
+            return act()
+        finally:
+            self._allowed_s = None
 
     def run(self, *, at: str | None = None) -> Ended:
         return self.play(str(self.repo / "flow.py"), at=at)
 
     def resume(self, *, at: str | None = None) -> Ended:
-        return self.play("-m", "witness", "resume", at=at)
+        return self.play("-m", "tests.crash.children.witness", "resume", at=at)
 
     def drive(
         self, what: Literal["run", "resume"], *more: str, env: Mapping[str, str] | None = None, **options: Any
     ) -> Ended:
         """Begin or resume the run with options that users have no name for."""
-        return self.play("-m", "driven", what, json.dumps(options), *more, env=env)
+        return self.play("-m", "tests.crash.children.driven", what, json.dumps(options), *more, env=env)
 
     def answer(self, *, at: str | None = None) -> Ended:
-        return self.play("-m", "witness", "answer", at=at)
+        return self.play("-m", "tests.crash.children.witness", "answer", at=at)
 
     def passes(self, act: Callable[..., Ended]) -> tuple[Ended, Counter[str]]:
         """Play something and count how often it passes each crash point."""
@@ -173,7 +189,7 @@ class Theatre:
 
     def _environment(self, at: str | None, more: Mapping[str, str]) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if self.measured or not name.startswith("COVERAGE_")}
-        env["PYTHONPATH"] = os.pathsep.join((str(SOURCE), str(CHILDREN)))
+        env["PYTHONPATH"] = os.pathsep.join((str(SOURCE), str(ROOT)))
         env["CRASH_TRACE"] = str(self.trace_file)
         if at is not None:
             env[VARIABLE] = at
@@ -241,12 +257,6 @@ def make_repository(root: Path) -> None:
         folder.mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
-
-
-def newer_schema() -> tuple[Migration, ...]:
-    """What we know, and one step more; children/witness.py has the same."""
-    known = migrations()
-    return (*known, known[0]._replace(number=len(known) + 1, sql="CREATE TABLE newer (x);"))
 
 
 def wait_for(look: Callable[[], T], what: str, *, deadline_s: float = PATIENCE_S) -> T:

@@ -14,7 +14,7 @@ from tests.crash import checks
 from tests.crash.harness import Theatre
 
 TINY = """
-from witness import main, saw
+from tests.crash.children.witness import main, saw
 from agentos import Context, Workflow
 
 flow = Workflow("tiny")

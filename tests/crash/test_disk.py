@@ -15,7 +15,7 @@ from tests.crash import checks
 from tests.crash.harness import REFUSED, Ended, Theatre, bytes_on_disk
 
 GROWING = """
-from witness import main, saw
+from tests.crash.children.witness import main, saw
 from agentos import Context, Workflow
 
 flow = Workflow("growing")
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     main(flow)
 """
 WAITING = """
-from witness import main, saw
+from tests.crash.children.witness import main, saw
 from agentos import Context, Workflow
 
 flow = Workflow("waiting")
@@ -41,12 +41,12 @@ flow = Workflow("waiting")
 @flow.task
 def small(ctx: Context) -> str:
     saw(ctx)
-    return "NEEDLE-EVENT"
+    return "a needle"
 
 @flow.task(needs=["small"])
 def large(ctx: Context) -> str:
     saw(ctx)
-    return "NEEDLE-BLOB" + "x" * 1_200_000
+    return "".join(f"{number} " for number in range(250_000))
 
 @flow.task
 def middle(large: str, ctx: Context) -> int:
@@ -55,7 +55,7 @@ def middle(large: str, ctx: Context) -> int:
 
 flow.add("consent", "approval", question="Go on?", needs=["middle"])
 
-@flow.task(needs=["consent"], inputs={"text": "NEEDLE-PLAN"})
+@flow.task(needs=["consent"], inputs={"text": "later"})
 def last(text: str, ctx: Context) -> str:
     saw(ctx)
     return text
@@ -159,17 +159,26 @@ def test_a_read_only_database_is_said_to_be_one(tmp_path: Path, request: pytest.
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 
-def truncate(size: Callable[[int], int]) -> Callable[[Path], None]:
-    return lambda path: os.truncate(path, size(path.stat().st_size))
-
-
-def flip(needle: bytes) -> Callable[[Path], None]:
-    """Change one bit of the only place where this stands."""
+def truncate(size: Callable[[int, int], int]) -> Callable[[Path], None]:
+    """Cut the file to a size made of its own and that of a page."""
 
     def change(path: Path) -> None:
+        page = int.from_bytes(path.read_bytes()[16:18], "big")
+        os.truncate(path, size(path.stat().st_size, page))
+
+    return change
+
+
+def flip(column: str) -> Callable[[Path], None]:
+    """Change one bit in the middle of what a row holds, in the file itself."""
+
+    def change(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            [(stored,)] = connection.execute(f"SELECT CAST(body AS BLOB) FROM {column}").fetchall()
+        needle = stored[min(len(stored) // 2, 1000) :][:16]
         data = bytearray(path.read_bytes())
         assert data.count(needle) == 1, f"{needle!r} stands in the file {data.count(needle)} times"
-        data[data.index(needle) + len(needle) - 1] ^= 1
+        data[data.index(needle)] ^= 1
         path.write_bytes(data)
 
     return change
@@ -186,20 +195,20 @@ def change_row(statement: str) -> Callable[[Path], None]:
 
 
 DAMAGES = {
-    "cut within the header": (truncate(lambda size: 50), "cut short"),
-    "cut after the first page": (truncate(lambda size: 4096), "damaged"),
-    "cut in half": (truncate(lambda size: size // 2), "damaged"),
-    "the last page is gone": (truncate(lambda size: size - 4096), "damaged"),
-    "a bit of an event": (flip(b"NEEDLE-EVENT"), "event 5 of run run-1 is damaged"),
-    "a bit of a blob": (flip(b"NEEDLE-BLOB"), "of run run-1 is damaged"),
-    "a bit of the plan": (flip(b"NEEDLE-PLAN"), "plan revision 1 of run run-1 is damaged"),
+    "cut within the header": (truncate(lambda size, page: 50), "cut short"),
+    "cut after the first page": (truncate(lambda size, page: page), "damaged"),
+    "cut in half": (truncate(lambda size, page: size // 2), "damaged"),
+    "the last page is gone": (truncate(lambda size, page: size - page), "damaged"),
+    "a bit of an event": (flip("event WHERE seq = 5"), "event 5 of run run-1 is damaged"),
+    "a bit of a blob": (flip("blob"), "of run run-1 is damaged"),
+    "a bit of the plan": (flip("plan"), "plan revision 1 of run run-1 is damaged"),
     "an event is gone": (change_row("DELETE FROM event WHERE seq = 5"), "event 5 of run run-1 is damaged"),
     "the last event is gone": (
         change_row("DELETE FROM event WHERE seq = (SELECT max(seq) FROM event)"),
         "the row is missing",
     ),
     "an event says something else": (
-        change_row("UPDATE event SET body = replace(body, 'NEEDLE', 'POODLE')"),
+        change_row("UPDATE event SET body = replace(body, 'needle', 'noodle')"),
         "event 5 of run run-1 is damaged",
     ),
 }

@@ -20,7 +20,7 @@ from tests.crash.harness import REFUSED, Theatre, wait_for
 HELD = """
 import os
 from pathlib import Path
-from witness import main, saw, wait_until
+from tests.crash.children.witness import main, saw, wait_until
 from agentos import Context, Workflow
 
 if "CRASH_SLOW_IMPORT" in os.environ:
@@ -49,7 +49,7 @@ if __name__ == "__main__":
     main(flow)
 """
 HELD_COMMAND = """
-from witness import main, saw
+from tests.crash.children.witness import main, saw
 from agentos import Context, Workflow
 
 flow = Workflow("held")
@@ -75,7 +75,7 @@ class Stage(Theatre):
 
     def start_holder(self, options: str, *more: str) -> subprocess.Popen[bytes]:
         """A process that drives the run and is in the middle of `held`."""
-        holder = self.start("-m", "driven", "run", options, *more)
+        holder = self.start("-m", "tests.crash.children.driven", "run", options, *more)
         self.wait_for_attempt(1)
         return holder
 
@@ -122,7 +122,7 @@ def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Stage:
 
 def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(stage: Stage) -> None:
     assert stage.run(at="attempt.before:2").killed
-    racing = [stage.start("-m", "witness", "resume") for _ in range(4)]
+    racing = [stage.start("-m", "tests.crash.children.witness", "resume") for _ in range(4)]
     wait_for(lambda: sum(process.poll() is not None for process in racing) == 3, "all but one to be refused")
     [winner] = [process for process in racing if process.returncode is None]
     for process in racing:
@@ -143,7 +143,7 @@ def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(stage: Sta
 def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(stage: Stage, wakes: str) -> None:
     stale = stage.start_holder(SHORT)
     stage.stop_past_the_lease(stale)
-    taker = stage.start("-m", "driven", "resume", LONG)
+    taker = stage.start("-m", "tests.crash.children.driven", "resume", LONG)
     stage.wait_for_attempt(2)
     if wakes == "while the other drives":
         before = stage.rows()
@@ -168,7 +168,7 @@ def test_without_the_token_the_same_process_would_have_spoilt_the_journal(stage:
     """The control: shows that the test above can fail."""
     stale = stage.start_holder(SHORT, "unfenced")
     stage.stop_past_the_lease(stale)
-    taker = stage.start("-m", "driven", "resume", LONG)
+    taker = stage.start("-m", "tests.crash.children.driven", "resume", LONG)
     stage.wait_for_attempt(2)
     stage.go()
     assert stage.end(taker).said == {"status": "complete"}
@@ -195,7 +195,7 @@ def test_taking_over_a_run_with_effects_first_ends_the_stale_holder_and_its_chil
         stale.pid: process_started(stale.pid)
     }
     stage.stop_past_the_lease(stale)
-    taker = stage.start("-m", "driven", "resume", LONG)
+    taker = stage.start("-m", "tests.crash.children.driven", "resume", LONG)
     stage.wait_for_attempt(2)
     assert [pid for pid, started in at_work.items() if process_started(pid) == started] == []
     assert stage.end(stale).code == -signal.SIGKILL
@@ -233,7 +233,7 @@ def test_looking_at_a_run_takes_nothing_from_the_process_that_drives_it(stage: S
     for _ in range(3):
         stage.rows()
         Client(stage.repo).list_runs()
-        stage.play("-m", "witness", "list")
+        stage.play("-m", "tests.crash.children.witness", "list")
     log = stage.database.with_name(f"{stage.database.name}-wal")
     assert log.exists()
     assert not [link for link in open_files(holder.pid) if link.endswith("(deleted)")]
@@ -252,7 +252,7 @@ def open_files(pid: int) -> list[str]:
 def test_a_resume_that_was_overtaken_by_the_end_of_the_run_does_not_go_on(stage: Stage, ends: str) -> None:
     """What it saw before it had the lease is stale: the run was driven, and ended, while it read the workflow."""
     holder = stage.start_holder(LONG)
-    overtaken = stage.start("-m", "witness", "resume", env={"CRASH_SLOW_IMPORT": "1"})
+    overtaken = stage.start("-m", "tests.crash.children.witness", "resume", env={"CRASH_SLOW_IMPORT": "1"})
     wait_for((stage.folder / "importing").exists, "the other to look at the run")
     if ends == "aborted":
         Client(stage.repo).send("run-1", {"type": "abort"})

@@ -44,7 +44,7 @@ def test_a_run_killed_and_resumed_ends_as_if_it_had_not_been(
 ) -> None:
     scenario = "chain" if case.scenario == MIGRATION else case.scenario
     undisturbed = reference(scenario)
-    kills = kills_of(case, undisturbed)
+    kills = left = kills_of(case, undisturbed)
     for fewer in range(kills[0].n):
         theatre = Theatre.of_scenario(tmp_path / f"try{fewer}", scenario, str(case))
         theatre.migrates = case.scenario == MIGRATION

@@ -12,15 +12,18 @@ from agentos.store.holder import process_started
 from tests.crash import checks
 from tests.crash.harness import Theatre, wait_for
 
-SURVIVOR = """
-from witness import main
+SURVIVOR = r"""
+from tests.crash.children.witness import main
 from agentos import Workflow
 
 flow = Workflow("survivor")
-flow.add("command", "shell", effects="none", run='''
+flow.add("command", "shell", effects="none", run=r'''
 python=PYTHON
 for pid in $(cat ../survivors 2>/dev/null); do
-  kill -0 "$pid" 2>/dev/null && echo "$pid is still there" >> ../seen
+  case "$(cut -d' ' -f3 "/proc/$pid/stat" 2>/dev/null)" in
+    ''|Z|X) ;;  # gone, or dead and not yet noticed by its parent
+    *) echo "$pid is still there" >> ../seen ;;
+  esac
 done
 printf '{"attempt_id": "%s"}\\\\n' "$AGENTOS_ATTEMPT_ID" >> "$CRASH_TRACE"
 # In a session of its own, with nobody's pipe: it survives whatever is sent to the group of the command.
@@ -37,7 +40,7 @@ if __name__ == "__main__":
     main(flow)
 """
 COUNTED = """
-from witness import main
+from tests.crash.children.witness import main
 from agentos import Workflow
 
 flow = Workflow("counted")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +18,8 @@ from agentos.exceptions import LeaseLostError, NotFoundError
 from agentos.run.events import TERMINAL, Checkpointed, Event
 from agentos.run.resume import ResumeOptions
 from agentos.run.state import WorkflowState
+from agentos.store import codec
+from agentos.store.port import StorePort
 from agentos.values import canonical_json
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import DriveOptions, Finished, begin_run, conduct, fork_run, prepared, resume_run
@@ -222,3 +226,73 @@ def python(*argv: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), **(more or {})}
+
+
+# --- a store that misbehaves, and a journal that was tampered with ------------------------------------------------
+
+
+class WrappedPlace(Place, frozen=True, kw_only=True):
+    """A place whose stores are not what they seem."""
+
+    wrap: Callable[[StorePort], Any]
+
+    def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
+        store: StorePort = self.wrap(Place.open(self, create=create, readonly=readonly))
+        return store
+
+
+class Wrapped:
+    """A store with some verbs replaced; the others are those of the real one."""
+
+    def __init__(self, store: StorePort, **verbs: Callable[..., Any]) -> None:
+        self._store = store
+        self._verbs = verbs
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._store, name)
+        if name not in self._verbs:
+            return real
+        return lambda *args, **named: self._verbs[name](real, *args, **named)
+
+
+def wrapped(place: Place, **verbs: Callable[..., Any]) -> WrappedPlace:
+    """The same place; each of `verbs` is called as `verb(real, *args, **named)`."""
+    return WrappedPlace(
+        database=place.database, root=place.root, named=place.named, wrap=lambda store: Wrapped(store, **verbs)
+    )
+
+
+def tampered(place: Place, id: str, change: Callable[[dict[str, Any]], None], kind: str) -> None:
+    """Change the bodies of all events of a kind, and make every digest fit again: damage that only the content shows."""
+    database = sqlite3.connect(place.database)
+    [(no,)] = database.execute("SELECT no FROM run WHERE id = ?", (id,)).fetchall()
+    rows = database.execute(
+        "SELECT e.seq, e.at, e.type, e.version, CAST(e.body AS BLOB), e.blob, t.name FROM event AS e"
+        " JOIN event_type AS t ON t.code = e.type WHERE e.run = ? ORDER BY e.seq",
+        (no,),
+    ).fetchall()
+    digest = codec.first_digest(id)
+    for seq, at, code, version, body, blob, name in rows:
+        if name == kind:
+            data = json.loads(body)
+            change(data)
+            body = json.dumps(data, separators=(",", ":")).encode()
+        digest = codec._chained(digest, seq, at, code, version, body, blob)
+        database.execute(
+            "UPDATE event SET body = CAST(? AS TEXT), digest = ? WHERE run = ? AND seq = ?", (body, digest, no, seq)
+        )
+        database.execute("UPDATE checkpoint SET digest = ? WHERE run = ? AND sequence = ?", (digest, no, seq))
+    database.execute("UPDATE run SET digest = ? WHERE no = ?", (digest, no))
+    database.commit()
+    database.close()
+
+
+def sql(place: Place, statement: str, *values: Any) -> list[Any]:
+    """One statement by hand, past everything."""
+    database = sqlite3.connect(place.database)
+    try:
+        found = database.execute(statement, values).fetchall()
+        database.commit()
+        return found
+    finally:
+        database.close()

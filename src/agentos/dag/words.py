@@ -252,6 +252,8 @@ class Words:
         return "surely" if len(option) == 2 else "maybe"  # -nu takes a word, -uroot has taken it
 
     def _argument(self, word: str, bare: bool) -> None:
+        if bare and not word.replace(EXPANSION, ""):
+            return  # it may turn out to be nothing: then the next word stands in its place
         if self.test is not None and bare and word == "]]":
             if self._computes:
                 self.refused += [(reference, COMPUTED) for reference in self.test]

@@ -198,7 +198,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         running=running,
         children=children,
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
-        ask=Map({**facts.ask, **{task_id: "cut off" for task_id in event.ask}}),
+        ask=Map({**facts.ask, **dict.fromkeys(event.ask, "cut off")}),
     )
 
 
@@ -375,7 +375,7 @@ def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
                 if task.ended or task_id in facts.children or task.attempts
             }
         ),
-        ask=Map({**facts.ask, **{task_id: "rolled back" for task_id in event.ask}}),
+        ask=Map({**facts.ask, **dict.fromkeys(event.ask, "rolled back")}),
         commands=(),
     )
 
@@ -390,7 +390,7 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
         sequence=event.seq,
         current_layer=event.current_layer,
         finished_layer=event.current_layer,
-        ask=Map({task_id: "the parent run had begun it" for task_id in event.ask}),
+        ask=Map(dict.fromkeys(event.ask, "the parent run had begun it")),
     )
 
 

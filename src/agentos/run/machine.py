@@ -7,10 +7,10 @@ ten thousand. It knows no clock, no thread, no file; equal inputs give equal eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace

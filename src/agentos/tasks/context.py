@@ -13,7 +13,7 @@ from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import NOTHING
 from agentos.tasks.failures import bounded
-from agentos.values import decode_value, encode_value
+from agentos.values import encode_value
 
 MAX_PROGRESS = 4_000
 
@@ -79,6 +79,9 @@ class Context:
     def set(self, key: str, value: Any) -> None:
         """Set a value in `state.context`; the last one set for a key counts."""
         _need_text("key", key)
+        if encode_value({key: 0}) != b"{" + encode_value(key) + b":0}":
+            # Such a key would change the stored form of the whole context, which SQL merges key by key.
+            raise ValueError(f"ctx.set: {key!r} cannot be a key of the context")
         data = encode_value(value)
         with self._lock:
             self._refuse_if_ended("set")
@@ -118,8 +121,8 @@ class Context:
             if self._messages:
                 messages = Raw(b"[" + b",".join(self._messages) + b"]")
             if self._values:
-                # Encoded as a whole: a key may be one that the stored form has to escape.
-                context = Raw(encode_value({key: decode_value(data) for key, data in self._values.items()}))
+                pairs = (encode_value(key) + b":" + data for key, data in self._values.items())
+                context = Raw(b"{" + b",".join(pairs) + b"}")
             return Left(messages=messages, context=context, injected=tuple(self._injected))
 
 

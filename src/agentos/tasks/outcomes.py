@@ -15,6 +15,11 @@ from agentos.tasks.failures import failure_of, told
 from agentos.values import decode_value, encode_value
 
 
+def milliseconds_since(began: float) -> float:
+    """Time since a `perf_counter` reading, to the microsecond: more digits would only be stored, not known."""
+    return round((perf_counter() - began) * 1000, 3)
+
+
 class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never leaves this folder)
     """Carries the end of an unsuccessful attempt up to whoever builds its Outcome."""
 
@@ -51,7 +56,7 @@ def successful(output: bytes | Raw, left: Left, began: float, warnings: tuple[st
         context=left.context,
         warnings=warnings,
         injected=tuple((id, decode_value(mapping)) for id, mapping in left.injected),
-        execution_time_ms=(perf_counter() - began) * 1000,
+        execution_time_ms=milliseconds_since(began),
     )
 
 
@@ -61,5 +66,5 @@ def unsuccessful(failed: AttemptFailed, began: float) -> Outcome:
         retryable=failed.retryable,
         cancelled=failed.cancelled,
         warnings=failed.warnings,
-        execution_time_ms=(perf_counter() - began) * 1000,
+        execution_time_ms=milliseconds_since(began),
     )

@@ -20,7 +20,7 @@ from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
 from agentos.tasks.context import Context
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.functions import callee_of, load, loaded, reference_of
-from agentos.tasks.outcomes import AttemptFailed, stored, successful, unsuccessful
+from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, successful, unsuccessful
 from agentos.tasks.threads import Call, DaemonThreads
 
 _EXPIRED: Final = object()
@@ -56,7 +56,7 @@ class PythonPerformer:
             failed = error if isinstance(error, AttemptFailed) else AttemptFailed(failure_of(error), retryable=False)
             return unsuccessful(failed, began)
         if context is None:
-            return Outcome(output=Raw(output), execution_time_ms=(perf_counter() - began) * 1000)
+            return Outcome(output=Raw(output), execution_time_ms=milliseconds_since(began))
         return successful(output, context.close("has ended"), began)
 
     async def _found(self, spec: AttemptSpec, host: AttemptHost) -> Callable[..., Any]:

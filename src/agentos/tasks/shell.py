@@ -20,7 +20,7 @@ from agentos.tasks.capture import KEEP_BYTES, Capture
 from agentos.tasks.endings import Streams, last_words, refuse_cut_short, refuse_failure
 from agentos.tasks.failures import told
 from agentos.tasks.launch import Launch, cannot_start, environment_of, refused, working_folder
-from agentos.tasks.outcomes import AttemptFailed, stored, unsuccessful
+from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
 from agentos.tasks.supervise import Supervisor
 
 MAX_DOCUMENT_BYTES = 64 << 20
@@ -46,7 +46,7 @@ class ShellPerformer:
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-        return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=(perf_counter() - began) * 1000)
+        return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
 
     async def _output(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> tuple[bytes, tuple[str, ...]]:
         is_json = spec.definition.output == "json"

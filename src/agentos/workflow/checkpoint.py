@@ -28,7 +28,7 @@ from agentos.run.facts import Facts, fold, workflow_state
 from agentos.run.state import TaskEntry, WorkflowState, state_from, validate_state_invariants
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, StorePort
-from agentos.values import encode_value
+from agentos.values import encode_plain, encode_value
 from agentos.workflow import location
 from agentos.workflow.place import Place, find_place, known_run
 from agentos.worktree import git
@@ -305,10 +305,15 @@ def _parts(state: WorkflowState) -> _Parts:
         raise StateInvariantError("the context has a key that cannot be stored")
     return _Parts(
         messages=_pieces(encode_value(list(state.messages))),
-        tasks=_pieces(encode_value([_plain(entry) for entry in state.tasks])),
+        tasks=_pieces(_encoded_tasks(state.tasks)),
         decisions=_pieces(encode_value(list(state.decisions))),
         context=msgspec.json.decode(context, type=dict[str, Raw]),
     )
+
+
+def _encoded_tasks(tasks: tuple[TaskEntry, ...]) -> bytes:
+    loose = (part for entry in tasks for part in (entry.output, entry.error) if part is not None)
+    return encode_plain(tasks, loose) or encode_value([_plain(entry) for entry in tasks])
 
 
 def _plain(entry: TaskEntry) -> dict[str, Any]:

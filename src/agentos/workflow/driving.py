@@ -254,12 +254,12 @@ def _resumed(
     as_stored: bool = False,
 ) -> Ready | Finished:
     _refuse_elsewhere(place, record)
+    _refuse_unresumable(record, checkpoint)
     older = checkpoint is not None and not _is_head(store, checkpoint)
     if record.status == "complete" and not older and not choices.rerun:
         finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
         store.close()
         return finished
-    _refuse_unresumable(record, checkpoint)
     accepted = decode_plan(store.read_plan(record.workflow_id))
     if as_stored:
         base, functions = accepted, {}

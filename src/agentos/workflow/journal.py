@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +21,11 @@ log = logging.getLogger("agentos")
 
 PATIENCE_S = 30.0
 """How long a journal that cannot be written is tried again before the run stops."""
+IDLE_S = 0.02
+PRUNE_AT_LATEST = 50
+"""Checkpoints are pruned once the writer had nothing to do for IDLE_S, or after so many new ones."""
+
+_Work = tuple[Callable[[], Any], "asyncio.Future[Any] | None"]
 
 
 class Journal(Protocol):
@@ -79,7 +85,9 @@ class StoreJournal:
         self._reopen = reopen
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any] | None] | None] = queue.SimpleQueue()
+        self._unpruned = 0
+        """Checkpoints cut since the last prune."""
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name=f"agentos-journal-{lease.workflow_id}", daemon=True)
         self._thread.start()
 
@@ -87,8 +95,6 @@ class StoreJournal:
         self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
     ) -> Sequence[Event]:
         written: Sequence[Event] = await self._call(lambda: self._append(events, progress, plan, consumed))
-        if self._keep and any(type(event) is Checkpointed for event in written):
-            self._work.put((self._prune, None))
         return written
 
     async def read(self, after: int) -> list[Event]:
@@ -111,7 +117,7 @@ class StoreJournal:
     async def close(self) -> None:
         """Let the thread finish what it was given, then end it. The store stays open."""
         self._closed = True
-        await self._call(lambda: None)
+        await self._call(lambda: self._prune() if self._unpruned else None)
         self._work.put(None)
 
     async def _call(self, work: Callable[[], Any]) -> Any:
@@ -122,7 +128,7 @@ class StoreJournal:
     # --- in the writer's thread ----------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        while (item := self._work.get()) is not None:
+        while (item := self._next()) is not None:
             work, done = item
             try:
                 result, error = work(), None
@@ -130,6 +136,15 @@ class StoreJournal:
                 result, error = None, raised
             if done is not None:
                 self._tell(done, result, error)
+
+    def _next(self) -> _Work | None:
+        """What to do next. Pruning waits for a moment in which nothing else does, but not for ever."""
+        if self._unpruned and self._unpruned < PRUNE_AT_LATEST:
+            with suppress(queue.Empty):
+                return self._work.get(timeout=IDLE_S)
+        if self._unpruned:
+            self._prune()
+        return self._work.get()
 
     def _tell(self, done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         def settle() -> None:
@@ -152,6 +167,8 @@ class StoreJournal:
         while True:
             try:
                 self._store.append(self._lease, events, progress, plan=plan, consumed=consumed)
+                if self._keep:
+                    self._unpruned += sum(type(event) is Checkpointed for event in events)
                 return events
             except StoreUnavailableError as error:
                 if time.monotonic() >= deadline:
@@ -171,6 +188,7 @@ class StoreJournal:
                 events = [_without_cut(event, error) for event in events]
 
     def _prune(self) -> None:
+        self._unpruned = 0
         try:
             count = self._store.prune(self._lease.workflow_id, self._keep)
         except AgentosError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from agentos.ids import WorkflowId
-from agentos.run.facts import Facts, workflow_state
+from agentos.ids import TaskId, WorkflowId
+from agentos.run.facts import Facts, TaskFacts, workflow_state
 from agentos.run.state import WorkflowState
 from agentos.values import decode_value
 
@@ -19,24 +19,25 @@ class RunResult:
 
     @property
     def workflow_id(self) -> WorkflowId:
+        """The id of the run."""
         return self._facts.workflow_id
 
     @property
     def status(self) -> str:
+        """complete, failed, waiting (for a gate's answer), paused or aborted; as shown, also running."""
         return self._facts.status
 
     @cached_property
     def outputs(self) -> dict[str, Any]:
-        """The output of each task that completed, by task id."""
-        done = ((task_id, task) for task_id, task in self._facts.tasks.items() if task.status == "complete")
-        return {task_id: decode_value(task.output) for task_id, task in done}
+        """The output of each task that completed, by task id, in the order of the plan."""
+        return {task_id: decode_value(task.output) for task_id, task in self._in_order() if task.status == "complete"}
 
     @cached_property
     def errors(self) -> dict[str, str]:
         """What went wrong with each task that failed, by task id."""
         return {
             task_id: f"{task.error.type}: {task.error.text}"
-            for task_id, task in self._facts.tasks.items()
+            for task_id, task in self._in_order()
             if task.error is not None and task.ended
         }
 
@@ -47,7 +48,11 @@ class RunResult:
 
     @cached_property
     def state(self) -> WorkflowState:
+        """Where the run stands: tasks, messages, decisions, context."""
         return workflow_state(self._facts)
+
+    def _in_order(self) -> list[tuple[TaskId, TaskFacts]]:
+        return sorted(self._facts.tasks.items(), key=lambda row: (row[1].layer, row[1].place, row[0]))
 
     def __repr__(self) -> str:
         return f"<RunResult {self.workflow_id} {self.status}>"

@@ -1,8 +1,9 @@
-"""Drive the run of flow.py with options of a test: `python -m driven run|resume '{"lease_s": 1}' [unfenced]`."""
+"""Drive the run of flow.py with options of a test: `-m tests.crash.children.driven run|resume JSON [unfenced]`."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import resource
@@ -11,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from witness import WORKFLOW_ID, report
 
 from agentos import RunResult
 from agentos.run.events import Event
@@ -21,6 +21,7 @@ from agentos.store.port import Lease, Progress
 from agentos.store.sqlite import SqliteStore
 from agentos.workflow.driving import DriveOptions, Finished, begin_run, conduct, resume_run
 from agentos.workflow.place import find_place
+from tests.crash.children.witness import WORKFLOW_ID, report
 
 
 class UnfencedStore(SqliteStore):
@@ -50,9 +51,8 @@ class UnfencedStore(SqliteStore):
 def go(what: str, options: DriveOptions) -> RunResult:
     place = find_place()
     if what == "run":
-        import flow
-
-        ready = begin_run(place, flow.flow, None, WORKFLOW_ID, options)
+        flow = importlib.import_module("flow").flow
+        ready = begin_run(place, flow, None, WORKFLOW_ID, options)
     else:
         ready = resume_run(place, WORKFLOW_ID, options=options)
     return RunResult(ready.facts if isinstance(ready, Finished) else asyncio.run(conduct(ready)))

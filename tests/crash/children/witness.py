@@ -1,7 +1,7 @@
 """What runs inside the children of the crash tests: bodies leave a trace, and a process goes, resumes or answers.
 
-It is on the children's path, so that a scenario needs no more than `from witness import main, saw`. A trace is a line
-in a file beside the repository, appended with one write: it survives the SIGKILL of the process that wrote it.
+A trace is a line in a file beside the repository, appended with one write: it survives the SIGKILL of the process that
+wrote it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ AUTHOR = "harness"
 REFUSED = 10
 """Exit code of a process that ended with an error of ours; stdout says which."""
 
-EFFECTS = ("charge", "ship", "deliver")
-"""Tasks with an effect of which it can be told, by looking at it, whether it took place."""
+EFFECTS = ("charge", "ship", "deliver", "effect")
+"""How the names of tasks begin that have an effect of which it can be told, by looking, whether it took place."""
 
 _TRACE = os.environ.get("CRASH_TRACE", "")
 _DATABASE = os.environ.get("AGENTOS_WORKFLOW_DB") or ".agentos/issue_workflow.db"
 
 
 if os.environ.get("CRASH_MIGRATES"):
-    from agentos.store import sqlfiles, sqlite_open
+    from agentos.store import sqlite_open
+    from tests.crash.children.schema import newer_schema
 
-    _known = sqlfiles.migrations()
-    _step = _known[0]._replace(number=len(_known) + 1, sql="CREATE TABLE newer (x);")
-    sqlite_open.migrations = lambda: (*_known, _step)
+    _patched: Any = sqlite_open
+    _patched.migrations = newer_schema
 
 
 # --- for task bodies ----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def answer(workflow_id: str = WORKFLOW_ID) -> None:
 def _answer(gate_id: str) -> ApprovalResponse:
     kind, _, rest = gate_id.partition(":")
     task_id = rest.partition("#")[0]
-    if kind != "ask" or task_id not in EFFECTS or not executions(task_id):
+    if kind != "ask" or not task_id.startswith(EFFECTS) or not executions(task_id):
         return ApprovalResponse(gate_id=gate_id, approved=True)
     return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=effect_of(task_id))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from witness import main, saw
-
 from agentos import Context, Workflow
+from tests.crash.children.witness import main, saw
 
 flow = Workflow("chain")
 

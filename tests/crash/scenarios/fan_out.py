@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from witness import executions, main, saw
-
 from agentos import Context, Workflow
+from tests.crash.children.witness import executions, main, saw
 
 flow = Workflow("fan-out")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from witness import effect_of, is_approved, main, saw
-
 from agentos import Context, Workflow
+from tests.crash.children.witness import effect_of, is_approved, main, saw
 
 flow = Workflow("gates")
 

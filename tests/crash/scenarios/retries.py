@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from witness import executions, main, saw
-
 from agentos import Context, Workflow
+from tests.crash.children.witness import executions, main, saw
 
 flow = Workflow("retries")
 SOON = {"backoff_s": 0.01, "jitter": 0.5}

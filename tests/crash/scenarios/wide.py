@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from witness import effect_of, main, saw
-
 from agentos import Context, Workflow
+from tests.crash.children.witness import effect_of, main, saw
 
 flow = Workflow("wide")
 

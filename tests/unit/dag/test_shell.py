@@ -178,6 +178,8 @@ def test_a_reference_becomes_one_quoted_variable(script: str, becomes: str | Non
         ("declare -a a=(@@)", "would be evaluated by declare"),
         ("printf -v @@ x", "would be the name of a variable"),
         ("test -v @@", "would be the name of a variable"),
+        ("test -v $@ @@", "would be the name of a variable"),
+        ("bash $1 @@", "would be the script that another shell runs"),
         ('bash -c "echo @@"', "would be code for another shell"),
         ('find . -exec /bin/sh -c "x @@" \\;', "would be code for another shell"),
         ("bash @@", "would be the script that another shell runs"),

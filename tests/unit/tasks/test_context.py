@@ -71,11 +71,19 @@ def test_a_value_without_a_stored_form_raises_at_the_call(verb: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["$agentos", "with\0nul", "lone \udcff"])
-def test_a_context_key_may_be_any_text(key: str) -> None:
+def test_a_context_key_that_sql_could_not_merge_is_refused(key: str) -> None:
     context = a_context()
-    context.set(key, "value")
+    with pytest.raises(ValueError, match="cannot be a key of the context"):
+        context.set(key, "value")
 
-    assert decode_value(context.close("has ended").context) == {key: "value"}
+    assert context.close("has ended").context is NOTHING
+
+
+def test_other_context_keys_may_be_any_text() -> None:
+    context = a_context()
+    context.set('ü "quoted" \\ \n', "value")
+
+    assert decode_value(context.close("has ended").context) == {'ü "quoted" \\ \n': "value"}
 
 
 @pytest.mark.parametrize("key", ["", None, 3])
