@@ -25,7 +25,7 @@ for pid in $(cat ../survivors 2>/dev/null); do
     *) echo "$pid is still there" >> ../seen ;;
   esac
 done
-printf '{"attempt_id": "%s"}\\\\n' "$AGENTOS_ATTEMPT_ID" >> "$CRASH_TRACE"
+printf '{"attempt_id": "%s"}\n' "$AGENTOS_ATTEMPT_ID" >> "$CRASH_TRACE"
 # In a session of its own, with nobody's pipe: it survives whatever is sent to the group of the command.
 "$python" -c "
 import os, time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from agentos.dag.growth import item_tasks, with_definition, with_tasks, without_tasks
 from agentos.dag.plan import Plan
@@ -17,13 +18,18 @@ def apply_change(plan: Plan, change: PlanChanged) -> Plan:
         items = decode_value(change.items)
         grown = item_tasks(plan, change.parent, items, keys=change.children)
         return with_tasks(plan, grown, origin="for_each", parent=change.parent, min_layer=change.min_layer)
+    if change.origin == "repeat":
+        moved = tuple(definition.id for definition in change.changed)
+        plan = without_tasks(plan, moved, replaced=moved)
+        plan = with_tasks(plan, change.added, origin="repeat", min_layer=change.min_layer)
+        return with_tasks(plan, change.changed, origin="replan", min_layer=change.min_layer)
     if change.removed:
         kept = {definition.id for definition in change.added}
         plan = without_tasks(plan, change.removed, replaced=kept)
     for definition in change.changed:
         plan = with_definition(plan, definition.id, definition)
     if change.added:
-        origin = "replan" if change.origin == "replan" else "inject"
+        origin: Literal["replan", "inject"] = "replan" if change.origin == "replan" else "inject"
         plan = with_tasks(plan, change.added, origin=origin, min_layer=change.min_layer)
     return plan
 

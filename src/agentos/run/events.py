@@ -307,7 +307,7 @@ class PlanChanged(Event, frozen=True, kw_only=True):
     """The plan grew or changed while the run was under way; applied again on top of an edited workflow."""
 
     type: ClassVar[str] = "plan_changed"
-    origin: Literal["for_each", "inject", "replan", "modify_args"]
+    origin: Literal["for_each", "inject", "replan", "modify_args", "repeat"]
     parent: TaskId | None = None
     added: tuple[TaskDef, ...] = ()
     changed: tuple[TaskDef, ...] = ()

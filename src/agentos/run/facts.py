@@ -203,7 +203,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
 
 
 def _layer_start(facts: Facts, event: ev.LayerStart) -> Facts:
-    return replace(facts, sequence=event.seq, current_layer=event.layer)
+    return replace(facts, sequence=event.seq, current_layer=max(facts.current_layer, event.layer))
 
 
 def _task_start(facts: Facts, event: ev.TaskStart) -> Facts:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.references import as_text, resolve
 from agentos.dag.task import Approve
 from agentos.ids import GateId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
-from agentos.run.scope import shown_digest
+from agentos.run.scope import scope_of, shown_digest
 
 
 def gate_name(facts: Facts, kind: ev.GateKind, subject: str, number: int) -> GateId:
@@ -40,7 +42,8 @@ def task_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.Dec
     digest, text = shown_digest(plan, facts, task)
     if gate is not None and gate.opened.shown == digest:
         return gate.answer == "approved", None
-    return False, _question(facts, next_name, kind, task, approve, digest, text)
+    question = as_text(resolve(approve.question, scope_of(plan, facts, task)))
+    return False, _question(facts, next_name, kind, task, replace(approve, question=question), digest, text)
 
 
 def _question(
@@ -106,7 +109,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-def deadline_of(approve: Approve | None, now: Any) -> Any:
+def deadline_of(approve: Approve | None, now: datetime) -> datetime | None:
     if approve is None or approve.timeout_s is None:
         return None
     return now + timedelta(seconds=approve.timeout_s)

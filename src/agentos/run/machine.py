@@ -20,9 +20,9 @@ from agentos.dag.growth import item_tasks, with_tasks
 from agentos.dag.mapping import task_from_mapping
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.stored import resolve_items
-from agentos.dag.task import TaskDef
+from agentos.dag.task import Repeat, TaskDef
 from agentos.exceptions import AgentosError, WorkflowDefinitionError
-from agentos.ids import GateId, TaskId, checkpoint_id
+from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, checkpoint_id
 from agentos.run import events as ev
 from agentos.run import requests
 from agentos.run.changes import apply_change
@@ -42,6 +42,7 @@ from agentos.run.inputs import (
     Tick,
 )
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.run.rounds import close_round
 from agentos.run.scope import scope_of
 from agentos.run.state import SUCCEEDED
 from agentos.values import encode_value
@@ -71,13 +72,13 @@ class Machine:
         self.held = False
         """An abandoned thread is at work: no effects may start."""
         self.setters = _context_setters(facts)
-        self.halted = any(_halts(plan, task_id, facts.task(task_id).status) for task_id in facts.tasks)
-        """An unisolated file task failed: no later layer starts."""
+        self.halted = _halting_layer(plan, facts)
+        """The first layer in which an unisolated file task failed: no later one starts."""
         self._next_cut = min(self.frontier.layer, facts.finished_layer + 1)
         self._layer_counts: dict[int, list[int]] = {}
         self._stop_asked = ""
         self._out: list[ev.Event] = []
-        self._now = datetime.min
+        self._now = EPOCH
         if not schedule_is_layers(plan):
             self.frontier.offer_ready()
 
@@ -149,12 +150,14 @@ class Machine:
             self._start_over()
         resume = given.resume
         resumed_from = self.facts.finished_layer if self.facts.finished_layer >= 0 else None
+        if given.rollback is not None:
+            resumed_from = self.facts.cuts[CheckpointId(given.rollback)][1]
         self.emit(
             ev.WorkflowStart(
                 name=self.plan.name,
                 total_layers=len(self.plan.layers),
                 drive=self.facts.drives + 1,
-                resumed_from=resumed_from if resume is not None else None,
+                resumed_from=resumed_from if resume is not None or given.rollback or given.forked else None,
                 plan_revision=resume.revision if resume is not None else self.facts.plan_revision,
                 plan_fingerprint=self.plan.fingerprint,
             )
@@ -186,7 +189,7 @@ class Machine:
     def _start_over(self) -> None:
         """Facts changed wholesale: derive again what is derived."""
         self.frontier = Frontier(self.plan, self.facts)
-        self.halted = any(_halts(self.plan, task_id, self.facts.task(task_id).status) for task_id in self.facts.tasks)
+        self.halted = _halting_layer(self.plan, self.facts)
         self._next_cut = min(self.frontier.layer, self.facts.finished_layer + 1)
         if not schedule_is_layers(self.plan):
             self.frontier.offer_ready()
@@ -327,9 +330,9 @@ class Machine:
                 self._count(task.layer, 1, len(msgspec.json.decode(event.messages, type=list[msgspec.Raw])))
             if event.context is not ev.NOTHING:
                 self._count(task.layer, 3, len(msgspec.json.decode(event.context, type=dict[str, msgspec.Raw])))
-        if _halts(self.plan, task.id, self.facts.task(task.id).status):
-            self.halted = True
-        if task.definition.concurrency is not None and type(event) is not ev.TaskSkipped and event.attempt:
+        if _halts(task, self.facts):
+            self.halted = task.layer if self.halted is None else min(self.halted, task.layer)
+        if not isinstance(event, ev.TaskSkipped) and event.attempt:
             self._free_slot(task)
         if task.parent is not None and task.parent in self.frontier.items_left:
             self._item_over(task)
@@ -483,6 +486,8 @@ class Machine:
             self._left_for_later = True
         elif definition.for_each is not None:
             self._fan_out(task)
+        elif definition.repeat is not None:
+            self._close_round(task, definition.repeat)
         elif self.held and definition.effects != ("none",):
             self.frontier.hold(candidate)
         elif definition.concurrency is not None and (
@@ -536,6 +541,12 @@ class Machine:
         )
         if not children:
             self._group_over(task)
+
+    def _close_round(self, task: PlannedTask, repeat: Repeat) -> None:
+        try:
+            close_round(self, task, repeat)
+        except AgentosError as error:
+            self.fail(task, failure_of(error), status=_failed_status(task))
 
     def _item_over(self, item: PlannedTask) -> None:
         parent = self.plan.tasks[item.parent] if item.parent is not None else item
@@ -597,7 +608,7 @@ class Machine:
             requests.at_boundary(self)
         if self.over or self.stopping or layer != self._next_cut or layer >= len(self.frontier.left):
             return
-        if self.halted:
+        if self.halted is not None and layer > self.halted:
             self._offer_always()
             return
         if self._may_open(layer):
@@ -619,7 +630,8 @@ class Machine:
         if points == "never" or layer == 0:
             return True
         if points == "per_layer":
-            passed, question = layer_gate(self.facts, "layer", layer, f"Layer {layer - 1} is finished. Start layer {layer}?")
+            text = f"Layer {layer - 1} is finished. Start layer {layer}?"
+            passed, question = layer_gate(self.facts, "layer", layer, text)
         else:
             failed = [task_id for task_id in self.plan.layers[layer - 1] if self.facts.task(task_id).status == "failed"]
             if not failed:
@@ -693,7 +705,7 @@ class Machine:
         """Somebody wants the run to stop: end the drive once nothing runs any more."""
         if self.facts.running:
             return
-        while self._next_cut < len(self.frontier.left) and self.frontier.left[self._next_cut] == 0:
+        while self._next_cut < len(self.frontier.left) and self._layer_finished(self._next_cut):
             self._cut(self._next_cut)
             self._next_cut += 1
         if self.facts.stopping == "abort":
@@ -703,6 +715,12 @@ class Machine:
         else:
             reason: Literal["asked", "stopped"] = "asked" if self.facts.stopping == "pause" else "stopped"
             self._finish(ev.WorkflowPaused(reason=reason, gates=tuple(sorted(self.facts.open_gates))))
+
+    def _layer_finished(self, layer: int) -> bool:
+        """Every task of the layer has ended, and none only because it was told to stop."""
+        if self.frontier.left[layer]:
+            return False
+        return all(self.facts.task(task_id).status != "cancelled" for task_id in self.plan.layers[layer])
 
     def _finish(self, terminal: ev.Event) -> None:
         self.emit(terminal)
@@ -722,12 +740,17 @@ def _failed_status(task: PlannedTask) -> ev.EndedAs:
     return "failed_safe" if task.definition.continue_on_error else "failed"
 
 
-def _halts(plan: Plan, task_id: TaskId, status: str) -> bool:
-    """Whether this end of this task forbids later layers: files may be half written."""
-    task = plan.tasks.get(task_id)
-    if status not in ("failed", "cancelled") or task is None:
+def _halts(task: PlannedTask, facts: Facts) -> bool:
+    """Whether the way this task ended forbids later layers: it may have left files half written."""
+    was = facts.task(task.id)
+    if was.status not in ("failed", "cancelled") or not was.attempts:
         return False
     return "files" in task.definition.effects and task.definition.isolation != "worktree"
+
+
+def _halting_layer(plan: Plan, facts: Facts) -> int | None:
+    known = (plan.tasks[task_id] for task_id in facts.tasks if task_id in plan.tasks)
+    return min((task.layer for task in known if _halts(task, facts)), default=None)
 
 
 def _runs_always(task: PlannedTask) -> bool:

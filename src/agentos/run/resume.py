@@ -190,11 +190,13 @@ class _Judge:
             self._say(task, "rerun", "was cut off")
 
     def _not_run(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
-        reason = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}.get(was.status, "not yet run")
+        if task.id in self.facts.ask:
+            self._say(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
+            return
+        waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
+        reason = waits.get(was.status, "not yet run")
         if was.status == "running" and task.id in self.facts.children:
             reason = "its items are looked at one by one"
-        if task.id in self.facts.ask:
-            reason = "waits for an answer"
         self._say(task, "run", reason + ("; its definition changed since" if changed else ""))
 
 

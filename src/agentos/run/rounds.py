@@ -17,7 +17,7 @@ from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.task import Repeat
 from agentos.ids import TaskId
 from agentos.run import events as ev
-from agentos.run.facts import Facts
+from agentos.run.changes import apply_change
 from agentos.run.scope import scope_of
 from agentos.values import encode_value
 
@@ -39,15 +39,11 @@ def close_round(machine: Machine, task: PlannedTask, repeat: Repeat) -> None:
     else:
         grown = tuple(round_tasks(plan, task.id, done + 1))
         waiting = replace(task.definition, needs=(*task.definition.needs, *(added.id for added in grown)))
-        machine.change_plan(
-            ev.PlanChanged(
-                origin="repeat",
-                parent=task.id,
-                added=grown,
-                changed=(waiting,),
-                min_layer=machine.next_layer,
-            )
+        change = ev.PlanChanged(
+            origin="repeat", parent=task.id, added=grown, changed=(waiting,), min_layer=machine.next_layer
         )
+        apply_change(plan, change)  # what does not fit fails the task, before anything is written
+        machine.change_plan(change)
 
 
 def rounds_of(plan: Plan, repeat: Repeat) -> int:
@@ -56,13 +52,3 @@ def rounds_of(plan: Plan, repeat: Repeat) -> int:
     while TaskId(f"{repeat.tasks[0]}@{number + 1}") in plan.tasks:
         number += 1
     return number
-
-
-def newest_round(plan: Plan, facts: Facts, task_id: TaskId) -> TaskId:
-    """The task whose result a reference to `task_id` means: that of the newest round that completed."""
-    newest, number = task_id, 2
-    while (name := TaskId(f"{task_id}@{number}")) in plan.tasks:
-        if facts.task(name).status == "complete":
-            newest = name
-        number += 1
-    return newest

@@ -26,7 +26,7 @@ class TaskResults(Mapping[str, Any]):
     def __getitem__(self, task_id: str) -> Any:
         if task_id not in self._plan.tasks:
             raise KeyError(task_id)
-        task = self._facts.task(TaskId(task_id))
+        task = self._facts.task(newest_round(self._plan, self._facts, TaskId(task_id)))
         return {
             "output": decode_value(task.output) if task.status == "complete" else None,
             "status": task.status,
@@ -38,6 +38,16 @@ class TaskResults(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._plan.tasks)
+
+
+def newest_round(plan: Plan, facts: Facts, task_id: TaskId) -> TaskId:
+    """The task whose result a reference to `task_id` means: that of the newest round (`draft@2`) that completed."""
+    newest, number = task_id, 2
+    while (name := TaskId(f"{task_id}@{number}")) in plan.tasks:
+        if facts.task(name).status == "complete":
+            newest = name
+        number += 1
+    return newest
 
 
 def scope_of(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, Any]:

@@ -63,8 +63,9 @@ def _function(
     plan: Plan, task: PlannedTask, functions: Mapping[TaskId, Callable[..., Any]]
 ) -> Callable[..., Any] | None:
     """The workflow's own function for this task; None where a command or another task brought it, named by `call`."""
-    written = task if task.parent is None else plan.tasks[task.parent]
-    return functions.get(written.id) if written.origin not in ("inject", "replan") else None
+    while task.parent is not None:  # an item grew out of its fan-out, a round out of the first
+        task = plan.tasks[task.parent]
+    return functions.get(task.id) if task.origin not in ("inject", "replan") else None
 
 
 def _command(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str | tuple[str, ...], dict[str, str]]:

@@ -62,7 +62,8 @@ def leave_trace(line: Mapping[str, Any]) -> None:
 
 def executions(task_id: str) -> int:
     """How often a task was executed so far, in this process or an earlier one."""
-    return sum(line.get("task") == task_id for line in map(json.loads, Path(_TRACE).read_text().splitlines()))
+    lines = map(json.loads, Path(_TRACE).read_text().splitlines())
+    return sum(task_id == (line.get("task") or line["attempt_id"].split("/")[1]) for line in lines)
 
 
 def is_approved(ctx: Context, gate_id: str) -> bool:

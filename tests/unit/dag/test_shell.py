@@ -175,6 +175,8 @@ def test_a_reference_becomes_one_quoted_variable(script: str, becomes: str | Non
         ('trap "rm @@" EXIT', "would be evaluated by trap"),
         ("export @@", "would be evaluated by export"),
         ("declare -i n=@@", "would be evaluated by declare"),
+        ("\\declare n=$a@@", "would be evaluated by declare"),
+        ("command declare n=$a@@", "would be evaluated by declare"),
         ("declare -a a=(@@)", "would be evaluated by declare"),
         ("printf -v @@ x", "would be the name of a variable"),
         ("test -v @@", "would be the name of a variable"),
