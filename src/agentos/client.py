@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeVar
 
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
+from agentos.run.board import GatePolicy
 from agentos.run.commands import ApprovalResponse, Command
 from agentos.run.events import Event
 from agentos.run.facts import fold
-from agentos.run.machine import GatePolicy
 from agentos.run.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort

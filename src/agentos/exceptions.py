@@ -50,7 +50,9 @@ class WorkflowDefinitionError(AgentosError):
         self.findings = findings
         lines = "\n".join(f"  - {finding}" for finding in findings)
         count = "1 problem" if len(findings) == 1 else f"{len(findings)} problems"
-        super().__init__(f"{name!r} has {count}:\n{lines}", next_step="Nothing was run; fix the definition and try again.")
+        super().__init__(
+            f"{name!r} has {count}:\n{lines}", next_step="Nothing was run; fix the definition and try again."
+        )
 
 
 class ValueEncodingError(AgentosError):

@@ -186,7 +186,10 @@ def comparable(state: WorkflowState) -> bytes:
         {
             "layer": state.current_layer,
             "messages": state.messages,
-            "tasks": [[t.task_id, t.status, t.output, t.error and [t.error["type"], t.error["text"]], t.layer] for t in state.tasks],
+            "tasks": [
+                [t.task_id, t.status, t.output, t.error and [t.error["type"], t.error["text"]], t.layer]
+                for t in state.tasks
+            ],
             "decisions": state.decisions,
             "context": state.context,
         }

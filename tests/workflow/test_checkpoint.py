@@ -284,9 +284,7 @@ def test_looking_for_a_checkpoint_makes_no_database(manager: CheckpointManager, 
     assert not Path(place.database).exists()
 
 
-def test_get_latest_checkpoint_returns_most_recent(
-    manager: CheckpointManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_get_latest_checkpoint_returns_most_recent(manager: CheckpointManager, monkeypatch: pytest.MonkeyPatch) -> None:
     """By sequence: a clock that goes backwards changes nothing."""
     from datetime import UTC, datetime, timedelta
 
@@ -332,7 +330,7 @@ def test_complex_state_serializes_and_deserializes_correctly(manager: Checkpoint
             ),
             TaskEntry(task_id="skipped", status="skipped", layer=2),  # type: ignore[arg-type]
         ),
-        decisions=({"gate_id": "g", "answer": "rejected", "reason": "\"quoted\""},),
+        decisions=({"gate_id": "g", "answer": "rejected", "reason": '"quoted"'},),
         context={"nested": deep, "": "blank key", "bytes": b"\x00\xff", "nan": float("inf")},
     )
     saved = manager.save_checkpoint("w", 3, state)
@@ -433,7 +431,9 @@ def test_state_invariants_violated_raise_state_invariant_error(manager: Checkpoi
         with pytest.raises(StateInvariantError):
             manager.save_checkpoint(broken.workflow_id, 0, broken)
     with pytest.raises(StateInvariantError, match="lacks tasks"):
-        manager.save_checkpoint("w", 0, {"workflow_id": "w", "current_layer": 0, "messages": [], "decisions": [], "context": {}})
+        manager.save_checkpoint(
+            "w", 0, {"workflow_id": "w", "current_layer": 0, "messages": [], "decisions": [], "context": {}}
+        )
     with pytest.raises(StateInvariantError, match="layer -1"):
         manager.save_checkpoint("w", -1, a_state())
     saved = manager.save_checkpoint("w", 0, a_state())
@@ -455,9 +455,7 @@ def test_large_state_1000_tasks(manager: CheckpointManager) -> None:
     assert canonical_json(loaded.state) == canonical_json(state)
 
 
-def test_pruning_failures_are_logged_and_tried_again(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pruning_failures_are_logged_and_tried_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Async pruning fails: log error, do not block the save, retry on the next one."""
     manager = CheckpointManager(place.database)
     broken = [True]
@@ -480,7 +478,9 @@ def test_pruning_failures_are_logged_and_tried_again(
 # === Story 2.5.2: the executor saves =============================================================================
 
 
-def layered(layers: int, width: int = 1, *, ran: list[str] | None = None, killer: Killer | None = None, at: int = -1) -> Workflow:
+def layered(
+    layers: int, width: int = 1, *, ran: list[str] | None = None, killer: Killer | None = None, at: int = -1
+) -> Workflow:
     """Layers of tasks that leave messages and context; task `l<at>t0` asks the killer to strike."""
     flow = Workflow("layered")
 

@@ -48,7 +48,7 @@ def shape(function: Shape) -> Shape:
 def answer(place: Place, id: str, gate_id: str, **more: Any) -> None:
     store = place.open()
     try:
-        send(store, id, ApprovalResponse(gate_id=gate_id, **{"approved": True, **more}), author="O'Neil \"the\" \\ é")
+        send(store, id, ApprovalResponse(gate_id=gate_id, **{"approved": True, **more}), author='O\'Neil "the" \\ é')
     finally:
         store.close()
 
@@ -114,7 +114,7 @@ def gates_with_decisions(place: Place) -> None:
     flow.add("no", lambda: "never", approve="Never?", needs=["first"])
     flow.add("last", lambda: "last", needs=["ship", "ask"])
     drive(place, flow, id="w")
-    answer(place, "w", "layer:1", reason="go \"on\"\n")
+    answer(place, "w", "layer:1", reason='go "on"\n')
     go_on(place, "w", flow)
     answer(place, "w", "approve:ship", reason="")
     answer(place, "w", "approval:ask", reason="é \\ \u2028")
@@ -163,7 +163,7 @@ def odd_values(place: Place) -> None:
         "decimal": decimal.Decimal("1.10"),
         "floats": [0.1, 1e-300, 1.7976931348623157e308, -0.0, 1e22, 123456789012345680.0],
         "escaped": {"$agentos": "mine", "k": {"$agentos": 1}},
-        "text": "quote \" backslash \\ newline \n \u2028 é 😀",
+        "text": 'quote " backslash \\ newline \n \u2028 é 😀',
         "looks like json": '{"a": 1}',
     }
     for name, value in odd.items():
@@ -412,12 +412,29 @@ def happened(place: Place) -> None:
 @shape
 def saved_states(place: Place) -> None:
     manager = CheckpointManager(place.database, auto_prune=False)
-    odd = {"a": 0.1, 'b"\\': 2**60, "big": 2**70, "c": [b"x", float("nan")], "": None, "e": {"$agentos": 1}, "f": "x" * 2000}
+    odd = {
+        "a": 0.1,
+        'b"\\': 2**60,
+        "big": 2**70,
+        "c": [b"x", float("nan")],
+        "": None,
+        "e": {"$agentos": 1},
+        "f": "x" * 2000,
+    }
     manager.save_checkpoint("w", 0, state())
     manager.save_checkpoint("w", 1, state(messages=(1, "two", None, 2.5), context=odd))
-    manager.save_checkpoint("w", 1, state(messages=(1, "two"), tasks=(entry("a", output=odd), entry("b")), context={"a": 0.1}))
+    manager.save_checkpoint(
+        "w", 1, state(messages=(1, "two"), tasks=(entry("a", output=odd), entry("b")), context={"a": 0.1})
+    )
     manager.save_checkpoint("w", 2, state(tasks=(entry("b"),), decisions=({"gate_id": "g"},), current_layer=2))
-    manager.save_checkpoint("w", 3, state(tasks=(entry("b"), entry("c", status="failed", error={"type": "E", "text": '"', "traceback": ""})), context={"a": [1]}))
+    manager.save_checkpoint(
+        "w",
+        3,
+        state(
+            tasks=(entry("b"), entry("c", status="failed", error={"type": "E", "text": '"', "traceback": ""})),
+            context={"a": [1]},
+        ),
+    )
     manager.save_checkpoint("v", 0, state(workflow_id="v", messages=({"role": "user"},)))
 
 
@@ -474,7 +491,8 @@ def test_the_view_equals_what_is_loaded_through_the_program(populated: Place) ->
 
 def test_the_states_in_the_view_are_json_for_sql(populated: Place) -> None:
     for valid, tasks, kind in sql(
-        populated, "SELECT json_valid(state), json_type(state, '$.tasks'), json_type(state, '$.context') FROM workflow_checkpoint"
+        populated,
+        "SELECT json_valid(state), json_type(state, '$.tasks'), json_type(state, '$.context') FROM workflow_checkpoint",
     ):
         assert (valid, tasks, kind) == (1, "array", "object")
 

@@ -229,7 +229,7 @@ class Words:
             self.count = 1
             self.position = "arguments"
             self._shell = _is_shell(plain)
-            # Called as `\\declare` or `command declare` it splits its assignments into words like any command.
+            # Called as `\declare` or `command declare` it splits its assignments into words like any command.
             self._options = not bare or bool(self._prefix)
             self.test = [] if bare and word == "[[" else None
 

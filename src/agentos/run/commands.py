@@ -14,7 +14,9 @@ TaskMappings = Mapping[str, Mapping[str, Any]]
 """Tasks by id, in the form of a workflow file."""
 
 
-class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"):
+class _Command(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"
+):
     reason: str = ""
 
 
@@ -73,9 +75,7 @@ class Rollback(_Command, frozen=True, kw_only=True, tag="rollback"):
     checkpoint_id: str
 
 
-Command = (
-    Continue | Abort | Pause | ApprovalResponse | InjectTasks | SkipLayer | ModifyArgs | ReplanDag | Rollback
-)
+Command = Continue | Abort | Pause | ApprovalResponse | InjectTasks | SkipLayer | ModifyArgs | ReplanDag | Rollback
 
 AT_ONCE = (Abort, Pause, ApprovalResponse, Continue)
 """Commands that do not wait for a layer boundary."""
@@ -95,9 +95,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def parse_command(raw: Mapping[str, Any]) -> Command:
     """The command, or CommandRefusedError that says which field is wrong."""
     try:
-        command: Command = msgspec.convert(raw, Command)  # type: ignore[call-overload]
+        command: Command = msgspec.convert(raw, Command)
     except msgspec.ValidationError as error:
-        raise CommandRefusedError(f"not a valid command: {error}", next_step="See docs/reference.md for each shape.") from error
+        raise CommandRefusedError(
+            f"not a valid command: {error}", next_step="See docs/reference.md for each shape."
+        ) from error
     for broken in _out_of_range(command):
         raise CommandRefusedError(f"not a valid command: {broken}")
     return command

@@ -68,6 +68,16 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where its decision stands in the state: layer, place, gate."""
 
 
+class SavedState(msgspec.Struct, frozen=True, kw_only=True):
+    """A state that a CheckpointManager saved, in stored form piece by piece."""
+
+    current_layer: int = 0
+    messages: tuple[Raw, ...] = ()
+    tasks: tuple[Raw, ...] = ()
+    decisions: tuple[Raw, ...] = ()
+    context: Mapping[str, Raw] = {}
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """A run, as far as its journal tells."""
 
@@ -102,8 +112,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks whose effect may have happened, and why that is not known; they wait for an answer."""
     stopping: Stopping = ""
     stop_reason: str = ""
-    saved: ev.StateSaved | None = None
-    """Newest state of a run of kind `states`, whole."""
+    saved: SavedState | None = None
+    """Newest state of a run of kind `states`."""
 
     def task(self, task_id: TaskId) -> TaskFacts:
         return self.tasks.get(task_id, _PENDING)
@@ -228,9 +238,7 @@ def _task_start(facts: Facts, event: ev.TaskStart) -> Facts:
 
 def _task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
     was = facts.task(event.task_id)
-    task = replace(
-        was, status="retrying", tries=was.tries + 1, cuts=0, not_before=event.not_before, error=event.error
-    )
+    task = replace(was, status="retrying", tries=was.tries + 1, cuts=0, not_before=event.not_before, error=event.error)
     return _with_task(facts, event, event.task_id, task)
 
 
@@ -409,33 +417,22 @@ _RESULT_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
 
 
 def _state_saved(facts: Facts, event: ev.StateSaved) -> Facts:
-    was = facts.saved
-    whole = replace(
-        event,
-        messages=_spliced(was and was.messages, event.messages_from, event.messages),
-        tasks=_spliced(was and was.tasks, event.tasks_from, event.tasks),
-        decisions=_spliced(was and was.decisions, event.decisions_from, event.decisions),
-        context_set=_merged(was and was.context_set, event.context_removed, event.context_set),
-        messages_from=0,
-        tasks_from=0,
-        decisions_from=0,
-        context_removed=(),
+    was = facts.saved or SavedState()
+    context = {key: value for key, value in was.context.items() if key not in event.context_removed}
+    context.update(msgspec.json.decode(event.context_set, type=dict[str, Raw] | None) or {})
+    saved = SavedState(
+        current_layer=event.current_layer,
+        messages=was.messages[: event.messages_from] + pieces(event.messages),
+        tasks=was.tasks[: event.tasks_from] + pieces(event.tasks),
+        decisions=was.decisions[: event.decisions_from] + pieces(event.decisions),
+        context=context,
     )
-    return replace(facts, sequence=event.seq, current_layer=event.current_layer, saved=whole)
+    return replace(facts, sequence=event.seq, current_layer=event.current_layer, saved=saved)
 
 
-def _spliced(was: Raw | None, start: int, added: Raw) -> Raw:
-    """`was[:start] + added`, in stored form throughout."""
-    old: list[Raw] = msgspec.json.decode(was, type=list[Raw]) if was else []
-    new: list[Raw] = msgspec.json.decode(added, type=list[Raw] | None) or []
-    return Raw(msgspec.json.encode(old[:start] + new))
-
-
-def _merged(was: Raw | None, removed: tuple[str, ...], added: Raw) -> Raw:
-    old: dict[str, Raw] = msgspec.json.decode(was, type=dict[str, Raw]) if was else {}
-    kept = {key: value for key, value in old.items() if key not in removed}
-    kept.update(msgspec.json.decode(added, type=dict[str, Raw] | None) or {})
-    return Raw(msgspec.json.encode(kept))
+def pieces(stored: bytes | Raw) -> tuple[Raw, ...]:
+    """The elements of a stored list, each in stored form; none for no value."""
+    return msgspec.json.decode(stored, type=tuple[Raw, ...] | None) or ()
 
 
 def _ended(status: Status) -> Callable[[Facts, ev.Event], Facts]:
@@ -535,12 +532,12 @@ def _decisions(facts: Facts) -> tuple[Any, ...]:
     )
 
 
-def _saved_state(facts: Facts, saved: ev.StateSaved) -> WorkflowState:
+def _saved_state(facts: Facts, saved: SavedState) -> WorkflowState:
     return WorkflowState(
         workflow_id=facts.workflow_id,
         current_layer=saved.current_layer,
-        messages=tuple(decode_value(saved.messages)),
-        tasks=tuple(TaskEntry(**entry) for entry in decode_value(saved.tasks)),
-        decisions=tuple(decode_value(saved.decisions)),
-        context=decode_value(saved.context_set),
+        messages=tuple(map(decode_value, saved.messages)),
+        tasks=tuple(TaskEntry(**decode_value(entry)) for entry in saved.tasks),
+        decisions=tuple(map(decode_value, saved.decisions)),
+        context={key: decode_value(value) for key, value in saved.context.items()},
     )

@@ -91,4 +91,6 @@ class EffectsHeld(msgspec.Struct, frozen=True, kw_only=True):
     held: bool
 
 
-Input = Begin | Planned | AttemptEnded | ChildStarted | CommandArrived | CommandUnreadable | Tick | StopAsked | EffectsHeld
+Input = (
+    Begin | Planned | AttemptEnded | ChildStarted | CommandArrived | CommandUnreadable | Tick | StopAsked | EffectsHeld
+)

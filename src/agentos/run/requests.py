@@ -6,7 +6,7 @@ nothing runs and nothing else can go on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -18,32 +18,28 @@ from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import CheckpointId, GateId, TaskId
 from agentos.run import commands as cmd
 from agentos.run import events as ev
+from agentos.run.board import Board
 from agentos.run.changes import apply_change
 from agentos.run.resume import needs_answer
 from agentos.values import encode_value
 
-if TYPE_CHECKING:
-    from agentos.run.machine import Machine
 
-
-def take(machine: Machine, asked: cmd.Asked) -> None:
+def take(board: Board, asked: cmd.Asked) -> None:
     """A command has arrived."""
     if isinstance(asked.command, cmd.AT_ONCE):
-        _settle(machine, asked)
+        _settle(board, asked)
         return
-    machine.emit(
-        ev.CommandReceived(
-            command_id=asked.command_id, author=asked.author, command=cmd.command_to_data(asked.command)
-        )
+    board.emit(
+        ev.CommandReceived(command_id=asked.command_id, author=asked.author, command=cmd.command_to_data(asked.command))
     )
-    if not machine.facts.running:
-        at_boundary(machine)
+    if not board.facts.running:
+        at_boundary(board)
 
 
-def at_boundary(machine: Machine) -> None:
+def at_boundary(board: Board) -> None:
     """Settle the commands that waited for this boundary, in the order they came."""
-    for received in machine.facts.commands:
-        if machine.over:
+    for received in board.facts.commands:
+        if board.over:
             return
         asked = cmd.Asked(
             command_id=received.command_id,
@@ -51,21 +47,21 @@ def at_boundary(machine: Machine) -> None:
             at=received.at,
             command=cmd.parse_command(received.command),
         )
-        if isinstance(asked.command, cmd.Rollback) and machine.facts.running:
+        if isinstance(asked.command, cmd.Rollback) and board.facts.running:
             return  # `ready`: goes back only once nothing runs
-        _settle(machine, asked)
+        _settle(board, asked)
 
 
 def answer_gate(
-    machine: Machine, gate_id: GateId, *, approved: bool, author: str, reason: str, answer: str = "", output: object = None
+    board: Board, gate_id: GateId, *, approved: bool, author: str, reason: str, answer: str = "", output: object = None
 ) -> None:
     """Write the answer down and do what follows from it."""
-    gate = machine.facts.gates[gate_id].opened
+    gate = board.facts.gates[gate_id].opened
     kept: ev.Answer = "approved" if approved else "rejected"
     if approved and gate.kind == "ask":
         kept = "happened" if answer == "happened" else "rerun"
     stored = msgspec.Raw(encode_value(output)) if kept == "happened" else ev.NOTHING
-    machine.emit(
+    board.emit(
         ev.DecisionMade(
             gate_id=gate_id,
             kind=gate.kind,
@@ -80,50 +76,46 @@ def answer_gate(
     )
     if gate.task_id is None:
         if not approved:
-            _skip_the_rest(machine, gate_id)
+            _skip_the_rest(board, gate_id)
         return
-    task = machine.plan.tasks.get(gate.task_id)
-    if task is None or machine.facts.task(task.id).ended:
+    task = board.plan.tasks.get(gate.task_id)
+    if task is None or board.facts.task(task.id).ended:
         return  # gone from the workflow meanwhile
     if not approved:
         text = f"rejected by {author}" + (f": {reason}" if reason else "")
-        machine.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
+        board.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
     elif kept == "happened":
-        attempt = machine.facts.task(task.id).attempts
-        machine.emit(
-            ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, attempt=attempt, output=stored)
-        )
+        attempt = board.facts.task(task.id).attempts
+        board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, attempt=attempt, output=stored))
     else:
-        machine.frontier.offer(task.id)
+        board.frontier.offer(task.id)
 
 
-def _skip_the_rest(machine: Machine, gate_id: GateId) -> None:
-    for layer in machine.plan.layers:
+def _skip_the_rest(board: Board, gate_id: GateId) -> None:
+    for layer in board.plan.layers:
         for task_id in layer:
-            if task_id in machine.frontier.unmet and task_id not in machine.facts.running:
-                machine.skip(machine.plan.tasks[task_id], gate_id)
+            if task_id in board.frontier.unmet and task_id not in board.facts.running:
+                board.skip(board.plan.tasks[task_id], gate_id)
 
 
-def _settle(machine: Machine, asked: cmd.Asked) -> None:
+def _settle(board: Board, asked: cmd.Asked) -> None:
     """Apply the command, or refuse it; either way on the record."""
     data = cmd.command_to_data(asked.command)
     try:
-        act = _prepared(machine, asked)
+        act = _prepared(board, asked)
     except AgentosError as error:
-        machine.emit(
-            ev.CommandRefused(command_id=asked.command_id, author=asked.author, command=data, why=str(error))
-        )
+        board.emit(ev.CommandRefused(command_id=asked.command_id, author=asked.author, command=data, why=str(error)))
         return
-    machine.emit(ev.CommandApplied(command_id=asked.command_id, author=asked.author, command=data))
+    board.emit(ev.CommandApplied(command_id=asked.command_id, author=asked.author, command=data))
     for event in act:
-        _follow(machine, asked, event)
+        _follow(board, asked, event)
 
 
-def _follow(machine: Machine, asked: cmd.Asked, event: ev.Event | cmd.ApprovalResponse) -> None:
+def _follow(board: Board, asked: cmd.Asked, event: ev.Event | cmd.ApprovalResponse) -> None:
     match event:
         case cmd.ApprovalResponse():
             answer_gate(
-                machine,
+                board,
                 GateId(event.gate_id),
                 approved=event.approved,
                 author=asked.author,
@@ -132,45 +124,45 @@ def _follow(machine: Machine, asked: cmd.Asked, event: ev.Event | cmd.ApprovalRe
                 output=event.output,
             )
         case ev.PlanChanged():
-            machine.change_plan(event)
+            board.change_plan(event)
         case ev.RolledBack():
-            machine.emit(event)
-            machine.over = True  # these facts are stale: whoever drives folds the journal again
+            board.emit(event)
+            board.over = True  # these facts are stale: whoever drives folds the journal again
         case _:
-            machine.emit(event)
+            board.emit(event)
 
 
-def _prepared(machine: Machine, asked: cmd.Asked) -> list[ev.Event | cmd.ApprovalResponse]:
+def _prepared(board: Board, asked: cmd.Asked) -> list[ev.Event | cmd.ApprovalResponse]:
     """What follows if the command is applied. Raises, with the reason, where it cannot be."""
     match asked.command:
         case cmd.Abort() | cmd.Pause():
             return []
         case cmd.ApprovalResponse():
-            return [_answer(machine, asked, asked.command)]
+            return [_answer(board, asked, asked.command)]
         case cmd.Continue():
-            return [_continue(machine, asked)]
+            return [_continue(board, asked)]
         case cmd.InjectTasks():
-            return [_injection(machine, asked.command)]
+            return [_injection(board, asked.command)]
         case cmd.SkipLayer():
-            return _skips(machine, asked.command)
+            return _skips(board, asked.command)
         case cmd.ModifyArgs():
-            return [_modification(machine, asked.command)]
+            return [_modification(board, asked.command)]
         case cmd.ReplanDag():
-            return [_replan(machine, asked.command)]
+            return [_replan(board, asked.command)]
         case cmd.Rollback():
-            return [rollback_to(machine, asked.command.checkpoint_id, reason=asked.command.reason)]
+            return [rollback_to(board, asked.command.checkpoint_id, reason=asked.command.reason)]
         case _:
             assert_never(asked.command)
 
 
-def _answer(machine: Machine, asked: cmd.Asked, command: cmd.ApprovalResponse) -> cmd.ApprovalResponse:
+def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> cmd.ApprovalResponse:
     gate_id = GateId(command.gate_id)
-    if gate_id not in machine.facts.open_gates:
-        known = machine.facts.gates.get(gate_id)
+    if gate_id not in board.facts.open_gates:
+        known = board.facts.gates.get(gate_id)
         state = f"was already answered ({known.answer} by {known.author})" if known else "does not exist"
-        still_open = ", ".join(sorted(machine.facts.open_gates)) or "none"
+        still_open = ", ".join(sorted(board.facts.open_gates)) or "none"
         raise CommandRefusedError(f"gate {gate_id!r} {state}; open gates: {still_open}")
-    gate = machine.facts.gates[gate_id].opened
+    gate = board.facts.gates[gate_id].opened
     if gate.by == "human" and asked.attempt_id:
         raise CommandRefusedError(
             f"gate {gate_id!r} is for a human; the answer came from attempt {asked.attempt_id} of an agent"
@@ -181,88 +173,86 @@ def _answer(machine: Machine, asked: cmd.Asked, command: cmd.ApprovalResponse) -
     return command
 
 
-def _continue(machine: Machine, asked: cmd.Asked) -> cmd.ApprovalResponse:
+def _continue(board: Board, asked: cmd.Asked) -> cmd.ApprovalResponse:
     points = [
-        gate_id for gate_id in machine.facts.open_gates if machine.facts.gates[gate_id].opened.kind in ("layer", "error")
+        gate_id for gate_id in board.facts.open_gates if board.facts.gates[gate_id].opened.kind in ("layer", "error")
     ]
     if len(points) != 1:
         raise CommandRefusedError("no decision point is open; only `approval_response` answers other gates")
     answer = cmd.ApprovalResponse(gate_id=points[0], approved=True, reason=asked.command.reason)
-    return _answer(machine, asked, answer)
+    return _answer(board, asked, answer)
 
 
-def _injection(machine: Machine, command: cmd.InjectTasks) -> ev.PlanChanged:
+def _injection(board: Board, command: cmd.InjectTasks) -> ev.PlanChanged:
     added = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in command.tasks.items())
-    change = ev.PlanChanged(origin="inject", added=added, min_layer=machine.next_layer)
-    apply_change(machine.plan, change)
+    change = ev.PlanChanged(origin="inject", added=added, min_layer=board.next_layer)
+    apply_change(board.plan, change)
     return change
 
 
-def _skips(machine: Machine, command: cmd.SkipLayer) -> list[ev.Event | cmd.ApprovalResponse]:
-    if command.layer >= len(machine.plan.layers):
-        raise CommandRefusedError(f"there is no layer {command.layer}; the last one is {len(machine.plan.layers) - 1}")
-    ids = machine.plan.layers[command.layer]
-    begun = [task_id for task_id in ids if task_id not in machine.frontier.unmet or machine.facts.task(task_id).attempts]
+def _skips(board: Board, command: cmd.SkipLayer) -> list[ev.Event | cmd.ApprovalResponse]:
+    if command.layer >= len(board.plan.layers):
+        raise CommandRefusedError(f"there is no layer {command.layer}; the last one is {len(board.plan.layers) - 1}")
+    ids = board.plan.layers[command.layer]
+    begun = [task_id for task_id in ids if task_id not in board.frontier.unmet or board.facts.task(task_id).attempts]
     if begun:
         raise CommandRefusedError(f"layer {command.layer} has begun: {', '.join(begun[:5])}")
     reason = f"skip_layer {command.layer}"
-    skipped = (machine.plan.tasks[task_id] for task_id in ids)
-    return [
-        ev.TaskSkipped(task_id=task.id, layer=task.layer, place=task.place, because=reason) for task in skipped
-    ]
+    skipped = (board.plan.tasks[task_id] for task_id in ids)
+    return [ev.TaskSkipped(task_id=task.id, layer=task.layer, place=task.place, because=reason) for task in skipped]
 
 
-def _not_started(machine: Machine, task_id: str, what: str) -> TaskId:
+def _not_started(board: Board, task_id: str, what: str) -> TaskId:
     known = TaskId(task_id)
-    if known not in machine.plan.tasks:
+    if known not in board.plan.tasks:
         raise CommandRefusedError(f"there is no task {task_id!r} to {what}")
-    task = machine.facts.task(known)
-    if task.ended or task.attempts or known in machine.facts.children:
+    task = board.facts.task(known)
+    if task.ended or task.attempts or known in board.facts.children:
         raise CommandRefusedError(f"task {task_id!r} has started ({task.status}); too late to {what} it")
     return known
 
 
-def _modification(machine: Machine, command: cmd.ModifyArgs) -> ev.PlanChanged:
-    task = machine.plan.tasks[_not_started(machine, command.task_id, "modify")]
+def _modification(board: Board, command: cmd.ModifyArgs) -> ev.PlanChanged:
+    task = board.plan.tasks[_not_started(board, command.task_id, "modify")]
     updates = {name: to_stored(value) for name, value in command.updates.items()}
     changed = replace(task.definition, inputs={**task.definition.inputs, **updates})
-    with_definition(machine.plan, task.id, changed)
+    with_definition(board.plan, task.id, changed)
     return ev.PlanChanged(origin="modify_args", changed=(changed,))
 
 
-def _replan(machine: Machine, command: cmd.ReplanDag) -> ev.PlanChanged:
-    replaced = [task_id for task_id in command.tasks if task_id in machine.plan.tasks]
-    removed = [_not_started(machine, task_id, "remove") for task_id in (*command.remove, *replaced)]
+def _replan(board: Board, command: cmd.ReplanDag) -> ev.PlanChanged:
+    replaced = [task_id for task_id in command.tasks if task_id in board.plan.tasks]
+    removed = [_not_started(board, task_id, "remove") for task_id in (*command.remove, *replaced)]
     added = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in command.tasks.items())
     change = ev.PlanChanged(
-        origin="replan", added=added, removed=tuple(dict.fromkeys(removed)), min_layer=machine.next_layer
+        origin="replan", added=added, removed=tuple(dict.fromkeys(removed)), min_layer=board.next_layer
     )
-    apply_change(machine.plan, change)
+    apply_change(board.plan, change)
     return change
 
 
-def rollback_to(machine: Machine, checkpoint: str, *, reason: str) -> ev.RolledBack:
+def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
     """The event that goes back to a checkpoint. CommandRefusedError where this run cannot."""
-    cut = machine.facts.cuts.get(CheckpointId(checkpoint))
+    cut = board.facts.cuts.get(CheckpointId(checkpoint))
     if cut is None:
         raise CommandRefusedError(f"checkpoint {checkpoint!r} is not one that this run can go back to")
     to_seq, layer = cut
     begun = [
         task_id
-        for task_id, task in machine.facts.tasks.items()
-        if task.started_seq > to_seq and task_id in machine.plan.tasks and _not_repeatable(machine, task_id)
+        for task_id, task in board.facts.tasks.items()
+        if task.started_seq > to_seq and task_id in board.plan.tasks and _not_repeatable(board, task_id)
     ]
     return ev.RolledBack(
         checkpoint_id=CheckpointId(checkpoint),
         to_seq=to_seq,
         layer=layer,
-        epoch=machine.facts.epoch + 1,
+        epoch=board.facts.epoch + 1,
         ask=tuple(sorted(begun)),
         reason=reason,
     )
 
 
-def _not_repeatable(machine: Machine, task_id: TaskId) -> bool:
+def _not_repeatable(board: Board, task_id: TaskId) -> bool:
     """A new epoch has new idempotency keys, so that `keyed` alone does not make an effect safe to repeat."""
-    task = machine.plan.tasks[task_id]
+    task = board.plan.tasks[task_id]
     return needs_answer(task) or (task.definition.external and task.definition.idempotent == "keyed")

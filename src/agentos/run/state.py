@@ -122,9 +122,9 @@ def _update_from(raw: Mapping[str, Any]) -> StateUpdate:
 
 
 def _broken_invariants(state: WorkflowState) -> Iterable[str]:
-    if not isinstance(state.workflow_id, str) or not state.workflow_id.strip():
+    if not state.workflow_id.strip():
         yield "workflow_id is blank"
-    if not isinstance(state.current_layer, int) or state.current_layer < 0:
+    if state.current_layer < 0:
         yield f"current_layer is {state.current_layer!r}, not 0 or more"
     seen: set[str] = set()
     for entry in state.tasks:

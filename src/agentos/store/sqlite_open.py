@@ -108,7 +108,7 @@ def _is_known(path: Path) -> bool:
     Closing a descriptor of a file drops every lock that this process has on it (POSIX), its connections' too: another
     process would take itself for the last one and delete the log under them. SQLite keeps such descriptors open.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         return False
     try:
         # Immutable: no locks, and no -wal and -shm made beside a file that is not ours.

@@ -24,7 +24,7 @@ from agentos.exceptions import (
 )
 from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
 from agentos.run.events import Checkpointed, StateSaved
-from agentos.run.facts import Facts, fold, workflow_state
+from agentos.run.facts import Facts, SavedState, fold, pieces, workflow_state
 from agentos.run.state import TaskEntry, WorkflowState, state_from, validate_state_invariants
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, StorePort
@@ -182,7 +182,7 @@ class CheckpointManager:
         validate_state_invariants(state)
         return _checkpoint(record, state)
 
-    def _saved(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: _Parts) -> Checkpoint:
+    def _saved(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: SavedState) -> Checkpoint:
         """Save, however often somebody else saves a state of this run, or begins it, in between."""
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -195,7 +195,7 @@ class CheckpointManager:
                     raise
                 time.sleep(random.uniform(0.0, 0.01))  # noqa: S311 (only to break step with the others)
 
-    def _save(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: _Parts) -> Checkpoint:
+    def _save(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: SavedState) -> Checkpoint:
         store = self._opened()
         last = self._last.get(workflow_id) or self._taken(store, workflow_id)
         now = datetime.now(UTC)
@@ -204,7 +204,7 @@ class CheckpointManager:
             at=now,
             workflow_id=workflow_id,
             current_layer=state.current_layer,
-            **last.parts.difference(parts),
+            **_difference(last.state, parts),
         )
         sequence = last.sequence + 2
         cut = Checkpointed(
@@ -215,7 +215,7 @@ class CheckpointManager:
             layer=layer,
         )
         store.append(last.lease, [saved, cut], Progress(status="complete", layer=layer, layers=0, epoch=0))
-        self._last[workflow_id] = _Saved(lease=last.lease, sequence=sequence, parts=parts)
+        self._last[workflow_id] = _Saved(lease=last.lease, sequence=sequence, state=parts)
         record = store.find_checkpoint(cut.checkpoint_id)
         if record is None:
             raise CheckpointCorruptedError(f"checkpoint {cut.checkpoint_id}", "it was written and cannot be read back")
@@ -229,7 +229,7 @@ class CheckpointManager:
         if record is None:
             new = NewRun(workflow_id=workflow_id, name=workflow_id, kind="states", created_at=datetime.now(UTC))
             try:
-                return _Saved(lease=store.create_run(new, holder, 0.0), sequence=0, parts=_Parts())
+                return _Saved(lease=store.create_run(new, holder, 0.0), sequence=0, state=SavedState())
             except RunRefusedError as error:
                 raise _BegunMeanwhile(error.message) from error
         if record.kind != "states":
@@ -241,8 +241,7 @@ class CheckpointManager:
             )
         lease = store.take_lease(workflow_id, holder, 0.0)
         facts = fold(workflow_id, store.read_events(workflow_id))
-        parts = _Parts() if facts.saved is None else _Parts.of_saved(facts.saved)
-        return _Saved(lease=lease, sequence=facts.sequence, parts=parts)
+        return _Saved(lease=lease, sequence=facts.sequence, state=facts.saved or SavedState())
 
     def _prune_quietly(self, workflow_id: WorkflowId) -> None:
         try:
@@ -258,37 +257,20 @@ class _BegunMeanwhile(RunRefusedError):
     """Another process made the run between our look and our writing."""
 
 
-class _Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """A state in stored form, piece by piece, so that two can be compared."""
-
-    messages: tuple[Raw, ...] = ()
-    tasks: tuple[Raw, ...] = ()
-    decisions: tuple[Raw, ...] = ()
-    context: Mapping[str, Raw] = {}
-
-    @classmethod
-    def of_saved(cls, saved: StateSaved) -> _Parts:
-        return cls(
-            messages=_pieces(saved.messages),
-            tasks=_pieces(saved.tasks),
-            decisions=_pieces(saved.decisions),
-            context=msgspec.json.decode(saved.context_set, type=dict[str, Raw]),
-        )
-
-    def difference(self, new: _Parts) -> dict[str, Any]:
-        """The fields of a `state_saved` event that lead from this state to the new one."""
-        fields: dict[str, Any] = {}
-        for name in ("messages", "tasks", "decisions"):
-            old_list, new_list = getattr(self, name), getattr(new, name)
-            start = _common(old_list, new_list)
-            fields[f"{name}_from"] = start
-            if len(new_list) > start:
-                fields[name] = Raw(b"[" + b",".join(map(bytes, new_list[start:])) + b"]")
-        added = {key: value for key, value in new.context.items() if self.context.get(key) != value}
-        if added:
-            fields["context_set"] = Raw(msgspec.json.encode(added))
-        fields["context_removed"] = tuple(key for key in self.context if key not in new.context)
-        return fields
+def _difference(old: SavedState, new: SavedState) -> dict[str, Any]:
+    """The fields of a `state_saved` event that lead from one state to the next."""
+    fields: dict[str, Any] = {}
+    for name in ("messages", "tasks", "decisions"):
+        old_list, new_list = getattr(old, name), getattr(new, name)
+        start = _common(old_list, new_list)
+        fields[f"{name}_from"] = start
+        if len(new_list) > start:
+            fields[name] = Raw(b"[" + b",".join(map(bytes, new_list[start:])) + b"]")
+    added = {key: value for key, value in new.context.items() if old.context.get(key) != value}
+    if added:
+        fields["context_set"] = Raw(msgspec.json.encode(added))
+    fields["context_removed"] = tuple(key for key in old.context if key not in new.context)
+    return fields
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,17 +278,18 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     lease: Lease
     sequence: int
-    parts: _Parts
+    state: SavedState
 
 
-def _parts(state: WorkflowState) -> _Parts:
+def _parts(state: WorkflowState) -> SavedState:
     context = encode_value(dict(state.context))
     if not context.startswith(b"{") or b'"$agentos":"dict"' in context[:20]:
         raise StateInvariantError("the context has a key that cannot be stored")
-    return _Parts(
-        messages=_pieces(encode_value(list(state.messages))),
-        tasks=_pieces(_encoded_tasks(state.tasks)),
-        decisions=_pieces(encode_value(list(state.decisions))),
+    return SavedState(
+        current_layer=state.current_layer,
+        messages=pieces(encode_value(list(state.messages))),
+        tasks=pieces(_encoded_tasks(state.tasks)),
+        decisions=pieces(encode_value(list(state.decisions))),
         context=msgspec.json.decode(context, type=dict[str, Raw]),
     )
 
@@ -325,11 +308,6 @@ def _plain(entry: TaskEntry) -> dict[str, Any]:
         "execution_time_ms": entry.execution_time_ms,
         "layer": entry.layer,
     }
-
-
-def _pieces(stored: bytes | Raw) -> tuple[Raw, ...]:
-    pieces: tuple[Raw, ...] = msgspec.json.decode(stored, type=tuple[Raw, ...])
-    return pieces
 
 
 def _common(old: tuple[Raw, ...], new: tuple[Raw, ...]) -> int:

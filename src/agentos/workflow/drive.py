@@ -398,9 +398,7 @@ def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
     try:
         command = parse_command(posted.command)
     except CommandRefusedError as error:
-        found: object = posted.command  # from the inbox, where anything may stand; the journal takes a map only
-        data = found if isinstance(found, dict) else {"unreadable": repr(found)}
-        return CommandUnreadable(command_id=posted.id, author=posted.author, command=data, why=str(error))
+        return CommandUnreadable(command_id=posted.id, author=posted.author, command=readable(posted), why=str(error))
     return CommandArrived(
         asked=Asked(
             command_id=posted.id,
@@ -410,6 +408,12 @@ def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
             command=command,
         )
     )
+
+
+def readable(posted: PostedCommand) -> dict[str, Any]:
+    """The command as the journal takes it: a map, whatever somebody put into the inbox."""
+    found: object = posted.command
+    return found if isinstance(found, dict) else {"unreadable": repr(found)}
 
 
 def _commands_in(events: Sequence[ev.Event]) -> list[str]:

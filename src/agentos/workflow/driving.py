@@ -27,18 +27,20 @@ from agentos.exceptions import (
     RunRefusedError,
 )
 from agentos.ids import TaskId, WorkflowId, new_id
+from agentos.run import events as ev
+from agentos.run.board import GatePolicy
 from agentos.run.changes import current_plan
 from agentos.run.events import Event
-from agentos.run.facts import Facts, fold
+from agentos.run.facts import Facts, fold, reduce
 from agentos.run.inputs import Begin, Input
-from agentos.run.machine import GatePolicy, Machine
+from agentos.run.machine import Machine
 from agentos.run.requests import rollback_to
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
-from agentos.store.port import CheckpointRecord, Lease, NewRun, RunRecord, StorePort
+from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.registry import PERFORMERS
-from agentos.workflow.drive import Drive, utc_now
+from agentos.workflow.drive import Drive, readable, utc_now
 from agentos.workflow.forking import forked_event
 from agentos.workflow.journal import PATIENCE_S, StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
@@ -516,9 +518,55 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
         first: list[Input] = [ready.first, *drive.taken(posted)]
         await drive.run(first, plan=plan)
+        return await _with_late_commands_refused(ready, journal, drive)
     finally:
         await to_the_end(_end_drive(ready, keeper, journal))
-    return drive.facts
+
+
+async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive: Drive) -> Facts:
+    """The facts at the end. What reached the inbox of a run that has ended for good is refused, on the record."""
+    facts = drive.facts
+    if facts.status not in ("complete", "aborted"):
+        return facts  # whoever drives it next finds them
+    try:
+        late = await journal.call(lambda store: store.read_inbox(ready.lease.workflow_id))
+    except AgentosError as error:
+        log.warning("commands that came late for %s cannot be read: %s", facts.workflow_id, error.message)
+        late = []
+    if not late:
+        return facts
+    plan, now = drive.machine.plan, utc_now()
+    ended = ev.WorkflowAborted(reason=facts.stop_reason) if facts.status == "aborted" else ev.WorkflowComplete()
+    events: list[Event] = [
+        ev.WorkflowStart(
+            name=plan.name,
+            total_layers=len(plan.layers),
+            drive=facts.drives + 1,
+            resumed_from=facts.finished_layer if facts.finished_layer >= 0 else None,
+            plan_revision=facts.plan_revision,
+            plan_fingerprint=plan.fingerprint,
+        ),
+        ev.LeaseTaken(token=ready.lease.token, holder=str(current_holder())),
+        *(
+            ev.CommandRefused(
+                command_id=posted.id,
+                author=posted.author,
+                command=readable(posted),
+                why=f"it came too late: the run is {facts.status}",
+            )
+            for posted in late
+        ),
+        ended,
+    ]
+    stamped = [
+        msgspec.structs.replace(event, seq=facts.sequence + number, at=now, workflow_id=facts.workflow_id)
+        for number, event in enumerate(events, 1)
+    ]
+    progress = Progress(status=facts.status, layer=facts.current_layer, layers=len(plan.layers), epoch=facts.epoch)
+    await journal.append(stamped, progress, consumed=[posted.id for posted in late])
+    for event in stamped:
+        facts = reduce(facts, event)
+    return facts
 
 
 async def _end_drive(ready: Ready, keeper: LeaseKeeper, journal: StoreJournal) -> None:

@@ -1,6 +1,8 @@
-"""Seven layers of one task: long enough for the sixth checkpoint to make the first go."""
+"""Seven layers of one task: the sixth checkpoint makes the first go, as soon as the writer has a moment to spare."""
 
 from __future__ import annotations
+
+import time
 
 from agentos import Context, Workflow
 from tests.crash.children.witness import main, saw
@@ -50,6 +52,7 @@ async def six(five: float, ctx: Context) -> None:
 @flow.task
 def seven(five: float, six: None, ctx: Context) -> str:
     saw(ctx)
+    time.sleep(0.06)
     return f"{five} and {six}"
 
 

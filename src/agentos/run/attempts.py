@@ -1,0 +1,122 @@
+"""An attempt is over: what follows for its task, and for tasks that used an earlier result of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from hashlib import blake2b
+
+import msgspec
+from msgspec.structs import replace
+
+from agentos.dag.growth import with_tasks
+from agentos.dag.mapping import task_from_mapping
+from agentos.dag.plan import PlannedTask
+from agentos.dag.task import TaskDef
+from agentos.exceptions import WorkflowDefinitionError
+from agentos.run import events as ev
+from agentos.run.board import Board, failed_status, failure_of, order
+from agentos.run.inputs import AttemptEnded
+from agentos.run.resume import ResumeOptions, plan_resume
+
+
+def attempt_ended(board: Board, given: AttemptEnded) -> None:
+    if board.facts.running.get(given.task_id) != given.attempt:
+        return  # of an attempt that no longer counts
+    task = board.plan.tasks[given.task_id]
+    for message in given.warnings:
+        board.warn(task, message, attempt=given.attempt)
+    if given.error is None:
+        _succeeded(board, task, given)
+    elif given.cancelled:
+        board.fail(task, given.error, status="cancelled", given=given)
+    elif given.retryable and _may_retry(board, task):
+        _retry(board, task, given.error)
+    else:
+        board.fail(task, given.error, status=failed_status(task), given=given)
+
+
+def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
+    grown: tuple[TaskDef, ...] = ()
+    if given.injected:
+        try:
+            grown = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in given.injected)
+            with_tasks(board.plan, grown, origin="inject", min_layer=task.layer + 1)
+        except WorkflowDefinitionError as error:
+            board.fail(task, failure_of(error), status=failed_status(task), given=given)
+            return
+    was = board.facts.task(task.id)
+    _warn_of_shared_keys(board, task, given)
+    board.emit(
+        ev.TaskComplete(
+            task_id=task.id,
+            layer=task.layer,
+            place=task.place,
+            attempt=given.attempt,
+            output=given.output,
+            messages=given.messages,
+            context=given.context,
+            execution_time_ms=given.execution_time_ms,
+        )
+    )
+    if grown:
+        board.change_plan(ev.PlanChanged(origin="inject", added=grown, min_layer=task.layer + 1))
+    if was.previous is not None and bytes(was.previous) != bytes(given.output):
+        set_back_dependants(board, task)
+
+
+def set_back_dependants(board: Board, task: PlannedTask) -> None:
+    """The task ran again with another result: finished tasks that used the old one run again too."""
+    used = frozenset(
+        dependant
+        for dependant in board.plan.dependants.get(task.id, ())
+        if board.facts.task(dependant).status in ("complete", "failed_safe", "skipped")
+    )
+    finished = frozenset(name for name in used if board.facts.task(name).status != "skipped")
+    if not used:
+        return
+    verdicts = plan_resume(board.plan, board.plan, board.facts, ResumeOptions(rerun=finished)) if finished else None
+    reset = dict.fromkeys(verdicts.reset if verdicts else ()) | dict.fromkeys(sorted(used - finished))
+    chosen = tuple(row for row in verdicts.verdicts if row.task_id in used) if verdicts else ()
+    board.emit(
+        ev.ResumePlanned(
+            plan_revision=board.facts.plan_revision,
+            verdicts=tuple(replace(row, reason=f"{task.id} ran again with another result") for row in chosen),
+            reset=tuple(name for name in reset if name in used),
+            ask=tuple(name for name in (verdicts.ask if verdicts else ()) if name in used),
+            regrown=tuple(name for name in (verdicts.regrown if verdicts else ()) if name in used),
+        )
+    )
+    board.frontier.regrow(board.plan, board.facts)
+
+
+def _may_retry(board: Board, task: PlannedTask) -> bool:
+    if board.facts.stopping == "abort":
+        return False
+    return board.facts.task(task.id).tries < task.definition.retry.retries
+
+
+def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
+    was = board.facts.task(task.id)
+    retry = task.definition.retry
+    delay = min(retry.backoff_s * retry.factor**was.tries, retry.max_delay_s)
+    # Tasks that fail together should not come back together; a hash spreads them and stays the same on replay.
+    noise = blake2b(f"{board.facts.workflow_id}\0{task.id}\0{was.attempts}".encode(), digest_size=8).digest()
+    spread = int.from_bytes(noise, "big") / 2**64
+    delay *= 1 + retry.jitter * (2 * spread - 1)
+    not_before = board.now + timedelta(seconds=max(delay, 0.0))
+    board.emit(
+        ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=was.attempts, not_before=not_before, error=error)
+    )
+    board.frontier.wake_at(not_before, task.id)
+    board.free_slot(task)
+
+
+def _warn_of_shared_keys(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
+    if given.context is ev.NOTHING:
+        return
+    for key in msgspec.json.decode(given.context, type=dict[str, msgspec.Raw]):
+        other = board.setters.get(key)
+        if other is not None and other != task.id:
+            later = max((board.plan.tasks[name] for name in (other, task.id) if name in board.plan.tasks), key=order)
+            board.warn(task, f"context key {key!r} is also set by {other!r}; {later.id!r}, later in the plan, wins")
+        board.setters[key] = task.id

@@ -1,0 +1,549 @@
+"""Gates stand before what they guard, and only an explicit approval passes one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agentos.dag.workflow import Workflow
+from agentos.run import events as ev
+from agentos.run.frontier import Frontier
+from tests.unit.run.harness import START, Run, flow_of, nothing, take
+
+
+def ship(**settings: Any) -> Workflow:
+    """`build`, then `ship` behind a gate, then `tell`."""
+    flow = Workflow("w")
+    flow.add("build", nothing)
+    flow.add("ship", take, inputs={"value": "${{ tasks.build.output }}"}, **{"approve": "Ship?", **settings})
+    flow.add("tell", nothing, needs=["ship"])
+    return flow
+
+
+def at_gate(flow: Workflow | None = None, *, gates: Any = "wait", output: Any = 1) -> Run:
+    run = Run(flow or ship(), gates=gates).begin()
+    run.ok("build", output)
+    return run
+
+
+# --- before a task --------------------------------------------------------------------------------------------------
+
+
+def test_a_gate_stands_before_the_task() -> None:
+    run = at_gate()
+    assert run.open_gates == ["approve:ship"]
+    assert run.running == []
+    assert run.status("ship") == "waiting"
+    question = run.gate("approve:ship")
+    assert (question.kind, question.task_id, question.layer, question.by) == ("approve", "ship", 1, "human")
+    assert question.question == "Ship?"
+    assert question.inputs == '{"value":1}'
+    assert question.command == "agentos approve run 'approve:ship'"
+    assert question.deadline is None
+
+
+def test_an_approval_lets_it_start() -> None:
+    run = at_gate()
+    assert run.answer("approve:ship", reason="fine", author="alice") == [
+        "command_applied approval_response",
+        "approved approve:ship",
+        "task_start ship#1",
+    ]
+    assert run.state.decisions == (
+        {
+            "gate_id": "approve:ship",
+            "kind": "approve",
+            "task_id": "ship",
+            "answer": "approved",
+            "author": "alice",
+            "reason": "fine",
+            "layer": 1,
+        },
+    )
+
+
+def test_a_rejection_fails_the_task_and_the_run_and_no_resume_runs_it() -> None:
+    run = at_gate()
+    assert run.answer("approve:ship", False, reason="no", author="bob") == [
+        "command_applied approval_response",
+        "rejected approve:ship",
+        "failed ship: GateRejected",
+        "checkpoint 1",
+        "layer_start 2",
+        "task_skipped tell (ship)",
+        "checkpoint 2",
+        "workflow_failed",
+    ]
+    assert run.task("ship").error == ev.TaskFailure(type="GateRejected", text="rejected by bob: no")
+    assert run.last(ev.WorkflowFailed).failed == ("ship",)
+    assert run.resume()[-1] == "workflow_failed"
+    assert run.verdicts() == {"build": "reuse", "ship": "reuse", "tell": "reuse"}
+    assert run.status("ship", "tell") == "failed skipped"
+
+
+def test_a_rejected_task_stays_rejected_even_if_continue_on_error() -> None:
+    run = at_gate(ship(continue_on_error=True))
+    run.answer("approve:ship", False)
+    assert run.status("ship", "tell") == "failed skipped"
+    assert run.facts.status == "failed"
+
+
+def test_independent_tasks_run_on() -> None:
+    flow = ship()
+    flow.add("other", nothing, needs=["build"])
+    run = at_gate(flow, gates="stop")
+    assert run.running == ["other"]
+    assert run.ok("other") == ["task_complete other", "workflow_paused waiting"]
+    assert run.last(ev.WorkflowPaused).gates == ("approve:ship",)
+    assert run.facts.status == "waiting"
+
+
+def test_an_answer_while_others_run() -> None:
+    flow = ship()
+    flow.add("other", nothing, needs=["build"])
+    run = at_gate(flow)
+    run.answer("approve:ship")
+    assert run.running == ["other", "ship"]
+
+
+def test_an_approval_task_completes_with_the_answer() -> None:
+    flow = Workflow("w")
+    flow.add("ok", "approval", question="Go on with ${{ params.what }}?")
+    flow.add("after", nothing, needs=["ok"])
+    run = Run(flow, gates="wait", params={"what": "it"}).begin()
+    assert run.open_gates == ["approval:ok"]
+    assert run.gate("approval:ok").question == "Go on with it?"
+    events = run.answer("approval:ok", reason="yes", author="alice")
+    assert events[1:3] == ["approved approval:ok", "task_complete ok"]
+    assert run.output("ok") == {"approved": True, "author": "alice", "reason": "yes"}
+    assert run.running == ["after"]
+
+
+def test_a_rejected_approval_task_skips_its_dependants() -> None:
+    flow = Workflow("w")
+    flow.add("ok", "approval", question="Go on?")
+    flow.add("after", nothing, needs=["ok"])
+    flow.add("later", nothing, needs=["after"])
+    run = Run(flow, gates="wait").begin()
+    events = run.answer("approval:ok", False)
+    assert "failed ok: GateRejected" in events
+    assert "task_skipped after (ok)" in events
+    assert "task_skipped later (ok)" in events
+    assert events[-1] == "workflow_failed"
+
+
+def test_a_gate_whose_question_cannot_be_made_fails_its_task() -> None:
+    run = at_gate(ship(approve="Ship ${{ tasks.build.output.name }}?"), output={})
+    assert run.status("ship", "tell") == "failed skipped"
+    assert run.open_gates == []
+
+
+def test_a_long_input_is_cut_short_for_people() -> None:
+    run = at_gate(output="x" * 5000)
+    text = run.gate("approve:ship").inputs
+    assert len(text) == 2000
+    assert text.endswith("…")
+
+
+def test_a_gate_for_each_task_not_for_each_item() -> None:
+    flow = Workflow("w")
+    flow.add("each", take, for_each=[1, 2], inputs={"value": "${{ item }}"}, approve="All?")
+    run = Run(flow, gates="wait").begin()
+    assert run.open_gates == ["approve:each"]
+    run.answer("approve:each")
+    assert run.running == ["each[0]", "each[1]"]
+
+
+def test_a_retry_does_not_ask_again() -> None:
+    run = at_gate(ship(retries=1))
+    run.answer("approve:ship")
+    run.fail("ship")
+    run.later(120)
+    assert run.running == ["ship"]
+    assert len(run.all(ev.DecisionRequired)) == 1
+
+
+def test_a_condition_is_decided_before_anybody_is_asked() -> None:
+    flow = Workflow("w")
+    flow.add("ship", nothing, approve="Ship?", if_="false")
+    run = Run(flow).begin()
+    assert run.all(ev.DecisionRequired) == []
+    assert run.status("ship") == "skipped"
+
+
+# --- who may answer, and when ---------------------------------------------------------------------------------------
+
+
+def test_an_agent_does_not_approve_itself() -> None:
+    run = at_gate()
+    assert run.answer("approve:ship", attempt_id="run/build#1") == ["command_refused approval_response"]
+    assert run.refusal() == "gate 'approve:ship' is for a human; the answer came from attempt run/build#1 of an agent"
+    assert run.open_gates == ["approve:ship"]
+
+
+def test_an_agent_answers_a_gate_that_is_for_agents() -> None:
+    run = at_gate(ship(approve={"question": "Ship?", "by": "agent"}))
+    run.answer("approve:ship", attempt_id="run/build#1")
+    assert run.running == ["ship"]
+
+
+def test_a_second_answer_is_refused() -> None:
+    run = at_gate()
+    run.answer("approve:ship", author="alice")
+    assert run.answer("approve:ship", False) == ["command_refused approval_response"]
+    assert run.refusal() == "gate 'approve:ship' was already answered (approved by alice); open gates: none"
+    assert run.running == ["ship"]
+
+
+def test_an_answer_to_no_gate_is_refused() -> None:
+    run = at_gate()
+    run.answer("approve:build")
+    assert run.refusal() == "gate 'approve:build' does not exist; open gates: approve:ship"
+
+
+@pytest.mark.parametrize("answer", ["rerun", "happened"])
+def test_an_answer_of_another_kind_is_refused(answer: str) -> None:
+    run = at_gate()
+    run.answer("approve:ship", answer=answer)
+    assert run.refusal() == f"gate 'approve:ship' takes approve or reject, not '{answer}'"
+
+
+# --- an approval holds for what was shown ---------------------------------------------------------------------------
+
+
+def test_a_gate_reopens_where_the_fingerprint_changed() -> None:
+    run = at_gate()
+    run.answer("approve:ship")
+    run.fail("ship")
+    edited = ship()
+    edited.drafts[1].fields["env"] = {"A": "1"}
+    assert "decision_required approve:ship#2" in run.resume(edited)
+    assert run.running == []
+    run.answer("approve:ship")
+    assert "was already answered" in run.refusal()
+    run.answer("approve:ship#2")
+    assert run.running == ["ship"]
+
+
+def test_a_gate_reopens_where_the_inputs_changed() -> None:
+    run = at_gate()
+    run.answer("approve:ship")
+    run.fail("ship")
+    assert "task_start build#2" in run.resume(rerun={"build"})
+    run.ok("build", 2)
+    assert run.open_gates == ["approve:ship#2"]
+    assert run.gate("approve:ship#2").inputs == '{"value":2}'
+    assert run.running == []
+
+
+def test_a_gate_does_not_reopen_where_they_are_equal() -> None:
+    run = at_gate()
+    run.answer("approve:ship")
+    run.fail("ship")
+    run.resume(rerun={"build"})
+    run.ok("build", 1)
+    assert run.open_gates == []
+    assert run.running == ["ship"]
+
+
+def test_an_answer_that_came_before_a_modification_does_not_count() -> None:
+    flow = Workflow("w")
+    flow.add("a", nothing)
+    flow.add("ship", take, inputs={"value": 1}, approve="Ship?")
+    run = Run(flow, gates="wait").begin()
+    run.say({"type": "modify_args", "task_id": "ship", "updates": {"value": 2}})
+    run.answer("approve:ship")
+    # The change comes at the boundary, after the task that was approved has started.
+    assert run.running == ["a", "ship"]
+    run.ok("a")
+    run.ok("ship")
+    assert "has started" in run.all(ev.CommandRefused)[0].why
+
+
+def test_a_modification_while_the_gate_is_open_asks_about_the_new_inputs() -> None:
+    """The gate shows 1; it is approved; the task would start with 2: it must not."""
+    flow = Workflow("w")
+    flow.add("ship", take, inputs={"value": 1}, approve="Ship?")
+    run = Run(flow, gates="wait").begin()
+    run.say({"type": "modify_args", "task_id": "ship", "updates": {"value": 2}})
+    run.answer("approve:ship")
+    assert run.running == []
+    assert run.open_gates == ["approve:ship#2"]
+    run.answer("approve:ship#2")
+    assert run.running == ["ship"]
+
+
+def test_an_approval_task_that_reopened_takes_the_newest_answer() -> None:
+    flow = Workflow("w")
+    flow.add("a", nothing)
+    flow.add("ok", "approval", question="Go?", inputs={"value": "${{ tasks.a.output }}"})
+    flow.add("z", nothing, needs=["ok"])
+    run = Run(flow, gates="wait").begin()
+    run.ok("a", 1)
+    run.answer("approval:ok", author="first")
+    run.resume(rerun={"a"})
+    run.ok("a", 2)
+    assert run.open_gates == ["approval:ok#2"]
+    run.answer("approval:ok#2", author="second")
+    assert run.output("ok")["author"] == "second"
+
+
+def test_an_approval_does_not_cross_into_a_new_epoch() -> None:
+    run = at_gate()
+    run.answer("approve:ship")
+    run.ok("ship")
+    run.say({"type": "rollback", "checkpoint_id": run.checkpoint(0)})
+    run.ok("tell")
+    run.go_back()
+    assert run.open_gates == ["approve:ship~1"]
+    run.answer("approve:ship")
+    assert "open gates: approve:ship~1" in run.refusal()
+    run.answer("approve:ship~1")
+    assert run.running == ["ship"]
+
+
+# --- timeouts -------------------------------------------------------------------------------------------------------
+
+
+def test_a_timeout_rejects() -> None:
+    run = at_gate(ship(approve={"question": "Ship?", "timeout_s": 60}))
+    assert run.gate("approve:ship").deadline == START + timedelta(seconds=60)
+    assert run.machine.wake_at == START + timedelta(seconds=60)
+    assert run.later(59) == []
+    events = run.later(1)
+    assert events[:2] == ["rejected approve:ship", "failed ship: GateRejected"]
+    assert run.last(ev.DecisionMade).author == "timeout"
+
+
+def test_a_timeout_approves_where_the_gate_says_so() -> None:
+    run = at_gate(ship(approve={"question": "Ship?", "timeout_s": 60, "on_timeout": "approve"}))
+    assert run.later(60) == ["approved approve:ship", "task_start ship#1"]
+
+
+def test_a_deadline_is_absolute_and_survives_a_crash() -> None:
+    run = at_gate(ship(approve={"question": "Ship?", "timeout_s": 60}))
+    run.now += timedelta(seconds=50)
+    run.resume()
+    assert run.gate("approve:ship").deadline == START + timedelta(seconds=60)
+    assert run.machine.wake_at == START + timedelta(seconds=60)
+    assert "rejected approve:ship" in run.later(10)
+
+
+def test_a_deadline_that_passed_while_nobody_drove() -> None:
+    run = at_gate(ship(approve={"question": "Ship?", "timeout_s": 60}), gates="stop")
+    assert run.facts.status == "waiting"
+    run.now += timedelta(days=1)
+    assert "rejected approve:ship" in run.resume()
+    assert run.facts.status == "failed"
+
+
+def test_an_answer_in_time_makes_the_deadline_void() -> None:
+    run = at_gate(ship(approve={"question": "Ship?", "timeout_s": 60}))
+    run.answer("approve:ship")
+    assert run.later(100) == []
+    assert run.running == ["ship"]
+
+
+# --- decision points ------------------------------------------------------------------------------------------------
+
+
+def test_per_layer_asks_before_each_layer_but_the_first() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]}, decision_points="per_layer"), gates="stop").begin()
+    assert run.running == ["a"]
+    assert run.ok("a") == ["task_complete a", "checkpoint 0", "decision_required layer:1", "workflow_paused waiting"]
+    assert run.gate("layer:1").question == "Layer 0 is finished. Start layer 1?"
+    run.resume(gates="wait")
+    assert run.open_gates == ["layer:1"]
+    run.answer("layer:1")
+    assert run.running == ["b"]
+
+
+def test_a_rejected_layer_fails_the_run_and_skips_the_rest() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"], "c": ["b"]}, decision_points="per_layer"), gates="wait").begin()
+    run.ok("a")
+    events = run.answer("layer:1", False)
+    assert "task_skipped b (layer:1)" in events
+    assert "task_skipped c (layer:1)" in events
+    assert events[-1] == "workflow_failed"
+    assert run.last(ev.WorkflowFailed).reason == "rejected at layer:1"
+    run.resume()
+    assert run.facts.status == "failed"
+    assert run.status("b", "c") == "skipped skipped"
+
+
+def test_on_error_asks_only_after_a_failure() -> None:
+    run = Run(flow_of({"a": [], "x": [], "b": ["a"], "c": ["b"]}, decision_points="on_error"), gates="wait").begin()
+    run.ok("a")
+    assert run.fail("x") == ["failed x: Boom", "checkpoint 0", "decision_required error:1"]
+    assert run.gate("error:1").question == "x failed in layer 0. Go on with layer 1?"
+    run.say({"type": "continue"})
+    assert run.running == ["b"]
+    run.ok("b")
+    assert run.running == ["c"]
+    assert run.ok("c")[-1] == "workflow_failed"
+
+
+# --- asked about an effect that may have happened -------------------------------------------------------------------
+
+
+def mailer(**settings: Any) -> Workflow:
+    flow = Workflow("w")
+    flow.add("mail", nothing, effects="external", **settings)
+    flow.add("log", take, inputs={"value": "${{ tasks.mail.output }}"})
+    return flow
+
+
+def cut_off() -> Run:
+    run = Run(mailer(), gates="wait").begin()
+    assert run.running == ["mail"]
+    assert run.resume()[-1] == "decision_required ask:mail"
+    return run
+
+
+def test_an_external_effect_cut_off_asks() -> None:
+    run = cut_off()
+    assert run.resumed is not None
+    assert run.verdicts()["mail"] == "ask"
+    assert "external effect that is not idempotent" in run.resumed.verdicts[0].reason
+    assert "may have taken effect" in run.gate("ask:mail").question
+    assert run.running == []
+
+
+@pytest.mark.parametrize("answer", ["rerun", ""])
+def test_asked_and_run_again(answer: str) -> None:
+    run = cut_off()
+    events = run.answer("ask:mail", answer=answer)
+    assert events == ["command_applied approval_response", "rerun ask:mail", "task_start mail#2"]
+    run.resume()  # cut off once more: asked once more
+    assert run.open_gates == ["ask:mail#2"]
+
+
+def test_asked_and_it_happened() -> None:
+    run = cut_off()
+    events = run.answer("ask:mail", answer="happened", output={"id": 7})
+    assert events[1:3] == ["happened ask:mail", "task_complete mail"]
+    assert run.output("mail") == {"id": 7}
+    assert run.running == ["log"]
+    assert run.state.decisions[0]["answer"] == "happened"
+
+
+def test_asked_and_rejected() -> None:
+    run = cut_off()
+    events = run.answer("ask:mail", False)
+    assert events[1:3] == ["rejected ask:mail", "failed mail: GateRejected"]
+    assert run.status("log") == "skipped"
+    assert run.resume()[-1] == "workflow_failed"
+
+
+def test_the_question_survives_a_crash() -> None:
+    run = cut_off()
+    run.resume()
+    assert run.open_gates == ["ask:mail"]
+    assert run.verdicts()["mail"] == "ask"
+    run.answer("ask:mail")
+    assert run.running == ["mail"]
+
+
+@pytest.mark.parametrize("idempotent", [True, "keyed"])
+def test_an_idempotent_effect_is_repeated_unasked(idempotent: Any) -> None:
+    run = Run(mailer(idempotent=idempotent)).begin()
+    run.resume()
+    assert run.running == ["mail"]
+
+
+def test_files_cut_off_ask_too() -> None:
+    flow = Workflow("w")
+    flow.add("write", "shell", run="make")
+    run = Run(flow).begin()
+    run.resume()
+    assert run.open_gates == ["ask:write"]
+
+
+def test_ask_and_approve_one_after_the_other() -> None:
+    run = Run(mailer(approve="Mail?"), gates="wait").begin()
+    run.answer("approve:mail")
+    run.resume()
+    assert run.open_gates == ["ask:mail"]
+    run.answer("ask:mail")
+    assert run.running == ["mail"]
+
+
+# --- nobody to ask --------------------------------------------------------------------------------------------------
+
+
+def test_gates_reject() -> None:
+    flow = ship()
+    flow.add("also", nothing, approve="Also?", needs=["build"])
+    run = at_gate(flow, gates="reject")
+    assert run.status("ship", "also", "tell") == "failed failed skipped"
+    assert [made.author for made in run.all(ev.DecisionMade)] == ["--gates reject"] * 2
+    assert run.facts.status == "failed"
+
+
+def test_gates_reject_only_when_nothing_else_can_go_on() -> None:
+    flow = ship()
+    flow.add("other", nothing, needs=["build"])
+    run = at_gate(flow, gates="reject")
+    assert run.status("ship") == "waiting"
+    run.ok("other")
+    assert run.status("ship") == "failed"
+
+
+def test_a_drive_that_only_answers_starts_nothing() -> None:
+    run = at_gate(gates="stop")
+    command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
+    events = run.resume(starts=False, first=(command,))
+    assert events[-2:] == ["approved approve:ship", "workflow_paused asked"]
+    assert run.running == []
+    run.resume()
+    assert run.running == ["ship"]
+
+
+def test_a_drive_that_only_answers_tells_which_gates_are_left() -> None:
+    flow = ship()
+    flow.add("also", nothing, approve="Also?", needs=["build"])
+    run = at_gate(flow, gates="stop")
+    command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
+    assert run.resume(starts=False, first=(command,))[-1] == "workflow_paused waiting"
+    assert run.last(ev.WorkflowPaused).gates == ("approve:also",)
+
+
+def test_a_drive_that_only_rejects_ends_the_run() -> None:
+    run = at_gate(gates="stop")
+    command = {"type": "approval_response", "gate_id": "approve:ship", "approved": False}
+    assert run.resume(starts=False, first=(command,))[-1] == "workflow_failed"
+
+
+def test_a_drive_that_only_answers_leaves_a_retry_for_later() -> None:
+    flow = Workflow("w")
+    flow.add("a", nothing, retries=1)
+    flow.add("ship", nothing, approve="Ship?")
+    run = Run(flow).begin()
+    run.fail("a")
+    command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
+    assert run.resume(starts=False, first=(command,))[-1] == "workflow_paused asked"
+    run.resume()
+    assert run.running == ["ship"]
+
+
+def test_a_drive_that_only_aborts() -> None:
+    run = at_gate(gates="stop")
+    assert run.resume(starts=False, first=({"type": "abort"},))[-1] == "workflow_aborted"
+
+
+def test_a_task_whose_gate_is_open_may_go_from_the_workflow() -> None:
+    flow = Workflow("w")
+    flow.add("ship", nothing, approve="Ship?")
+    flow.add("stay", nothing, approve="Stay?")
+    run = Run(flow).begin()
+    edited = Workflow("w")
+    edited.add("stay", nothing, approve="Stay?")
+    run.resume(edited, gates="wait")
+    assert run.verdicts() == {"stay": "run", "ship": "orphan"}
+    events = run.answer("approve:ship")
+    assert events == ["command_applied approval_response", "approved approve:ship"]
+    run.answer("approve:stay")
+    assert run.running == ["stay"]
+    assert Frontier(run.machine.plan, run.facts).unmet == {"stay": 0}
