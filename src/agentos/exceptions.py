@@ -2,6 +2,7 @@
 
     AgentosError
     |-- WorkflowDefinitionError         fix the workflow: all findings at once
+    |-- ExpressionError                 fix a reference or condition: it cannot be read
     |-- ValueEncodingError              fix the task: its result cannot be written down
     |-- WorkflowConfigurationError      fix the place (also a RuntimeError)
     |   `-- ForeignDatabaseError        the file is not a database of ours
@@ -23,6 +24,7 @@
         |-- TaskTimeoutError
         |-- TaskCancelledError
         |-- ShellCommandFailed
+        |-- EvaluationError             a reference or condition has no value here
         `-- GateRejected
 
 Each carries `next_step`: one sentence that says what to type or change.
@@ -53,6 +55,16 @@ class WorkflowDefinitionError(AgentosError):
         super().__init__(
             f"{name!r} has {count}:\n{lines}", next_step="Nothing was run; fix the definition and try again."
         )
+
+
+class ExpressionError(AgentosError):
+    """An expression cannot be read; `position` is where in `text`, counted from 0."""
+
+    def __init__(self, text: str, position: int, why: str) -> None:
+        self.text = text
+        self.position = position
+        shown = text if len(text) <= 80 else f"…{text[max(0, position - 40) : position + 40]}…"
+        super().__init__(f"{why} at character {position + 1} of {shown!r}")
 
 
 class ValueEncodingError(AgentosError):
@@ -180,6 +192,10 @@ class ShellCommandFailed(AttemptError):
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class EvaluationError(AttemptError):
+    """A reference, condition or key has no value here; the task that holds it fails with this."""
 
 
 class GateRejected(AttemptError):

@@ -479,7 +479,7 @@ def test_rollback_while_it_is_driven(place: Place) -> None:
         flow.add(f"t{number}", work, needs=[f"t{number - 1}"] if number else [])
 
     async def scenario() -> Any:
-        running = asyncio.ensure_future(adrive(place, flow, id="w"))
+        running = asyncio.ensure_future(adrive(place, flow, id="w", keep=0))
         await inside.wait()
         store = place.open()
         send(store, "w", Rollback(checkpoint_id=checkpoints(journal(place, "w"))[0], reason="once more"))

@@ -12,7 +12,8 @@ from agentos.dag.findings import Finding, Problem, listed, nearest
 from agentos.dag.references import OPEN, Reference, format_path, references_in, whole_reference
 from agentos.dag.shell import check_script
 from agentos.dag.task import Approve, ForEach, Repeat, Retry, TaskDef
-from agentos.dag.tokens import LITERALS, NAME, ExpressionError
+from agentos.dag.tokens import LITERALS, NAME
+from agentos.exceptions import ExpressionError
 from agentos.ids import TaskId
 
 MAX_ID = 200

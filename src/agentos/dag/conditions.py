@@ -25,8 +25,9 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
-from agentos.dag.references import EvaluationError, Reference, look_up, parse_path
+from agentos.dag.references import Reference, look_up, parse_path
 from agentos.dag.tokens import LITERALS, Scanner
+from agentos.exceptions import EvaluationError
 
 _MAX_DEPTH = 50
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentos.dag.checks import id_problem, key_template
-from agentos.dag.references import EvaluationError, resolve
+from agentos.dag.references import resolve
 from agentos.dag.stored import to_stored
 from agentos.dag.task import TaskDef
+from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
 
 if TYPE_CHECKING:

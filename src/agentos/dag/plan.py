@@ -17,8 +17,7 @@ from agentos.dag.linking import link_workflow, take_parameters
 from agentos.dag.references import references_in
 from agentos.dag.run_settings import PlanSettings, read_parameters, read_settings
 from agentos.dag.task import TaskDef
-from agentos.dag.tokens import ExpressionError
-from agentos.exceptions import WorkflowDefinitionError
+from agentos.exceptions import ExpressionError, WorkflowDefinitionError
 from agentos.ids import TaskId
 
 if TYPE_CHECKING:

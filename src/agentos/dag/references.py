@@ -20,16 +20,12 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.tokens import NAME, ExpressionError, Scanner
-from agentos.exceptions import AttemptError
+from agentos.dag.tokens import NAME, Scanner
+from agentos.exceptions import EvaluationError, ExpressionError
 
 OPEN = "${{"
 _PLAIN = re.compile(rf"\$\{{\{{\s*({NAME.pattern}(?:\.{NAME.pattern})*)\s*\}}\}}")
 Step = str | int
-
-
-class EvaluationError(AttemptError):
-    """A reference, condition or key has no value here; the task that holds it fails with this."""
 
 
 class Reference(msgspec.Struct, frozen=True):

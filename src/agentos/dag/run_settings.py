@@ -12,7 +12,8 @@ from agentos.dag.checks import env_problems
 from agentos.dag.findings import Finding, nearest
 from agentos.dag.references import references_in
 from agentos.dag.settings import BadSetting, read_env
-from agentos.dag.tokens import NAME, ExpressionError
+from agentos.dag.tokens import NAME
+from agentos.exceptions import ExpressionError
 
 if TYPE_CHECKING:
     from agentos.dag.workflow import Workflow

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.references import EvaluationError, resolve
+from agentos.dag.references import resolve
 from agentos.dag.task import TaskDef
+from agentos.exceptions import EvaluationError
 from agentos.values import decode_value, encode_value
 
 _encode = msgspec.json.Encoder().encode

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from agentos.exceptions import AgentosError
+from agentos.exceptions import ExpressionError
 
 NAME = re.compile(r"[^\W\d][\w-]*")
 _TOKEN = re.compile(
@@ -19,16 +19,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None}
-
-
-class ExpressionError(AgentosError):
-    """An expression cannot be read; `position` is where in `text`, counted from 0."""
-
-    def __init__(self, text: str, position: int, why: str) -> None:
-        self.text = text
-        self.position = position
-        shown = text if len(text) <= 80 else f"…{text[max(0, position - 40) : position + 40]}…"
-        super().__init__(f"{why} at character {position + 1} of {shown!r}")
 
 
 class Scanner:

@@ -16,7 +16,7 @@ import msgspec
 
 from agentos.crashpoints import reach
 from agentos.dag.fingerprint import plan_fingerprint
-from agentos.dag.plan import Plan, compile_plan
+from agentos.dag.plan import Plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import (
@@ -46,7 +46,7 @@ from agentos.workflow.journal import PATIENCE_S, StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.place import Place, known_run
-from agentos.workflow.plans import decode_plan, encode_plan
+from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 from agentos.workflow.waiting import in_thread, to_the_end
 
 log = logging.getLogger("agentos")
@@ -122,7 +122,7 @@ def begin_run(
     options: DriveOptions,
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
-    plan = compile_plan(workflow, params)
+    plan = plan_for_now(workflow, params)
     reach("plan.after")
     store = place.open(create=True)
     with _closed_on_error(store):
@@ -340,7 +340,7 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
 
 def _compiled_again(workflow: Workflow, accepted: Plan) -> Plan:
     """The workflow as it is now, with the parameters the run was begun with."""
-    return compile_plan(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
 
 
 def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:

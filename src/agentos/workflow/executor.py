@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.plan import compile_plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
@@ -27,6 +26,7 @@ from agentos.workflow.drive import Drive
 from agentos.workflow.driving import DriveOptions, Finished, Ready, begin_run, conduct, prepared, resume_run
 from agentos.workflow.journal import MemoryJournal
 from agentos.workflow.place import Place
+from agentos.workflow.plans import plan_for_now
 from agentos.workflow.queue import CommandQueue
 from agentos.workflow.result import RunResult
 from agentos.workflow.waiting import in_thread
@@ -209,7 +209,7 @@ def _in_memory(
     options: DriveOptions,
     root: Path | None,
 ) -> tuple[Drive, Begin]:
-    plan = compile_plan(dag, params)
+    plan = plan_for_now(dag, params)
     machine = Machine(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), gates=options.gates)
     drive = Drive(
         base=plan,

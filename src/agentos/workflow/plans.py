@@ -1,15 +1,18 @@
-"""A base plan as stored with its run, and read back."""
+"""Base plans: compiled for this release, stored with their run, and read back."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan
-from agentos.exceptions import CheckpointCorruptedError
+from agentos.dag.findings import Finding
+from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
+from agentos.dag.task import TaskDef
+from agentos.dag.workflow import Workflow
+from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,6 +27,26 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(StoredPlan)
+
+
+def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a workflow that this release can perform. WorkflowDefinitionError holds all that it cannot."""
+    plan = compile_plan(workflow, params)
+    findings = tuple(
+        Finding(problem="bad setting", task_id=task.id, message=f"{what} comes with a later release")
+        for task in plan.tasks.values()
+        for what in _not_yet(task.definition)
+    )
+    if findings:
+        raise WorkflowDefinitionError(findings, name=plan.name)
+    return plan
+
+
+def _not_yet(definition: TaskDef) -> Iterator[str]:
+    if definition.kind in ("agent", "llm"):
+        yield f"the kind {definition.kind!r}"
+    if definition.isolation == "worktree":
+        yield "isolation 'worktree'"
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.dag.conditions import evaluate, parse_condition
-from agentos.dag.references import EvaluationError, Reference
-from agentos.dag.tokens import ExpressionError
+from agentos.dag.references import Reference
+from agentos.exceptions import EvaluationError, ExpressionError
 
 SCOPE: dict[str, Any] = {
     "params": {"n": 3, "s": "b", "t": True, "nothing": None, "list": [1, 2], "map": {"a": 1}, "empty": []},

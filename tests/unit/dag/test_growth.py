@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from agentos.dag.growth import item_tasks, round_tasks, with_definition, with_tasks, without_tasks
 from agentos.dag.plan import Plan, assemble_plan, compile_plan
-from agentos.dag.references import EvaluationError
 from agentos.dag.task import Concurrency, TaskDef
 from agentos.dag.workflow import Workflow
+from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
 from tests.unit.dag.support import findings_of, needs_without_loops, nothing, plan_of, task
 

@@ -20,7 +20,7 @@ from agentos.dag.references import (
     resolve,
     whole_reference,
 )
-from agentos.dag.tokens import ExpressionError
+from agentos.exceptions import ExpressionError
 
 SCOPE: dict[str, Any] = {
     "params": {"x": 3, "name": "Ada", "list": [1, {"k": None}], "with space": True},

@@ -208,9 +208,7 @@ class Run:
         self.resumed = self.planned(flow, **options)
         if flow is not None:
             self.base = compile_plan(flow, self.params)
-        # A fan-out made anew forgets how it was expanded.
-        changes = [change for change in facts.changes if change.parent not in self.resumed.regrown]
-        plan, _ = current_plan(self.base, changes)
+        plan, _ = current_plan(self.base, facts.changes)
         self.gates = gates or self.gates
         self.machine = Machine(plan, facts, gates=self.gates, starts=starts)
         commands = [self.asked(command, id=f"first{index}") for index, command in enumerate(first)]

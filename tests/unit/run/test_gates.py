@@ -147,6 +147,15 @@ def test_a_long_input_is_cut_short_for_people() -> None:
     assert text.endswith("…")
 
 
+def test_a_gate_before_a_fan_out_without_a_reference_to_the_item() -> None:
+    flow = Workflow("w")
+    flow.add("each", nothing, for_each=[1, 2], approve="All?")
+    run = Run(flow, gates="wait").begin()
+    run.answer("approve:each")
+    assert run.running == ["each[0]", "each[1]"]
+
+
+@pytest.mark.xfail(reason="BUG scope.py shown_digest: resolves `item` for the fan-out itself, and fails it", strict=True)
 def test_a_gate_for_each_task_not_for_each_item() -> None:
     flow = Workflow("w")
     flow.add("each", take, for_each=[1, 2], inputs={"value": "${{ item }}"}, approve="All?")
@@ -275,19 +284,23 @@ def test_a_modification_while_the_gate_is_open_asks_about_the_new_inputs() -> No
     assert run.running == ["ship"]
 
 
+@pytest.mark.xfail(reason="BUG machine.py _approved: takes any approved gate of the task, not the newest", strict=True)
 def test_an_approval_task_that_reopened_takes_the_newest_answer() -> None:
     flow = Workflow("w")
     flow.add("a", nothing)
-    flow.add("ok", "approval", question="Go?", inputs={"value": "${{ tasks.a.output }}"})
-    flow.add("z", nothing, needs=["ok"])
+    names = [f"ok{number}" for number in range(16)]  # many, for which of two gates comes first varies with the hashes
+    for name in names:
+        flow.add(name, "approval", question="Go?", inputs={"value": "${{ tasks.a.output }}"})
+    flow.add("z", nothing, needs=names)
     run = Run(flow, gates="wait").begin()
     run.ok("a", 1)
-    run.answer("approval:ok", author="first")
+    for name in names:
+        run.answer(f"approval:{name}", author="first")
     run.resume(rerun={"a"})
     run.ok("a", 2)
-    assert run.open_gates == ["approval:ok#2"]
-    run.answer("approval:ok#2", author="second")
-    assert run.output("ok")["author"] == "second"
+    for name in names:
+        run.answer(f"approval:{name}#2", author="second")
+    assert {run.output(name)["author"] for name in names} == {"second"}
 
 
 def test_an_approval_does_not_cross_into_a_new_epoch() -> None:
@@ -495,7 +508,7 @@ def test_a_drive_that_only_answers_starts_nothing() -> None:
     run = at_gate(gates="stop")
     command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
     events = run.resume(starts=False, first=(command,))
-    assert events[-2:] == ["approved approve:ship", "workflow_paused asked"]
+    assert events[-3:] == ["approved approve:ship", "layer_start 1", "workflow_paused asked"]
     assert run.running == []
     run.resume()
     assert run.running == ["ship"]

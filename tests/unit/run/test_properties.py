@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.run.world import Play, Scene, Shape, played, scenes
 
 from agentos.ids import TaskId
 from agentos.run import events as ev
@@ -17,6 +16,7 @@ from agentos.run.frontier import Frontier
 from agentos.run.inputs import Input
 from agentos.run.machine import Machine
 from agentos.run.state import ENDED
+from tests.unit.run.world import Play, Scene, Shape, played, scenes
 
 orders = st.integers(0, 2**32)
 
