@@ -76,6 +76,7 @@ def set_back_dependants(board: Board, task: PlannedTask) -> None:
         return
     verdicts = plan_resume(board.plan, board.plan, board.facts, ResumeOptions(rerun=finished)) if finished else None
     reset = dict.fromkeys(verdicts.reset if verdicts else ()) | dict.fromkeys(sorted(used - finished))
+    regrown = tuple(name for name in (verdicts.regrown if verdicts else ()) if name in used)
     chosen = tuple(row for row in verdicts.verdicts if row.task_id in used) if verdicts else ()
     board.emit(
         ev.ResumePlanned(
@@ -83,9 +84,10 @@ def set_back_dependants(board: Board, task: PlannedTask) -> None:
             verdicts=tuple(replace(row, reason=f"{task.id} ran again with another result") for row in chosen),
             reset=tuple(name for name in reset if name in used),
             ask=tuple(name for name in (verdicts.ask if verdicts else ()) if name in used),
-            regrown=tuple(name for name in (verdicts.regrown if verdicts else ()) if name in used),
+            regrown=regrown,
         )
     )
+    board.drop_items(regrown)
     board.frontier.regrow(board.plan, board.facts)
 
 

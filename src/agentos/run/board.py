@@ -6,11 +6,13 @@ machine calls them. Whatever they decide goes through `emit`, so that facts and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from agentos.dag.growth import without_tasks
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.ids import EPOCH, TaskId
 from agentos.run import events as ev
@@ -43,8 +45,6 @@ class Board:
         """Why the process was asked to stop in order, if it was."""
         self.setters = _context_setters(facts)
         """Which task set each context key last."""
-        self.items_over: list[PlannedTask] = []
-        """Items of a fan-out that ended and whose fan-out has not looked at them yet."""
         self.layer_counts: dict[int, list[int]] = {}
         """For each layer not yet cut: tasks, messages, decisions and context keys that this drive added."""
         self.out: list[ev.Event] = []
@@ -59,6 +59,12 @@ class Board:
         """The first layer in which an unisolated file task failed: no later one starts."""
         self.next_cut = min(self.frontier.layer, self.facts.finished_layer + 1)
         """The layer whose checkpoint is cut next."""
+        self.items_over = [
+            self.plan.tasks[self.facts.children[parent][-1]]
+            for parent, left in self.frontier.items_left.items()
+            if left == 0 and self.facts.children[parent]
+        ]
+        """Items of a fan-out that ended and whose fan-out has not looked at them yet."""
         if not schedule_is_layers(self.plan):
             self.frontier.offer_ready()
 
@@ -153,6 +159,14 @@ class Board:
             self.frontier.grow(self.plan, change.parent, change.children)
         else:
             self.frontier.regrow(self.plan, self.facts)
+
+    def drop_items(self, parents: Iterable[TaskId]) -> None:
+        """Forget the items of fan-outs that are expanded anew."""
+        gone = [
+            task.id for task in self.plan.tasks.values() if task.parent in set(parents) and task.origin == "for_each"
+        ]
+        if gone:
+            self.plan = without_tasks(self.plan, gone)
 
 
 def failure_of(error: BaseException) -> ev.TaskFailure:

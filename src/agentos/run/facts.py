@@ -7,7 +7,7 @@ does not grow with the size of the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -99,7 +99,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All and only tasks with an attempt under way, and its number."""
     gates: Map[GateId, GateFacts] = Map()
     open_gates: Map[GateId, bool] = Map()
-    """All and only gates without an answer."""
+    """All and only gates that wait for an answer: not those of a task that was skipped or removed since."""
     children: Map[TaskId, tuple[TaskId, ...]] = Map()
     """For each for_each task that was expanded: its items' tasks, in order."""
     commands: tuple[ev.CommandReceived, ...] = ()
@@ -149,6 +149,15 @@ def reduce(facts: Facts, event: ev.Event) -> Facts:
 
 
 # --- one reducer for each event ---------------------------------------------------------------------------------
+
+
+def _without_gates_of(facts: Facts, gone: Collection[TaskId]) -> Map[GateId, bool]:
+    """The open gates, less those of tasks that will not run: nobody needs to answer them."""
+    closed = [gate_id for gate_id in facts.open_gates if facts.gates[gate_id].opened.task_id in gone]
+    open_gates = facts.open_gates
+    for gate_id in closed:
+        open_gates = open_gates.delete(gate_id)
+    return open_gates
 
 
 def _with_task(facts: Facts, event: ev.Event, task_id: TaskId, task: TaskFacts) -> Facts:
@@ -209,6 +218,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         children=children,
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
         ask=Map({**facts.ask, **dict.fromkeys(event.ask, "cut off")}),
+        open_gates=_without_gates_of(facts, [row.task_id for row in event.verdicts if row.verdict == "orphan"]),
     )
 
 
@@ -284,6 +294,8 @@ def _task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
     task = TaskFacts(
         status="skipped", layer=event.layer, place=event.place, attempts=was.attempts, because=event.because
     )
+    if was.status == "waiting":
+        facts = replace(facts, open_gates=_without_gates_of(facts, (event.task_id,)))
     return _with_task(facts, event, event.task_id, task)
 
 
@@ -364,7 +376,14 @@ def _plan_changed(facts: Facts, event: ev.PlanChanged) -> Facts:
         tasks = tasks.set(event.parent, replace(was, status="running"))
     for task_id in event.removed:
         tasks = tasks.delete(task_id) if task_id in tasks else tasks
-    return replace(facts, sequence=event.seq, tasks=tasks, children=children, changes=(*facts.changes, event))
+    return replace(
+        facts,
+        sequence=event.seq,
+        tasks=tasks,
+        children=children,
+        changes=(*facts.changes, event),
+        open_gates=_without_gates_of(facts, event.removed) if event.removed else facts.open_gates,
+    )
 
 
 def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:

@@ -37,10 +37,10 @@ def task_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.Dec
         return True, None
     kind: ev.GateKind = "approval" if task.definition.kind == "approval" else "approve"
     gate, next_name = newest_gate(facts, kind, task.id)
-    if gate is not None and not gate.answer:
+    if gate is not None and gate.opened.gate_id in facts.open_gates:
         return False, None
     digest, text = shown_digest(plan, facts, task)
-    if gate is not None and gate.opened.shown == digest:
+    if gate is not None and gate.answer and gate.opened.shown == digest:
         return gate.answer == "approved", None
     question = as_text(resolve(approve.question, scope_of(plan, facts, task)))
     return False, _question(facts, next_name, kind, task, replace(approve, question=question), digest, text)
@@ -73,7 +73,7 @@ def _question(
 def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired | None:
     """The question about an effect that may have happened; None where it is asked already."""
     gate, next_name = newest_gate(facts, "ask", task.id)
-    if gate is not None and not gate.answer:
+    if gate is not None and gate.opened.gate_id in facts.open_gates:
         return None
     return ev.DecisionRequired(
         gate_id=next_name,

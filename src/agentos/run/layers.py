@@ -35,14 +35,16 @@ def cut_next(board: Board) -> None:
 
 
 def _open_layer(board: Board, layer: int) -> None:
-    if layer in board.frontier.begun or layer >= len(board.frontier.left):
+    if layer >= len(board.frontier.left):
+        return
+    if board.halted is not None and layer > board.halted:
+        _offer_always(board)
+        return
+    if layer in board.frontier.begun:
         return
     if not _was_broken(board, layer):
         requests.at_boundary(board)
     if board.over or board.stopping or layer != board.next_cut or layer >= len(board.frontier.left):
-        return
-    if board.halted is not None and layer > board.halted:
-        _offer_always(board)
         return
     if _may_open(board, layer):
         begin_layer(board, layer)
@@ -79,14 +81,15 @@ def _may_open(board: Board, layer: int) -> bool:
 
 
 def _offer_always(board: Board) -> None:
-    """After a failed file task only tasks that say always() still run, in order, wherever they stand."""
-    for layer in board.plan.layers[board.next_cut :]:
-        for task_id in layer:
-            task = board.plan.tasks[task_id]
-            if task_id in board.frontier.unmet and _runs_always(task) and task_id not in board.facts.running:
-                board.frontier.begun.add(task.layer)
-                board.frontier.candidates.append((task.layer, task.place, task_id))
-        if board.frontier.candidates:
+    """After a failed file task only tasks that say always() still run, layer by layer, wherever they stand."""
+    for layer, ids in enumerate(board.plan.layers[board.next_cut :], start=board.next_cut):
+        left = [board.plan.tasks[name] for name in ids if name in board.frontier.unmet]
+        still = [task for task in left if _runs_always(task)]
+        for task in still:
+            if task.id not in board.facts.running:
+                board.frontier.begun.add(layer)
+                board.frontier.candidates.append((layer, task.place, task.id))
+        if still:
             board.frontier.candidates.sort()
             return
 

@@ -134,6 +134,7 @@ class Machine(Board):
                 regrown=resume.regrown,
             )
         )
+        self.drop_items(resume.regrown)
         self.derive()
 
     def _child_started(self, given: ChildStarted) -> None:
@@ -170,7 +171,7 @@ class Machine(Board):
                 stop(self)
                 return
             before = self.facts.sequence
-            look_at_candidates(self)
             close_layers(self)
+            look_at_candidates(self)
             if self.facts.sequence == before and not settle(self):
                 return

@@ -159,7 +159,9 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> cm
     gate_id = GateId(command.gate_id)
     if gate_id not in board.facts.open_gates:
         known = board.facts.gates.get(gate_id)
-        state = f"was already answered ({known.answer} by {known.author})" if known else "does not exist"
+        state = "does not exist"
+        if known is not None:
+            state = f"was already answered ({known.answer} by {known.author})" if known.answer else "is no longer open"
         still_open = ", ".join(sorted(board.facts.open_gates)) or "none"
         raise CommandRefusedError(f"gate {gate_id!r} {state}; open gates: {still_open}")
     gate = board.facts.gates[gate_id].opened

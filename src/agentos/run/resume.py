@@ -60,6 +60,7 @@ def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, r
     judge = _Judge(old, new, facts, options)
     for task in _in_order(new):
         judge.consider(task)
+    judge.gather_again()
     judge.orphans()
     if options.strict:
         _refuse_differences(facts, judge.differences)
@@ -118,6 +119,16 @@ class _Judge:
             self._cut_off(task, was)
         else:
             self._not_run(task, was, changed=changed)
+
+    def gather_again(self) -> None:
+        """A fan-out of which an item runs again gives its list anew; it keeps the items it was expanded to."""
+        again = {self.new.tasks[name].parent for name in self.reset if self.new.tasks[name].origin == "for_each"}
+        for index, row in enumerate(self.verdicts):
+            if row.task_id in again and row.task_id not in self.reset:
+                self.reset[row.task_id] = None
+                self.verdicts[index] = PlannedVerdict(
+                    task_id=row.task_id, verdict="rerun", reason="one of its items runs again"
+                )
 
     def orphans(self) -> None:
         for task in _in_order(self.old):

@@ -10,7 +10,7 @@ import msgspec
 
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import resolve
-from agentos.dag.stored import from_stored, resolve_inputs
+from agentos.dag.stored import from_stored, resolve_inputs, resolve_items
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.values import decode_value, encode_value
@@ -71,8 +71,13 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
     """What an approval of this task is about: a digest, and the inputs as text for people."""
     definition = task.definition
     scope = scope_of(plan, facts, task)
-    inputs = resolve_inputs(definition, scope)
-    about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
+    if definition.for_each is not None:
+        # One question for all items: it is about the list, and what is done with each stands in the fingerprint.
+        inputs: Any = resolve_items(definition, scope)
+        about: list[Any] = [inputs]
+    else:
+        inputs = resolve_inputs(definition, scope)
+        about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
     digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
     text = encode_value(inputs).decode()
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"

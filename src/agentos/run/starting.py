@@ -13,7 +13,7 @@ from agentos.run import events as ev
 from agentos.run.board import Board, failed_status, failure_of
 from agentos.run.fanout import fan_out
 from agentos.run.frontier import schedule_is_layers
-from agentos.run.gates import ask_gate, deadline_of, task_gate
+from agentos.run.gates import ask_gate, deadline_of, newest_gate, task_gate
 from agentos.run.layers import begin_layer
 from agentos.run.rounds import close_round
 from agentos.run.scope import scope_of
@@ -120,10 +120,7 @@ def _start(board: Board, task: PlannedTask) -> None:
 
 
 def _approved(board: Board, task: PlannedTask) -> None:
-    gate = next(
-        gate
-        for gate in board.facts.gates.values()
-        if gate.opened.task_id == task.id and gate.answer == "approved" and gate.epoch == board.facts.epoch
-    )
+    gate, _ = newest_gate(board.facts, "approval", task.id)
+    assert gate is not None  # it was passed
     output = encode_value({"approved": True, "author": gate.author, "reason": gate.reason})
     board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=msgspec.Raw(output)))

@@ -122,9 +122,12 @@ def _update_from(raw: Mapping[str, Any]) -> StateUpdate:
 
 
 def _broken_invariants(state: WorkflowState) -> Iterable[str]:
-    if not state.workflow_id.strip():
+    # Structs do not check types when they are made: whoever builds a state by hand can put anything in.
+    workflow_id: object = state.workflow_id
+    layer: object = state.current_layer
+    if not isinstance(workflow_id, str) or not workflow_id.strip():
         yield "workflow_id is blank"
-    if state.current_layer < 0:
+    if not isinstance(layer, int) or layer < 0:
         yield f"current_layer is {state.current_layer!r}, not 0 or more"
     seen: set[str] = set()
     for entry in state.tasks:

@@ -57,7 +57,10 @@ def test_a_command_survives_being_stored(data: dict[str, Any]) -> None:
         ({"type": "approval_response", "gate_id": "g"}, "approved"),
         ({"type": "approval_response", "gate_id": "g", "approved": "yes"}, "approved"),
         ({"type": "approval_response", "gate_id": "g", "approved": True, "answer": "maybe"}, "answer"),
-        ({"type": "approval_response", "gate_id": "g", "approved": False, "answer": "happened"}, "needs approved: true"),
+        (
+            {"type": "approval_response", "gate_id": "g", "approved": False, "answer": "happened"},
+            "needs approved: true",
+        ),
         ({"type": "inject_tasks"}, "tasks"),
         ({"type": "inject_tasks", "tasks": {}}, "without tasks"),
         ({"type": "inject_tasks", "tasks": {"x": 1}}, "tasks"),
@@ -215,7 +218,11 @@ def test_a_command_when_only_a_gate_is_open_is_applied_at_once() -> None:
     run = Run(flow, gates="wait").begin()
     events = run.say({"type": "inject_tasks", "tasks": {"x": NEW}})
     assert events == ["command_received inject_tasks", "command_applied inject_tasks", "plan_changed inject"]
-    assert run.answer("approve:ship") == ["command_applied approval_response", "approved approve:ship", "task_start ship#1"]
+    assert run.answer("approve:ship") == [
+        "command_applied approval_response",
+        "approved approve:ship",
+        "task_start ship#1",
+    ]
 
 
 # --- continue -------------------------------------------------------------------------------------------------------
@@ -324,7 +331,9 @@ def test_a_layer_may_be_skipped_long_before() -> None:
     assert run.ok("b")[-1] == "workflow_complete"
 
 
-@pytest.mark.parametrize(("layer", "says"), [(0, "layer 0 has begun: a"), (9, "there is no layer 9; the last one is 2")])
+@pytest.mark.parametrize(
+    ("layer", "says"), [(0, "layer 0 has begun: a"), (9, "there is no layer 9; the last one is 2")]
+)
 def test_a_layer_that_cannot_be_skipped(layer: int, says: str) -> None:
     run = chain()
     run.say({"type": "skip_layer", "layer": layer})
@@ -401,7 +410,9 @@ def test_a_running_task_cannot_be_modified() -> None:
 
 def test_a_replan_adds_replaces_and_removes() -> None:
     run = Run(flow_of({"a": [], "b": ["a"], "c": ["b"], "d": ["a"]})).begin()
-    run.say({"type": "replan_dag", "tasks": {"b": {**NEW, "needs": ["x"]}, "x": {**NEW, "needs": "a"}}, "remove": ["d"]})
+    run.say(
+        {"type": "replan_dag", "tasks": {"b": {**NEW, "needs": ["x"]}, "x": {**NEW, "needs": "a"}}, "remove": ["d"]}
+    )
     events = run.ok("a")
     assert "command_applied replan_dag" in events
     assert run.running == ["x"]

@@ -155,7 +155,6 @@ def test_a_gate_before_a_fan_out_without_a_reference_to_the_item() -> None:
     assert run.running == ["each[0]", "each[1]"]
 
 
-@pytest.mark.xfail(reason="BUG scope.py shown_digest: resolves `item` for the fan-out itself, and fails it", strict=True)
 def test_a_gate_for_each_task_not_for_each_item() -> None:
     flow = Workflow("w")
     flow.add("each", take, for_each=[1, 2], inputs={"value": "${{ item }}"}, approve="All?")
@@ -284,7 +283,6 @@ def test_a_modification_while_the_gate_is_open_asks_about_the_new_inputs() -> No
     assert run.running == ["ship"]
 
 
-@pytest.mark.xfail(reason="BUG machine.py _approved: takes any approved gate of the task, not the newest", strict=True)
 def test_an_approval_task_that_reopened_takes_the_newest_answer() -> None:
     flow = Workflow("w")
     flow.add("a", nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -31,7 +32,9 @@ def test_every_interleaving_ends_in_an_equal_state(scene: Scene, one: int, other
     assert played(scene, by(one).randrange).outcome() == played(scene, by(other).randrange).outcome()
 
 
-@given(scenes(external=True), orders, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=4))
+@given(
+    scenes(external=True), orders, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=4)
+)
 @settings(max_examples=400)
 def test_every_crash_ends_in_an_equal_state(scene: Scene, seed: int, crashes: list[tuple[int, int]]) -> None:
     expected = played(scene, by(seed + 1).randrange).outcome()
@@ -49,7 +52,7 @@ def test_every_crash_ends_in_an_equal_state(scene: Scene, seed: int, crashes: li
     assert play.outcome() == expected
 
 
-@given(scenes(external=True), orders, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), max_size=3))
+@given(scenes(external=True), orders, crashing)
 @settings(max_examples=300)
 def test_the_journal_of_every_run_keeps_its_promises(scene: Scene, seed: int, crashes: list[tuple[int, int]]) -> None:
     play = Play(scene)
@@ -79,7 +82,8 @@ def _one_terminal_event(journal: Sequence[ev.Event]) -> None:
             drives.append([])
         drives[-1].append(event)
     terminals = [[event for event in drive if isinstance(event, ev.TERMINAL)] for drive in drives]
-    assert len(terminals[-1]) == 1 and isinstance(drives[-1][-1], ev.TERMINAL)
+    assert len(terminals[-1]) == 1
+    assert isinstance(drives[-1][-1], ev.TERMINAL)
     assert all(not killed for killed in terminals[:-1])
 
 
@@ -184,8 +188,6 @@ def test_the_cost_of_an_event_does_not_grow_with_the_run(wide: bool) -> None:
 
 def _calls(size: int, *, wide: bool) -> int:
     """Python calls that one more result costs in the middle of a run of this size: counted, not timed."""
-    import sys
-
     shapes = tuple(
         Shape(id=f"t{index}", needs=() if wide or index == 0 else (f"t{index - 1}",)) for index in range(size)
     )

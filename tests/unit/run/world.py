@@ -7,7 +7,7 @@ interrupted anywhere meets the same world as one that is not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
 from agentos.values import canonical_json, encode_value
 
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 Choose = Callable[[int], int]
 """Choose one of n possibilities."""
 
@@ -162,9 +162,7 @@ class Play:
         if facts.tries < shape.failures:
             error = ev.TaskFailure(type="Sorry", text=f"{task_id} fails", traceback="")
             return AttemptEnded(task_id=task_id, attempt=facts.attempts, error=error)
-        ended = AttemptEnded(
-            task_id=task_id, attempt=facts.attempts, output=msgspec.Raw(encode_value({"by": task_id}))
-        )
+        ended = AttemptEnded(task_id=task_id, attempt=facts.attempts, output=msgspec.Raw(encode_value({"by": task_id})))
         if not shape.sets:
             return ended
         return msgspec.structs.replace(
@@ -211,9 +209,7 @@ class Play:
         facts = self.machine.facts
         state = msgspec.structs.replace(
             workflow_state(facts),
-            tasks=tuple(
-                msgspec.structs.replace(entry, execution_time_ms=0.0) for entry in workflow_state(facts).tasks
-            ),
+            tasks=tuple(msgspec.structs.replace(entry, execution_time_ms=0.0) for entry in workflow_state(facts).tasks),
         )
         decisions = [{**decision, "author": ""} for decision in state.decisions if decision["kind"] != "ask"]
         return canonical_json([facts.status, msgspec.to_builtins(msgspec.structs.replace(state, decisions=decisions))])

@@ -68,9 +68,9 @@ def test_descendants_that_dropped_the_mark_are_ended_too(started: Started, tmp_p
 
 
 def test_a_run_of_the_same_id_in_another_worktree_is_left_alone(started: Started) -> None:
-    here, there = started(f"{RUN}/a/1", root="/work/here"), started(f"{RUN}/a/1", root="/work/there")
+    here, there = started(f"{RUN}/a/1", root="/srv/here"), started(f"{RUN}/a/1", root="/srv/there")
 
-    end_orphans(RUN, root=Path("/work/here"))
+    end_orphans(RUN, root=Path("/srv/here"))
 
     assert not is_alive(here.pid)
     assert is_alive(there.pid)
