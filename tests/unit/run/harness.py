@@ -144,6 +144,7 @@ class Run:
         assert [event.seq for event in self.journal] == list(range(1, len(self.journal) + 1))
         if any(isinstance(event, ev.RolledBack) for event in self.out):
             assert self.machine.over
+            assert isinstance(self.out[-1], ev.RolledBack), "nothing may follow in the step that goes back"
             return
         assert fold(self.workflow_id, self.journal) == self.facts
         fresh = Frontier(self.machine.plan, self.facts)

@@ -22,6 +22,10 @@ from tests.unit.run.world import Play, Scene, Shape, played, scenes
 orders = st.integers(0, 2**32)
 
 
+crashing = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), max_size=4)
+"""After how many steps each crash comes, and how many batches it takes with it."""
+
+
 def by(seed: int) -> random.Random:
     return random.Random(seed)
 
