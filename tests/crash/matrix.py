@@ -96,6 +96,8 @@ def _possible(case: Case) -> bool:
         return (point not in UNBORN and not unwritten) or scenario == "gates"
     if second == "process.before" and point in RESUMING:
         return False  # the command had ended by then
+    if second == "gate.opened" and point in (*RESUMING, "gate.opened", "release.before"):
+        return False  # it was opened by then; the one behind it is opened by whoever answers, who drives nothing
     if point == "prune.inside" and second == "prune.inside":
         return True
     return not (point == "process.before" and second == "process.before") or scenario == "wide"

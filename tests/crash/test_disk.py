@@ -14,6 +14,8 @@ import pytest
 from tests.crash import checks
 from tests.crash.harness import REFUSED, Ended, Theatre, bytes_on_disk
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
+
 GROWING = """
 from tests.crash.children.witness import main, saw
 from agentos import Context, Workflow

@@ -17,6 +17,8 @@ from agentos.store.holder import process_started
 from tests.crash import checks
 from tests.crash.harness import REFUSED, Theatre, wait_for
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
+
 HELD = """
 import os
 from pathlib import Path

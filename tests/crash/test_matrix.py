@@ -18,6 +18,8 @@ from tests.crash.harness import Theatre
 from tests.crash.matrix import MIGRATION, RESUMING, Case
 from tests.crash.playing import Kill, Reference, play, play_undisturbed, state_of
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
+
 PRELUDE = "attempt.after"
 """Killed here first where a case is about a resume: half of the work is done, one result was lost."""
 

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from agentos.store.holder import process_started
 from tests.crash import checks
 from tests.crash.harness import Theatre, wait_for
+
+pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
 
 SURVIVOR = r"""
 from tests.crash.children.witness import main

@@ -16,6 +16,8 @@ from agentos import testing
 from agentos.crashpoints import POINTS
 from tests.crash.harness import SOURCE, make_repository
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
+
 FLOW = """
 from agentos import Workflow, run
 

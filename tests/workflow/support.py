@@ -165,9 +165,9 @@ def drives(events: Iterable[Event]) -> list[list[str]]:
     """The types of each drive's events."""
     found: list[list[str]] = []
     for event in events:
-        if event.type == "workflow_start":
+        if event.type == "workflow_start" or not found:
             found.append([])
-        (found or found.append([]) or found)[-1].append(event.type)  # type: ignore[func-returns-value]
+        found[-1].append(event.type)
     return found
 
 
@@ -266,7 +266,7 @@ def wrapped(place: Place, **verbs: Callable[..., Any]) -> WrappedPlace:
 
 
 def tampered(place: Place, id: str, change: Callable[[dict[str, Any]], None], kind: str) -> None:
-    """Change the bodies of all events of a kind, and make every digest fit again: damage that only the content shows."""
+    """Change the bodies of all events of a kind and make every digest fit again: damage that only the content shows."""
     database = sqlite3.connect(place.database)
     [(no,)] = database.execute("SELECT no FROM run WHERE id = ?", (id,)).fetchall()
     rows = database.execute(

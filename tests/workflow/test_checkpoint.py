@@ -608,6 +608,35 @@ def test_checkpoint_save_failure_stops_if_strict(place: Place) -> None:
     assert ran == ["l0t0", "l1t0", "l2t0"]
 
 
+def test_strict_loses_no_result_that_came_in_the_same_moment(place: Place) -> None:
+    """Decided after the cut that failed and thus not written: it is decided anew, by facts that know of the failure."""
+    flow, ran = Workflow("f", schedule="ready"), list[str]()
+    both = asyncio.Event()
+
+    async def work(ctx: Context) -> str:
+        ran.append(ctx.task_id)
+        if {"slow", "after quick"} <= set(ran):
+            both.set()
+        await both.wait()
+        return ctx.task_id
+
+    async def quick(ctx: Context) -> None:
+        ran.append(ctx.task_id)
+
+    flow.add("slow", work)
+    flow.add("quick", quick)
+    flow.add("after quick", work, needs=["quick"])
+    flow.add("last", quick, needs=["slow", "after quick"])
+    with pytest.raises(CheckpointCutError):
+        drive(_cuts_fail(place, lambda layer: layer == 0), flow, id="w", strict_checkpoints=True)
+    events = journal(place, "w")
+    assert_well_formed(events)
+    assert types(events)[-1] == "workflow_paused"
+    assert {event.task_id for event in of_type(events, ev.TaskComplete)} == {"slow", "quick", "after quick"}
+    assert go_on(place, "w", flow).status == "complete"
+    assert sorted(ran) == ["after quick", "last", "quick", "slow"]
+
+
 def test_strict_does_not_call_a_run_complete_whose_last_checkpoint_failed(place: Place) -> None:
     with pytest.raises(CheckpointCutError):
         drive(_cuts_fail(place), layered(1), id="w", strict_checkpoints=True)

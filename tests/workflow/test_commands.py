@@ -541,6 +541,53 @@ def test_a_rollback_and_what_came_with_it_are_both_dealt_with(place: Place) -> N
     assert settled == {"1", "2"}
 
 
+def test_what_follows_a_rollback_in_the_same_turn_is_for_the_facts_after_it(place: Place) -> None:
+    """Nothing runs, so that the rollback acts at once; the pause behind it counts as well."""
+    flow, ran = Workflow("f"), list[str]()
+
+    async def work(ctx: Context) -> None:
+        ran.append(ctx.task_id)
+
+    flow.add("t0", work)
+    flow.add("t1", work, needs=["t0"])
+    flow.add("gate", work, needs=["t1"], approve="Go?")
+
+    async def scenario() -> Any:
+        drives: list[Drive] = []
+        running = asyncio.ensure_future(adrive(place, flow, id="w", started=drives.append, gates="wait"))
+        await soon(lambda: drives and drives[0].facts.open_gates)
+        back = checkpoints(journal(place, "w"))[0]
+        commands: list[dict[str, Any]] = [{"type": "rollback", "checkpoint_id": back}, {"type": "pause"}]
+        drives[0].deliver(
+            [
+                PostedCommand(id=f"c{number}", author="me", posted_at=utc_now(), command=command)
+                for number, command in enumerate(commands)
+            ]
+        )
+        return await asyncio.wait_for(running, 20)
+
+    result = asyncio.run(scenario())
+    assert result.status == "paused"
+    events = journal(place, "w")
+    assert_well_formed(events)
+    assert [event.command_id for event in of_type(events, ev.CommandApplied)] == ["c0", "c1"]
+    assert "rolled_back" in types(events)
+
+
+def test_a_run_that_begins_to_be_driven_meanwhile_gets_it_through_the_inbox(place: Place) -> None:
+    from agentos.exceptions import LeaseHeldError
+
+    interrupted(place)
+
+    def take_lease(real: Any, workflow_id: Any, *args: Any) -> Any:
+        raise LeaseHeldError(workflow_id, "somebody who was quicker")
+
+    store = wrapped(place, take_lease=take_lease).open()
+    assert not send(store, "w", Pause()).applied
+    assert [posted.command["type"] for posted in store.read_inbox(WorkflowId("w"))] == ["pause"]
+    store.close()
+
+
 def test_a_second_abort_and_a_late_answer_change_nothing(place: Place) -> None:
     stage = Stage(place)
     result = stage.run({"type": "abort", "reason": "one"}, {"type": "abort", "reason": "two"})

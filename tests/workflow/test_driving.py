@@ -66,7 +66,7 @@ def test_a_run_from_start_to_end(place: Place) -> None:
     assert result.outputs == {"top": 3, "left": 4, "right": 5, "bottom": 20}
     events = journal(place, "d")
     assert_well_formed(events)
-    assert [event.task_id for event in of_type(events, ev.TaskComplete)][0] == "top"
+    assert next(event.task_id for event in of_type(events, ev.TaskComplete)) == "top"
     assert [event.layer for event in of_type(events, ev.Checkpointed)] == [0, 1, 2]
     for complete in of_type(events, ev.TaskComplete):
         assert (complete.layer, complete.attempt) == ({"top": 0, "bottom": 2}.get(complete.task_id, 1), 1)
@@ -198,7 +198,7 @@ def test_schedule_ready_starts_a_task_as_soon_as_its_needs_are_done(place: Place
     assert drive(place, flow, id="r").status == "complete"
     events = journal(place, "r")
     assert [cut.layer for cut in of_type(events, ev.Checkpointed)] == [0, 1]
-    done = [event.task_id for event in of_type(events, ev.TaskComplete)]
+    done = [str(event.task_id) for event in of_type(events, ev.TaskComplete)]
     assert done.index("after") < done.index("slow")
     assert_well_formed(events)
 
@@ -577,7 +577,9 @@ def test_a_performer_that_breaks_fails_its_task_only(place: Place) -> None:
     assert (result.outputs, result.errors) == ({"one": 1}, {"broken": "OSError: a bug of ours"})
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), {"a": [1, lambda: 0]}, {3: 4}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [{1, 2}, object(), {"a": [1, lambda: 0]}, {3: 4}], ids=["set", "object", "function", "number as key"]
+)
 def test_a_result_without_a_stored_form_fails_only_its_task_and_says_where(place: Place, value: Any) -> None:
     flow = Workflow("f")
     flow.add("odd", lambda: value)

@@ -255,12 +255,16 @@ def test_what_the_drive_raises_comes_out_of_the_stream_and_the_stream_ends(place
 
     async def scenario() -> list[ev.Event]:
         seen: list[ev.Event] = []
-        with pytest.raises(ZeroDivisionError):
+
+        async def read() -> None:
             async for event in executor.execute_stream(flow, workflow_id="w"):
                 seen.append(event)
                 if isinstance(event, ev.TaskStart) and event.task_id == "t1":
                     assert executor._drive is not None
                     executor._drive.lose(ZeroDivisionError())
+
+        with pytest.raises(ZeroDivisionError):
+            await read()
         return seen
 
     seen = asyncio.run(scenario())
@@ -277,13 +281,17 @@ def test_every_subscriber_ends_when_the_drive_raises(place: Place) -> None:
 
     async def scenario() -> list[ev.Event]:
         others: list[asyncio.Future[list[ev.Event]]] = []
-        with pytest.raises(ZeroDivisionError):
+
+        async def read() -> None:
             async for event in executor.execute_stream(flow, workflow_id="w"):
                 assert executor._drive is not None
                 if event.seq == 1:
                     others.append(asyncio.ensure_future(collected(executor._drive.stream.subscribe(0))))
                 if isinstance(event, ev.Checkpointed):
                     executor._drive.lose(ZeroDivisionError())
+
+        with pytest.raises(ZeroDivisionError):
+            await read()
         return await asyncio.wait_for(others[0], 20)
 
     seen = asyncio.run(scenario())
@@ -376,7 +384,7 @@ def test_a_command_sent_before_the_run_begins_is_taken_at_its_start() -> None:
     events = asyncio.run(collected(executor.execute_stream(flow)))
 
     assert ran == ["t0"]
-    assert [event.because for event in of_type(events, ev.TaskSkipped)][0] == "skip_layer 1"
+    assert next(event.because for event in of_type(events, ev.TaskSkipped)) == "skip_layer 1"
     assert executor.commands.waiting() == []
 
 

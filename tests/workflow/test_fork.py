@@ -181,7 +181,9 @@ def test_approvals_do_not_carry_over_and_neither_do_rejections(place: Place) -> 
     assert (early.status, list(early.gates)) == ("waiting", ["approve:no", "approve:yes"])
 
     late = fork_off(place, last, flow, "late")
-    assert (late.status, list(late.gates)) == ("waiting", ["approve:no"]), "what was done is kept, what was refused asks"
+    assert (late.status, list(late.gates)) == ("waiting", ["approve:no"]), (
+        "what was done is kept, what was refused asks"
+    )
     say(place, "late", "approve:no")
     result = go_on(place, "late", flow)
     assert result.status == "complete"

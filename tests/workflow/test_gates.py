@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,8 @@ def test_reject_fails_the_task_and_no_resume_runs_it(place: Place) -> None:
         result = go_on(place, "w", flow)
         assert result.status == "failed"
         assert result.errors == {"ship": "GateRejected: rejected by bob: not today"}
+        assert [entry.task_id for entry in result.state.tasks if entry.status == "skipped"] == ["tell"]
     assert ran == ["build", "other"]
-    assert {entry.task_id: entry.status for entry in result.state.tasks}["tell"] == "skipped"
 
 
 def test_an_answer_must_name_a_gate_that_is_open(place: Place) -> None:
@@ -145,10 +146,8 @@ def test_nothing_but_an_approval_passes_a_gate(place: Place, other: dict[str, An
     ran: list[str] = []
     flow = shipping(ran)
     drive(place, flow, id="w")
-    try:
+    with suppress(CommandRefusedError):
         say(place, "w", other)
-    except CommandRefusedError:
-        pass
     result = go_on(place, "w", flow)
     assert result.status == "waiting"
     assert ran == ["build", "other"]
@@ -300,9 +299,9 @@ def test_a_process_that_carries_an_attempt_cannot_answer_a_human_gate(
     flow = shipping(ran)
     run(flow, workflow_id="w")
     database = Client().place.database
-    done = python(
-        "-c", *SURFACES[surface], database, "w", ANSWER, cwd=tmp_git_repo, env={"AGENTOS_ATTEMPT_ID": "w/build/1"}
-    )
+    # As a real attempt has them: by these its processes are found, so that nobody else's resume ends ours.
+    carried = {"AGENTOS_ATTEMPT_ID": "w/build/1", "AGENTOS_ROOT": str(tmp_git_repo)}
+    done = python("-c", *SURFACES[surface], database, "w", ANSWER, cwd=tmp_git_repo, env=carried)
     if surface == "queue":  # durable, and refused by whoever reads it
         assert done.returncode == 0, done.stderr
     else:
@@ -323,19 +322,21 @@ def test_a_task_of_the_run_cannot_approve_it_through_a_command(place: Place) -> 
     import sys
 
     flow.add(
-        "agent", "shell", run=[sys.executable, "sender.py", place.database, "w", ANSWER], effects="none",
+        "agent",
+        "shell",
+        run=[sys.executable, "sender.py", place.database, "w", ANSWER],
+        effects="none",
         env={"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
     )
     flow.add("ship", lambda: "shipped", approve="Ship?")
     result = drive(place, flow, id="w")
     assert result.status == "waiting"
     assert "complete" in {entry.status for entry in result.state.tasks if entry.task_id == "agent"}
-    events = journal(place, "w")
-    refused = of_type(events, ev.CommandRefused) or of_type(events, ev.CommandReceived)
+    refused = of_type(journal(place, "w"), ev.CommandRefused)
     if not refused:  # it was not read before the drive ended: the next one refuses it
         assert go_on(place, "w", flow).status == "waiting"
         refused = of_type(journal(place, "w"), ev.CommandRefused)
-    assert "is for a human" in refused[0].why  # type: ignore[union-attr]
+    assert "is for a human" in refused[0].why
     assert "decision_made" not in types(journal(place, "w"))
 
 

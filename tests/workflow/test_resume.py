@@ -426,9 +426,10 @@ def test_the_public_calls(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -
         again = await arun(flow, {"n": 5})
         assert again.outputs == {"twice": 10}
         assert (await aresume(again.workflow_id, workflow=flow)).status == "complete"
-        for blocking, instead in ((run, "arun"), (resume, "aresume")):
-            with pytest.raises(AgentosError, match=rf"`await {instead}\(\.\.\.\)`"):
-                blocking(flow, workflow=flow) if blocking is resume else blocking(flow)  # type: ignore[call-arg, arg-type]
+        with pytest.raises(AgentosError, match=r"`await arun\(\.\.\.\)`"):
+            run(flow)
+        with pytest.raises(AgentosError, match=r"`await aresume\(\.\.\.\)`"):
+            resume(again.workflow_id, workflow=flow)
 
     asyncio.run(inside())
     assert len(Client().list_runs()) == 2
@@ -457,6 +458,14 @@ def test_a_negative_number_of_checkpoints_is_refused_before_anything_runs(tmp_gi
     with pytest.raises(AgentosError, match="cannot keep -1 checkpoints"):
         run(chain(1, ran), repo=tmp_git_repo, keep=-1)
     assert ran == []
+
+
+def test_preview_through_the_client(tmp_git_repo: Path) -> None:
+    flow = Workflow("f")
+    flow.add("bad", lambda: 1 / 0)
+    run(flow, workflow_id="w", repo=tmp_git_repo)
+    plan = Client(tmp_git_repo).preview_resume("w", workflow=flow)
+    assert [(row.task_id, row.verdict) for row in plan.verdicts] == [("bad", "rerun")]
 
 
 def test_delete_and_prune_through_the_client(tmp_git_repo: Path) -> None:

@@ -1,4 +1,4 @@
-"""When the place itself misbehaves: a locked, full or lost journal, a database that grows, a lease that cannot be kept."""
+"""When the place itself misbehaves: a journal that is locked, full or lost, a database that grows, a stuck lease."""
 
 from __future__ import annotations
 
@@ -142,7 +142,12 @@ def test_running_tasks_go_on_while_the_journal_cannot_be_written(tmp_path: Path)
 
     async def locks() -> None:
         lock = WriteLock(place)
-        threading.Thread(target=lambda: (until.wait(20), lock.release()), daemon=True).start()
+
+        def later() -> None:
+            until.wait(20)
+            lock.release()
+
+        threading.Thread(target=later, daemon=True).start()
 
     async def works() -> str:
         await worked.wait()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentos import Context, Workflow, resume, run
+from agentos import Context, Workflow, fork, resume, run
 from agentos.client import Client
 from agentos.exceptions import AgentosError
 from agentos.run.commands import ApprovalResponse
@@ -145,6 +145,10 @@ def _answer(gate_id: str) -> ApprovalResponse:
     return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=effect_of(task_id))
 
 
+def checkpoint_of_layer(layer: int) -> str:
+    return next(cut.id for cut in Client().checkpoints(WORKFLOW_ID) if cut.layer == layer and not cut.abandoned)
+
+
 def effect_of(task_id: str) -> dict[str, str]:
     """What a task with an external effect returns: known to whoever looks at the effect itself."""
     return {"done": task_id}
@@ -156,5 +160,7 @@ if __name__ == "__main__":
         "resume": lambda: resume(WORKFLOW_ID),
         "answer": answer,
         "list": lambda: Client().list_runs(),
+        "rollback": lambda: resume(checkpoint_of_layer(int(sys.argv[2]))),
+        "fork": lambda: fork(checkpoint_of_layer(int(sys.argv[2])), workflow_id="fork-1"),
     }
     report(acts[sys.argv[1]])

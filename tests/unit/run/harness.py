@@ -23,12 +23,13 @@ from agentos.dag.plan import Plan, compile_plan
 from agentos.dag.workflow import Workflow
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.run import events as ev
+from agentos.run.board import GatePolicy
 from agentos.run.changes import current_plan
 from agentos.run.commands import Asked, parse_command
 from agentos.run.facts import Facts, TaskFacts, fold, workflow_state
 from agentos.run.frontier import Frontier
 from agentos.run.inputs import AttemptEnded, Begin, CommandArrived, Input, Planned, Tick
-from agentos.run.machine import GatePolicy, Machine
+from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.run.state import WorkflowState
 from agentos.values import decode_value, encode_value
@@ -274,7 +275,7 @@ class Run:
 
 
 def _options(options: Mapping[str, Any]) -> ResumeOptions:
-    sets = {name: frozenset(value) if name != "strict" else value for name, value in options.items()}
+    sets: dict[str, Any] = {name: frozenset(value) if name != "strict" else value for name, value in options.items()}
     return ResumeOptions(**sets)
 
 

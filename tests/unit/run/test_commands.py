@@ -513,15 +513,15 @@ def test_commands_after_a_rollback_do_not_count() -> None:
 
 
 def test_rollback_under_ready_waits_until_nothing_runs() -> None:
-    run = Run(flow_of({"a": [], "b": [], "c": ["a"]}, schedule="ready")).begin()
+    run = Run(flow_of({"a": [], "b": ["a"], "slow": ["a"], "c": ["b"]}, schedule="ready")).begin()
     run.ok("a")
-    run.ok("b")
-    run.say({"type": "inject_tasks", "tasks": {"x": NEW}})
-    assert run.running == ["c"]
-    run.ok("c")
     run.say({"type": "rollback", "checkpoint_id": run.checkpoint(0)})
-    events = run.ok("x")
-    assert "rolled_back" in events
+    run.ok("b")
+    assert run.running == ["c", "slow"]
+    assert run.ok("slow") == ["task_complete slow", "checkpoint 1"]  # c runs on
+    assert run.ok("c")[-2:] == ["command_applied rollback", "rolled_back"]
+    run.go_back()
+    assert run.running == ["b", "slow"]
 
 
 def test_every_command_has_a_shape_and_an_author_on_the_record() -> None:
@@ -534,10 +534,25 @@ def test_every_command_has_a_shape_and_an_author_on_the_record() -> None:
     assert set(cmd.AT_ONCE) == {cmd.Abort, cmd.Pause, cmd.ApprovalResponse, cmd.Continue}
 
 
-@pytest.mark.xfail(reason="BUG facts.py _workflow_start: an abort that was applied is forgotten after a crash", strict=True)
+@pytest.mark.xfail(
+    reason="BUG facts.py _workflow_start: an abort that was applied is forgotten after a crash", strict=True
+)
 def test_an_abort_survives_a_crash() -> None:
     run = chain()
     assert run.say({"type": "abort", "reason": "enough"}) == ["command_applied abort"]
     events = run.resume()
     assert "task_start a#2" not in events
     assert run.facts.status == "aborted"
+
+
+@pytest.mark.xfail(
+    reason="BUG frontier.py offer_layer: IndexError where a replan takes away the open layer", strict=True
+)
+def test_a_replan_may_take_the_open_layer_away() -> None:
+    flow = Workflow("w")
+    flow.add("a", nothing)
+    flow.add("ship", nothing, needs=["a"], approve="Ship?")
+    run = Run(flow, gates="wait").begin()
+    run.ok("a")
+    assert run.open_gates == ["approve:ship"]
+    assert run.say({"type": "replan_dag", "remove": ["ship"]})[-1] == "workflow_complete"

@@ -345,7 +345,6 @@ def test_a_deadline_is_absolute_and_survives_a_crash() -> None:
 
 def test_a_deadline_that_passed_while_nobody_drove() -> None:
     run = at_gate(ship(approve={"question": "Ship?", "timeout_s": 60}), gates="stop")
-    assert run.facts.status == "waiting"
     run.now += timedelta(days=1)
     assert "rejected approve:ship" in run.resume()
     assert run.facts.status == "failed"
@@ -554,14 +553,26 @@ def test_a_task_whose_gate_is_open_may_go_from_the_workflow() -> None:
     edited.add("stay", nothing, approve="Stay?")
     run.resume(edited, gates="wait")
     assert run.verdicts() == {"stay": "run", "ship": "orphan"}
-    events = run.answer("approve:ship")
-    assert events == ["command_applied approval_response", "approved approve:ship"]
+    assert run.answer("approve:ship") == ["command_refused approval_response"]
+    assert run.open_gates == ["approve:stay"]
     run.answer("approve:stay")
     assert run.running == ["stay"]
     assert Frontier(run.machine.plan, run.facts).unmet == {"stay": 0}
 
 
-@pytest.mark.xfail(reason="BUG: a gate that the workflow no longer has stays open, and the run waits for it", strict=True)
+def test_the_refusal_of_a_gate_that_was_closed_says_so() -> None:
+    flow = Workflow("w")
+    flow.add("ship", nothing, approve="Ship?")
+    flow.add("other", nothing)
+    run = Run(flow).begin()
+    run.resume(flow_of({"other": []}))
+    run.answer("approve:ship")
+    assert "is no longer open" in run.refusal()
+
+
+@pytest.mark.xfail(
+    reason="BUG: a gate that the workflow no longer has stays open, and the run waits for it", strict=True
+)
 def test_a_gate_may_go_from_the_workflow() -> None:
     flow = Workflow("w")
     flow.add("ship", nothing, approve="Ship?")
@@ -582,3 +593,68 @@ def test_decision_points_under_ready_are_kept_or_refused(points: str) -> None:
     run.ok("a")
     assert run.running == []
     assert run.open_gates
+
+
+BUG_LAYER_GATE = pytest.mark.xfail(
+    reason="BUG layers.py/facts.py: the decision point of a layer with nothing left to run opens, or stays open",
+    strict=True,
+)
+
+
+@BUG_LAYER_GATE
+def test_a_layer_that_was_skipped_has_no_decision_point() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"], "c": ["a"], "d": []}, decision_points="per_layer"), gates="wait").begin()
+    run.say({"type": "skip_layer", "layer": 1})
+    run.ok("a")
+    assert "decision_required layer:1" not in run.ok("d")
+    assert run.facts.status == "complete"
+
+
+@BUG_LAYER_GATE
+def test_a_layer_that_is_skipped_while_it_is_asked_about_leaves_no_open_gate() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]}, decision_points="per_layer"), gates="wait").begin()
+    run.ok("a")
+    assert run.open_gates == ["layer:1"]
+    run.say({"type": "skip_layer", "layer": 1})
+    assert run.open_gates == []
+    assert run.facts.status == "complete"
+
+
+@BUG_LAYER_GATE
+def test_a_layer_that_was_removed_leaves_no_open_gate() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]}, decision_points="per_layer"), gates="wait").begin()
+    run.ok("a")
+    run.say({"type": "replan_dag", "remove": ["b"]})
+    assert run.open_gates == []
+    assert run.facts.status == "complete"
+
+
+@pytest.mark.xfail(
+    reason="BUG scope.py shown_digest: inputs of a fan-out other than its list are not shown", strict=True
+)
+def test_an_approval_of_a_fan_out_holds_for_all_its_inputs() -> None:
+    def both(value: int, what: int) -> None: ...
+
+    flow = Workflow("w")
+    flow.add("build", nothing)
+    inputs = {"value": "${{ item }}", "what": "${{ tasks.build.output }}"}
+    flow.add("ship", both, for_each=[1], inputs=inputs, approve="Ship?")
+    run = Run(flow, gates="wait").begin()
+    run.ok("build", 1)
+    run.answer("approve:ship")
+    run.fail("ship[0]")
+    run.resume(rerun={"build"})
+    run.ok("build", 2)
+    assert run.running == []
+    assert run.open_gates == ["approve:ship#2"]
+
+
+@pytest.mark.xfail(reason="BUG: what a rejected layer skipped is set back by a rerun, and stays pending", strict=True)
+def test_what_a_rejected_layer_skipped_stays_skipped() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]}, decision_points="per_layer"), gates="wait").begin()
+    run.ok("a", 1)
+    run.answer("layer:1", False)
+    run.resume(rerun={"a"})
+    run.ok("a", 2)
+    assert run.facts.status == "failed"
+    assert run.status("b") == "skipped"

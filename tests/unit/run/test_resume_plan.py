@@ -344,7 +344,7 @@ def spread_out() -> Run:
 def test_a_fan_out_asked_for_again_counts_its_items_for_nothing() -> None:
     planned = spread_out().planned(rerun={"each"})
     assert planned.regrown == ("each",)
-    assert {row.task_id: row.reason for row in planned.verdicts}["each[0]"] == "the list of each is made anew"
+    assert {str(row.task_id): row.reason for row in planned.verdicts}["each[0]"] == "the list of each is made anew"
 
 
 def test_a_fan_out_asked_for_again_runs_all_its_items() -> None:
@@ -482,10 +482,7 @@ def test_external_effects_since_the_checkpoint_are_asked_about(idempotent: Any) 
     assert run.last(ev.RolledBack).ask == ("b",)
     run.go_back()
     assert run.open_gates == ["ask:b~1"]
-    assert run.resumed is not None
-    assert {row.task_id: row.reason for row in run.resumed.verdicts}[
-        "b"
-    ] == "its effect may have happened (rolled back)"
+    assert reasons(run)["b"] == "its effect may have happened (rolled back)"
     run.answer("ask:b~1", answer="happened", output=2)
     assert run.running == ["c"]
 
@@ -659,7 +656,9 @@ def test_another_result_counts_after_a_retry() -> None:
     assert run.running == ["b"]
 
 
-@pytest.mark.xfail(reason="BUG requests.py answer_gate: `happened` with another output sets no dependant back", strict=True)
+@pytest.mark.xfail(
+    reason="BUG requests.py answer_gate: `happened` with another output sets no dependant back", strict=True
+)
 def test_another_result_counts_where_somebody_says_it_happened() -> None:
     run = Run(pair(effects="external"), gates="wait").begin()
     run.ok("a", 1)
@@ -687,7 +686,8 @@ def ready_mail() -> Run:
 
 
 @pytest.mark.xfail(
-    reason="BUG requests.py rollback_to: an effect under way when the checkpoint was cut is repeated unasked", strict=True
+    reason="BUG requests.py rollback_to: an effect under way when the checkpoint was cut is repeated unasked",
+    strict=True,
 )
 def test_an_effect_that_began_before_the_checkpoint_was_cut_is_asked_about() -> None:
     run = ready_mail()
@@ -706,14 +706,75 @@ def test_nothing_follows_a_rollback_in_its_step() -> None:
     assert run.ok("mail")[-1] == "rolled_back"
 
 
-def test_a_fan_out_that_became_a_plain_task_keeps_what_was_expanded() -> None:
-    """Not nice but told: the expansion is on the record, and is applied again by task id."""
+BECAME = pytest.mark.xfail(
+    reason="BUG changes.py apply_change/facts.children: an expansion is applied again to a task that is no fan-out now",
+    strict=True,
+)
+
+
+def spread_edited(work: Any = nothing, **settings: Any) -> Workflow:
+    """`spread()` with `each` no longer a fan-out."""
+    flow = Workflow("w")
+    flow.add("list", nothing)
+    flow.add("each", work, needs=["list"], **settings)
+    flow.add("after", take, inputs={"value": "${{ tasks.each.output }}"})
+    return flow
+
+
+@BECAME
+def test_a_fan_out_that_became_a_plain_task_runs_as_one() -> None:
     run = Run(spread()).begin()
     run.ok("list", [1, 2])
     run.ok("each[0]", 1)
-    edited = Workflow("w")
-    edited.add("list", nothing)
-    edited.add("each", nothing, needs=["list"])
-    edited.add("after", take, inputs={"value": "${{ tasks.each.output }}"})
-    run.resume(edited)
-    assert run.verdicts()["each[0]"] == "reuse, changed"
+    run.resume(spread_edited())
+    assert run.running == ["each"]
+    run.ok("each", 5)
+    assert run.output("each") == 5
+    assert run.running == ["after"]
+
+
+@BECAME
+def test_an_empty_fan_out_that_became_a_plain_task_runs_again() -> None:
+    """It must not end complete with a task that never ran."""
+    run = Run(spread()).begin()
+    run.ok("list", [])
+    run.ok("after")
+    run.resume(spread_edited(), rerun={"changed"})
+    assert run.running == ["each"]
+
+
+@BECAME
+def test_a_fan_out_that_became_an_approval_asks() -> None:
+    run = Run(spread(), gates="wait").begin()
+    run.ok("list", [1, 2])
+    run.resume(spread_edited("approval", question="Go?"))
+    assert run.running == []
+    assert run.open_gates == ["approval:each"]
+
+
+@pytest.mark.xfail(
+    reason="BUG frontier.py _take_in_unfinished: a fan-out that once ran as a plain task counts as a slot", strict=True
+)
+def test_a_plain_task_that_became_a_fan_out_takes_no_slot() -> None:
+    def flow(**settings: Any) -> Workflow:
+        flow = Workflow("w")
+        flow.add("each", nothing, concurrency="db", **settings)
+        return flow
+
+    run = Run(flow()).begin()
+    run.fail("each")
+    run.resume(flow(for_each=[1, 2]))
+    assert run.running == ["each[0]"]
+    run.resume()
+    assert run.running == ["each[0]"]
+
+
+def test_a_crash_right_after_a_rollback() -> None:
+    run = Run(chain()).begin()
+    run.ok("a", 1)
+    run.say({"type": "rollback", "checkpoint_id": run.checkpoint(0)})
+    assert run.ok("b", 2)[-1] == "rolled_back"
+    run.resume()
+    assert run.facts.epoch == 1
+    assert run.status("a", "c") == "complete pending"
+    assert run.running == ["b"]

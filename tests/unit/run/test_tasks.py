@@ -770,3 +770,31 @@ def test_nothing_follows_once_it_is_over() -> None:
     run.ok("a")
     assert run.give(StopAsked(), failed("a")) == []
     assert Machine(run.machine.plan, run.facts).wake_at is None
+
+
+@pytest.mark.xfail(
+    reason="BUG board.py _task_over: `happened` frees a slot that was never taken, so that two run in a group of one",
+    strict=True,
+)
+def test_an_effect_that_happened_frees_no_slot() -> None:
+    flow = Workflow("w")
+    for name in ("mail", "x", "y"):
+        flow.add(name, nothing, effects="external", concurrency="db")
+    run = Run(flow, gates="wait").begin()
+    run.resume()
+    assert run.running == ["x"]
+    run.answer("ask:mail", answer="happened")
+    assert run.running == ["x"]
+
+
+@pytest.mark.xfail(
+    reason="BUG attempts.py _succeeded: a task that injects can never run again (duplicate id)", strict=True
+)
+def test_a_task_that_asked_for_more_may_run_again() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]})).begin()
+    run.ok("a", 1, injected=(("x", MORE),))
+    run.ok("b")
+    run.ok("x")
+    run.resume(rerun={"a"})
+    run.ok("a", 1, injected=(("x", MORE),))
+    assert run.status("a") == "complete"

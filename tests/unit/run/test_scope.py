@@ -1,0 +1,52 @@
+"""What references of a task can see."""
+
+from __future__ import annotations
+
+from agentos.dag.workflow import Workflow
+from agentos.ids import TaskId
+from agentos.run.scope import TaskResults, newest_round, resolved_inputs, scope_of
+from tests.unit.run.harness import Run, flow_of, nothing, take
+
+
+def test_results_by_task_id() -> None:
+    run = Run(flow_of({"a": [], "b": [], "c": ["a"]})).begin()
+    run.ok("a", {"x": 1})
+    run.fail("b", "broken")
+    results = TaskResults(run.machine.plan, run.facts)
+    assert list(results) == list(run.machine.plan.tasks)
+    assert len(results) == 3
+    assert results["a"] == {"output": {"x": 1}, "status": "complete", "error": None}
+    assert results["b"]["error"]["text"] == "broken"
+    assert results["b"]["output"] is None
+    assert results["c"]["status"] == "running"
+    assert "nowhere" not in results
+
+
+def test_inputs_are_resolved_with_params_results_and_the_item() -> None:
+    def three(value: object, result: object, param: object) -> None: ...
+
+    flow = Workflow("w", params={"n": 5})
+    flow.add("a", nothing)
+    inputs = {"value": "${{ item.name }}", "result": "${{ tasks.a.output }}", "param": "${{ params.n }}"}
+    flow.add("each", three, for_each=[{"name": "x"}], inputs=inputs)
+    run = Run(flow).begin()
+    run.ok("a", [1])
+    plan = run.machine.plan
+    assert resolved_inputs(plan, run.facts, plan.tasks[TaskId("each[0]")]) == {"value": "x", "result": [1], "param": 5}
+    assert resolved_inputs(plan, run.facts, plan.tasks[TaskId("a")]) == {}
+    assert set(scope_of(plan, run.facts, plan.tasks[TaskId("a")])) == {"params", "tasks"}
+
+
+def test_a_reference_means_the_newest_round_that_completed() -> None:
+    flow = Workflow("w")
+    flow.add("draft", nothing)
+    flow.add("loop", repeat={"tasks": ["draft"], "until": "tasks.draft.output == 'good'", "max": 3})
+    flow.add("end", take, inputs={"value": "${{ tasks.draft.output }}"}, needs=["loop"])
+    run = Run(flow).begin()
+    run.ok("draft", "bad")
+    assert run.running == ["draft@2"]
+    assert newest_round(run.machine.plan, run.facts, TaskId("draft")) == "draft"
+    run.ok("draft@2", "good")
+    assert newest_round(run.machine.plan, run.facts, TaskId("draft")) == "draft@2"
+    plan = run.machine.plan
+    assert resolved_inputs(plan, run.facts, plan.tasks[TaskId("end")]) == {"value": "good"}

@@ -1,0 +1,103 @@
+"""Small parts: stored plans, places, who asks, and what an attempt is given."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos import Workflow
+from agentos.dag.plan import compile_plan
+from agentos.exceptions import CheckpointCorruptedError, WorkflowConfigurationError
+from agentos.ids import TaskId, WorkflowId
+from agentos.run.facts import Facts
+from agentos.workflow.place import Place
+from agentos.workflow.plans import decode_plan, encode_plan
+from agentos.workflow.queue import current_author
+from agentos.workflow.specs import attempt_spec, idempotency_key
+
+
+def a_flow() -> Workflow:
+    flow = Workflow("f", env={"ALL": "1"}, max_concurrency=3, schedule="ready", decision_points="never")
+    flow.add("a", lambda n: n)
+    flow.add("b", "shell", run="echo ${{ tasks.a.output }}", effects="none", env={"OWN": "${{ params.n }}"}, cwd="sub")
+    return flow
+
+
+def test_a_stored_plan_comes_back_equal() -> None:
+    plan = compile_plan(a_flow(), {"n": 2**70})
+    again = decode_plan(encode_plan(plan))
+    assert again.fingerprint == plan.fingerprint
+    assert again.layers == plan.layers
+    assert again.params == plan.params
+    assert again.settings == plan.settings
+    assert dict(again.tasks) == dict(plan.tasks)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"nonsense", b"{}", b"\x00\xff"])
+def test_a_damaged_plan_is_told(damaged: bytes) -> None:
+    with pytest.raises(CheckpointCorruptedError, match="a stored plan"):
+        decode_plan(damaged)
+
+
+def test_a_plan_cut_short_or_changed_inside_is_told() -> None:
+    stored = encode_plan(compile_plan(a_flow(), {"n": 1}))
+    with pytest.raises(CheckpointCorruptedError):
+        decode_plan(stored[: len(stored) // 2])
+
+
+def test_a_store_that_is_not_there_yet_is_told() -> None:
+    place = Place(database="postgresql://host/db", root=Path("/"))
+    assert place.exists()
+    with pytest.raises(WorkflowConfigurationError, match="PostgreSQL is not available yet"):
+        place.open()
+
+
+def test_the_author_is_the_user_and_else_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert current_author() == getpass.getuser()
+
+    def nobody() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    assert current_author().startswith("uid ")
+
+
+def test_an_attempt_is_given_its_values_its_variables_and_its_folder(tmp_path: Path) -> None:
+    import msgspec
+
+    from agentos.run import events as ev
+    from agentos.run.facts import reduce
+
+    flow = a_flow()
+    plan = compile_plan(flow, {"n": 7})
+    facts = Facts(workflow_id=WorkflowId("w"))
+    done: dict[str, Any] = {"task_id": TaskId("a"), "layer": 0, "place": "000000", "attempt": 1}
+    facts = reduce(facts, ev.TaskComplete(seq=1, output=msgspec.Raw(b'"it\'s"'), **done))
+    spec = attempt_spec(plan, facts, plan.tasks[TaskId("b")], 2, flow.functions, tmp_path)
+    assert spec.cwd == tmp_path / "sub"
+    assert spec.root == tmp_path
+    assert spec.attempt_id == "w/b/2"
+    assert spec.env["ALL"] == "1"
+    assert spec.env["OWN"] == "7"
+    assert "it's" in spec.env.values(), "a value travels as a variable"
+    assert "it's" not in spec.command
+    assert spec.function is None
+    first = attempt_spec(plan, facts, plan.tasks[TaskId("a")], 1, flow.functions, tmp_path)
+    assert (first.arguments, first.function) == ({"n": 7}, flow.functions[TaskId("a")])
+
+
+def test_the_key_is_the_same_over_attempts_and_new_in_another_run_or_epoch() -> None:
+    import msgspec
+
+    one, task = Facts(workflow_id=WorkflowId("w")), TaskId("t")
+    key = idempotency_key(one, task)
+    assert key == idempotency_key(msgspec.structs.replace(one, sequence=9, drives=3), task)
+    others = [
+        idempotency_key(msgspec.structs.replace(one, epoch=1), task),
+        idempotency_key(Facts(workflow_id=WorkflowId("v")), task),
+        idempotency_key(one, TaskId("t[1]")),
+    ]
+    assert len({key, *others}) == 4
