@@ -67,9 +67,12 @@ def test_the_points_are_listed_with_their_meaning() -> None:
 
 
 def test_every_point_is_passed_somewhere_in_the_code_and_no_other_is() -> None:
-    code = "".join(file.read_text() for file in (SOURCE / "agentos").rglob("*.py"))
-    reached = set(re.findall(r'"([a-z]+\.[a-z]+)"', " ".join(re.findall(r"\breach\([^)]*\)", code))))
-    assert reached == set(POINTS)
+    files = [file for file in (SOURCE / "agentos").rglob("*.py") if file.name not in ("crashpoints.py", "testing.py")]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    passed = {point for point in POINTS if any(f'"{point}"' in line for line in lines)}
+    assert passed == set(POINTS)
+    named = re.findall(r'\breach\("([^"]+)"\)', "\n".join(lines))
+    assert set(named) <= set(POINTS)
 
 
 def test_a_script_that_is_started_again_goes_on_where_it_was_killed(new_repository: Callable[[], Path]) -> None:

@@ -52,6 +52,8 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
     ):
         if value not in allowed:
             complain(f"{name} is one of {', '.join(allowed)}, not {value!r}{nearest(str(value), allowed)}")
+    if flow.schedule == "ready" and flow.decision_points in ("per_layer", "on_error"):
+        complain(f"decision_points {flow.decision_points!r} stand between layers: they need schedule 'layers'")
     return PlanSettings(
         max_concurrency=most,
         schedule="ready" if flow.schedule == "ready" else "layers",

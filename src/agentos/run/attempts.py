@@ -6,17 +6,18 @@ from datetime import timedelta
 from hashlib import blake2b
 
 import msgspec
-from msgspec.structs import replace
 
 from agentos.dag.growth import with_tasks
 from agentos.dag.mapping import task_from_mapping
 from agentos.dag.plan import PlannedTask
 from agentos.dag.task import TaskDef
 from agentos.exceptions import WorkflowDefinitionError
+from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.board import Board, failed_status, failure_of, order
+from agentos.run.facts import NO_RESULT
 from agentos.run.inputs import AttemptEnded
-from agentos.run.resume import ResumeOptions, plan_resume
+from agentos.run.resume import needs_answer
 
 
 def attempt_ended(board: Board, given: AttemptEnded) -> None:
@@ -32,17 +33,26 @@ def attempt_ended(board: Board, given: AttemptEnded) -> None:
     elif given.retryable and _may_retry(board, task):
         _retry(board, task, given.error)
     else:
-        board.fail(task, given.error, status=failed_status(task), given=given)
+        _failed(board, task, given, given.error)
+
+
+def _failed(board: Board, task: PlannedTask, given: AttemptEnded, error: ev.TaskFailure) -> None:
+    was = board.facts.task(task.id)
+    board.fail(task, error, status=failed_status(task), given=given)
+    if failed_status(task) == "failed_safe" and was.previous is not None and was.previous != NO_RESULT:
+        set_back_dependants(board, task)
 
 
 def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
     grown: tuple[TaskDef, ...] = ()
     if given.injected:
         try:
-            grown = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in given.injected)
+            # A task that runs again asks for the same tasks again: those it has got.
+            asked = (one for one in given.injected if board.plan.tasks.get(TaskId(one[0]), task).origin != "inject")
+            grown = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in asked)
             with_tasks(board.plan, grown, origin="inject", min_layer=task.layer + 1)
         except WorkflowDefinitionError as error:
-            board.fail(task, failure_of(error), status=failed_status(task), given=given)
+            _failed(board, task, given, failure_of(error))
             return
     was = board.facts.task(task.id)
     _warn_of_shared_keys(board, task, given)
@@ -66,29 +76,39 @@ def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
 
 def set_back_dependants(board: Board, task: PlannedTask) -> None:
     """The task ran again with another result: finished tasks that used the old one run again too."""
-    used = frozenset(
-        dependant
-        for dependant in board.plan.dependants.get(task.id, ())
-        if board.facts.task(dependant).status in ("complete", "failed_safe", "skipped")
-    )
-    finished = frozenset(name for name in used if board.facts.task(name).status != "skipped")
-    if not used:
+    verdicts: list[ev.PlannedVerdict] = []
+    regrown: list[TaskId] = []
+    for name in board.plan.dependants.get(task.id, ()):
+        dependant = board.plan.tasks[name]
+        # Items of a fan-out are left to it: its list is made anew.
+        if dependant.origin != "for_each" and _has_used(board, dependant):
+            begun = needs_answer(dependant) and board.facts.task(name).attempts
+            verdict: ev.Verdict = "ask" if begun else "rerun"
+            reason = f"{task.id} ran again with another result"
+            verdicts.append(ev.PlannedVerdict(task_id=name, verdict=verdict, reason=reason))
+            if dependant.definition.for_each is not None:
+                regrown.append(name)
+    if not verdicts:
         return
-    verdicts = plan_resume(board.plan, board.plan, board.facts, ResumeOptions(rerun=finished)) if finished else None
-    reset = dict.fromkeys(verdicts.reset if verdicts else ()) | dict.fromkeys(sorted(used - finished))
-    regrown = tuple(name for name in (verdicts.regrown if verdicts else ()) if name in used)
-    chosen = tuple(row for row in verdicts.verdicts if row.task_id in used) if verdicts else ()
     board.emit(
         ev.ResumePlanned(
             plan_revision=board.facts.plan_revision,
-            verdicts=tuple(replace(row, reason=f"{task.id} ran again with another result") for row in chosen),
-            reset=tuple(name for name in reset if name in used),
-            ask=tuple(name for name in (verdicts.ask if verdicts else ()) if name in used),
-            regrown=regrown,
+            verdicts=tuple(verdicts),
+            reset=tuple(row.task_id for row in verdicts),
+            ask=tuple(row.task_id for row in verdicts if row.verdict == "ask"),
+            regrown=tuple(regrown),
         )
     )
     board.drop_items(regrown)
     board.frontier.regrow(board.plan, board.facts)
+
+
+def _has_used(board: Board, task: PlannedTask) -> bool:
+    """Whether what became of this task followed from its needs: not where a gate or a command decided it."""
+    was = board.facts.task(task.id)
+    if was.status == "skipped":
+        return not was.because or was.because in board.plan.tasks
+    return was.status in ("complete", "failed_safe") or (task.id in board.facts.children and not was.ended)
 
 
 def _may_retry(board: Board, task: PlannedTask) -> bool:

@@ -83,16 +83,17 @@ class Board:
 
     def emit(self, event: ev.Event) -> None:
         """Stamp the event, fold it in, and hand it out."""
+        held_slot = getattr(event, "task_id", None) in self.facts.running
         stamped = replace(event, seq=self.facts.sequence + 1, at=self.now, workflow_id=self.facts.workflow_id)
         self.facts = reduce(self.facts, stamped)
         self.out.append(stamped)
         match stamped:
             case ev.TaskComplete() | ev.TaskError() | ev.TaskSkipped():
-                self._task_over(stamped)
+                self._task_over(stamped, held_slot)
             case ev.DecisionMade(layer=layer):
                 self._count(layer, _DECISIONS)
 
-    def _task_over(self, event: ev.TaskComplete | ev.TaskError | ev.TaskSkipped) -> None:
+    def _task_over(self, event: ev.TaskComplete | ev.TaskError | ev.TaskSkipped, held_slot: bool) -> None:
         task = self.plan.tasks[event.task_id]
         self.frontier.ended(task)
         self._count(task.layer, _TASKS)
@@ -103,7 +104,7 @@ class Board:
                 self._count(task.layer, _KEYS, len(msgspec.json.decode(event.context, type=dict[str, msgspec.Raw])))
         if _halts(task, self.facts):
             self.halted = task.layer if self.halted is None else min(self.halted, task.layer)
-        if not isinstance(event, ev.TaskSkipped) and event.attempt:
+        if held_slot:
             self.free_slot(task)
         if task.parent is not None and task.parent in self.frontier.items_left:
             failed = self.facts.task(task.id).status in ("failed", "cancelled")

@@ -15,6 +15,8 @@ from agentos.values import decode_value
 def apply_change(plan: Plan, change: PlanChanged) -> Plan:
     """The plan with one change. WorkflowDefinitionError where it does not fit."""
     if change.origin == "for_each" and change.parent is not None:
+        if plan.tasks[change.parent].definition.for_each is None:
+            raise KeyError(f"{change.parent} is no fan-out any more")
         items = decode_value(change.items)
         grown = item_tasks(plan, change.parent, items, keys=change.children)
         return with_tasks(plan, grown, origin="for_each", parent=change.parent, min_layer=change.min_layer)

@@ -19,7 +19,7 @@ NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
 
 GateKind = Literal["approval", "approve", "layer", "error", "ask"]
-Answer = Literal["approved", "rejected", "rerun", "happened"]
+Answer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 EndedAs = Literal["failed", "failed_safe", "cancelled"]
 Verdict = Literal["reuse", "reuse, changed", "rerun", "run", "ask", "new", "orphan"]
 

@@ -40,6 +40,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts in a row that ended because their driver died."""
     started_seq: int = 0
     """Where its newest attempt began."""
+    ended_seq: int = 0
+    """Where its result stands."""
     not_before: datetime | None = None
     output: Raw = ev.NOTHING
     messages: Raw = ev.NOTHING
@@ -120,6 +122,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PENDING = TaskFacts()
+NO_RESULT = Raw(b"")
+"""Stands for the result of a task that failed safely: like no value there is."""
 
 
 def fold(workflow_id: WorkflowId, journal: Iterable[ev.Event]) -> Facts:
@@ -161,10 +165,18 @@ def _without_gates_of(facts: Facts, gone: Collection[TaskId]) -> Map[GateId, boo
 
 
 def _with_task(facts: Facts, event: ev.Event, task_id: TaskId, task: TaskFacts) -> Facts:
+    facts = _no_longer_waiting(facts, task_id)
     running = facts.running
     if task_id in running:
         running = running.delete(task_id)
     return replace(facts, sequence=event.seq, tasks=facts.tasks.set(task_id, task), running=running)
+
+
+def _no_longer_waiting(facts: Facts, task_id: TaskId) -> Facts:
+    """A task that goes on, or ends, without its gate having been answered needs the answer no more."""
+    if facts.tasks.get(task_id, _PENDING).status != "waiting":
+        return facts
+    return replace(facts, open_gates=_without_gates_of(facts, (task_id,)))
 
 
 def _only_sequence(facts: Facts, event: ev.Event) -> Facts:
@@ -180,8 +192,9 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         drives=event.drive,
         total_layers=event.total_layers,
         plan_revision=event.plan_revision,
-        stopping="",
-        stop_reason="",
+        # An abort holds for good; whoever was asked to pause has done so once it is driven again.
+        stopping="abort" if facts.stopping == "abort" else "",
+        stop_reason=facts.stop_reason if facts.stopping == "abort" else "",
     )
 
 
@@ -202,7 +215,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
             place=was.place,
             attempts=was.attempts,
             started_seq=was.started_seq,
-            previous=was.output if was.status == "complete" else was.previous,
+            previous=_previous(was),
         )
     running = facts.running
     for task_id in event.cut_off:
@@ -222,11 +235,19 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     )
 
 
+def _previous(was: TaskFacts) -> Raw | None:
+    """What dependants have seen of a task that is set back."""
+    if was.status == "failed_safe":
+        return NO_RESULT
+    return was.output if was.status == "complete" else was.previous
+
+
 def _layer_start(facts: Facts, event: ev.LayerStart) -> Facts:
     return replace(facts, sequence=event.seq, current_layer=max(facts.current_layer, event.layer))
 
 
 def _task_start(facts: Facts, event: ev.TaskStart) -> Facts:
+    facts = _no_longer_waiting(facts, event.task_id)
     was = facts.tasks.get(event.task_id, _PENDING)
     task = TaskFacts(
         status="running",
@@ -261,6 +282,7 @@ def _task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
         place=event.place,
         attempts=was.attempts,
         started_seq=was.started_seq,
+        ended_seq=event.seq,
         output=output,
         messages=event.messages,
         context=event.context,
@@ -283,6 +305,8 @@ def _task_error(facts: Facts, event: ev.TaskError) -> Facts:
         attempts=was.attempts,
         tries=was.tries,
         started_seq=was.started_seq,
+        ended_seq=event.seq,
+        previous=was.previous,
         error=event.error,
         execution_time_ms=event.execution_time_ms,
     )
@@ -294,8 +318,6 @@ def _task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
     task = TaskFacts(
         status="skipped", layer=event.layer, place=event.place, attempts=was.attempts, because=event.because
     )
-    if was.status == "waiting":
-        facts = replace(facts, open_gates=_without_gates_of(facts, (event.task_id,)))
     return _with_task(facts, event, event.task_id, task)
 
 
@@ -371,6 +393,7 @@ def _command_settled(facts: Facts, event: ev.CommandApplied | ev.CommandRefused)
 def _plan_changed(facts: Facts, event: ev.PlanChanged) -> Facts:
     tasks, children = facts.tasks, facts.children
     if event.origin == "for_each" and event.parent is not None:
+        facts = _no_longer_waiting(facts, event.parent)
         children = children.set(event.parent, event.children)
         was = facts.task(event.parent)
         tasks = tasks.set(event.parent, replace(was, status="running"))

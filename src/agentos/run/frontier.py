@@ -62,7 +62,7 @@ class Frontier:
             else:
                 self.unmet[task_id] = sum(not facts.task(need).ended for need in needs if need in tasks)
             if was is not None:
-                self._take_in_unfinished(task, was)
+                self._take_in_unfinished(task, was, under_way=task_id in facts.running)
         for parent, children in facts.children.items():
             if not facts.task(parent).ended:
                 self._count_items(facts, parent, children)
@@ -71,10 +71,10 @@ class Frontier:
             if deadline is not None:
                 self.wake_at(deadline, gate_id)
 
-    def _take_in_unfinished(self, task: PlannedTask, was: TaskFacts) -> None:
+    def _take_in_unfinished(self, task: PlannedTask, was: TaskFacts, *, under_way: bool) -> None:
         if was.status == "retrying" and was.not_before is not None:
             self.wake_at(was.not_before, task.id)
-        elif was.status == "running" and task.definition.concurrency is not None and was.attempts:
+        elif under_way and task.definition.concurrency is not None:
             self.slots[task.definition.concurrency.group] += 1
 
     def _count_items(self, facts: Facts, parent: TaskId, children: tuple[TaskId, ...]) -> None:
@@ -91,7 +91,7 @@ class Frontier:
 
     def offer_layer(self, layer: int) -> None:
         """Open a layer: every task of it that has not ended is looked at."""
-        for task_id in self.plan.layers[layer]:
+        for task_id in self.plan.layers[layer] if layer < len(self.plan.layers) else ():
             if self.unmet.get(task_id) == 0:
                 task = self.plan.tasks[task_id]
                 heapq.heappush(self.candidates, (layer, task.place, task_id))

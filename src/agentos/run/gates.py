@@ -89,7 +89,7 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
 def layer_gate(facts: Facts, kind: ev.GateKind, layer: int, question: str) -> tuple[bool, ev.DecisionRequired | None]:
     """As `task_gate`, for a decision point before a layer."""
     gate, next_name = newest_gate(facts, kind, str(layer))
-    if gate is not None:
+    if gate is not None and gate.answer != "withdrawn":
         return gate.answer == "approved", None
     return False, ev.DecisionRequired(
         gate_id=next_name,

@@ -13,6 +13,7 @@ from agentos.run.gates import layer_gate
 
 def close_layers(board: Board) -> None:
     """Cut a checkpoint after each finished layer and open the next, while that goes on by itself."""
+    _withdraw_gates(board)
     frontier = board.frontier
     while not board.over and board.next_cut < len(frontier.left) and frontier.left[board.next_cut] == 0:
         cut_next(board)
@@ -20,6 +21,28 @@ def close_layers(board: Board) -> None:
             requests.at_boundary(board)
     if schedule_is_layers(board.plan) and not board.over:
         _open_layer(board, board.next_cut)
+
+
+def _withdraw_gates(board: Board) -> None:
+    """A decision point before a layer that has begun, or has nothing left to run, needs no answer any more."""
+    for gate_id in sorted(board.facts.open_gates):
+        gate = board.facts.gates[gate_id].opened
+        if gate.task_id is None and not _guards(board, gate.layer):
+            board.emit(
+                ev.DecisionMade(
+                    gate_id=gate_id,
+                    kind=gate.kind,
+                    layer=gate.layer,
+                    answer="withdrawn",
+                    author="agentos",
+                    reason="nothing is left behind it",
+                )
+            )
+
+
+def _guards(board: Board, layer: int) -> bool:
+    left = board.frontier.left
+    return layer < len(left) and left[layer] > 0 and layer not in board.frontier.begun
 
 
 def cut_next(board: Board) -> None:
@@ -46,6 +69,8 @@ def _open_layer(board: Board, layer: int) -> None:
         requests.at_boundary(board)
     if board.over or board.stopping or layer != board.next_cut or layer >= len(board.frontier.left):
         return
+    if not board.frontier.left[layer]:
+        return  # a command took away what was left of it
     if _may_open(board, layer):
         begin_layer(board, layer)
         board.frontier.offer_layer(layer)

@@ -172,6 +172,7 @@ class Machine(Board):
                 return
             before = self.facts.sequence
             close_layers(self)
-            look_at_candidates(self)
+            if not self.over:
+                look_at_candidates(self)
             if self.facts.sequence == before and not settle(self):
                 return

@@ -18,8 +18,10 @@ from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import CheckpointId, GateId, TaskId
 from agentos.run import commands as cmd
 from agentos.run import events as ev
+from agentos.run.attempts import set_back_dependants
 from agentos.run.board import Board
 from agentos.run.changes import apply_change
+from agentos.run.facts import TaskFacts
 from agentos.run.resume import needs_answer
 from agentos.values import encode_value
 
@@ -85,8 +87,10 @@ def answer_gate(
         text = f"rejected by {author}" + (f": {reason}" if reason else "")
         board.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
     elif kept == "happened":
-        attempt = board.facts.task(task.id).attempts
+        attempt, previous = board.facts.task(task.id).attempts, board.facts.task(task.id).previous
         board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, attempt=attempt, output=stored))
+        if previous is not None and bytes(previous) != bytes(stored):
+            set_back_dependants(board, task)
     else:
         board.frontier.offer(task.id)
 
@@ -242,7 +246,7 @@ def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
     begun = [
         task_id
         for task_id, task in board.facts.tasks.items()
-        if task.started_seq > to_seq and task_id in board.plan.tasks and _not_repeatable(board, task_id)
+        if _begun_since(task, to_seq) and task_id in board.plan.tasks and _not_repeatable(board, task_id)
     ]
     return ev.RolledBack(
         checkpoint_id=CheckpointId(checkpoint),
@@ -252,6 +256,11 @@ def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
         ask=tuple(sorted(begun)),
         reason=reason,
     )
+
+
+def _begun_since(task: TaskFacts, seq: int) -> bool:
+    """Whether an attempt of it was under way at that moment, or later."""
+    return task.attempts > 0 and (not task.ended or task.ended_seq > seq)
 
 
 def _not_repeatable(board: Board, task_id: TaskId) -> bool:

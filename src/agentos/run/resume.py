@@ -106,6 +106,11 @@ class _Judge:
         changed = known is not None and known.fingerprint != task.fingerprint
         if changed:
             self.differences.append(f"{task.id} changed")
+        if task.id in self.facts.children and task.definition.for_each is None:
+            self.reset[task.id] = None
+            self.regrown.append(task.id)
+            self._say(task, "rerun", "it is no fan-out any more")
+            return
         if known is None and was.status == "pending" and not was.attempts:
             self.differences.append(f"{task.id} is new")
             self._say(task, "new", "added to the workflow since")
@@ -183,7 +188,9 @@ class _Judge:
 
     def _skipped(self, task: PlannedTask, was: TaskFacts) -> None:
         cause = TaskId(was.because)
-        if cause in self.reset or any(need in self.reset for need in task.definition.needs):
+        if cause and cause not in self.old.tasks:
+            self._say(task, "reuse", f"skipped because of {cause}")  # a gate or a command said so, and that holds
+        elif cause in self.reset or any(need in self.reset for need in task.definition.needs):
             self.reset[task.id] = None
             self._say(task, "run", f"was skipped because of {cause or 'its condition'}, which is decided anew")
         else:

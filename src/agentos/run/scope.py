@@ -11,6 +11,7 @@ import msgspec
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import resolve
 from agentos.dag.stored import from_stored, resolve_inputs, resolve_items
+from agentos.dag.task import TaskDef
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.values import decode_value, encode_value
@@ -72,15 +73,22 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
     definition = task.definition
     scope = scope_of(plan, facts, task)
     if definition.for_each is not None:
-        # One question for all items: it is about the list, and what is done with each stands in the fingerprint.
+        # One question for all items: it is about the list, and about what each item's task would be given.
         inputs: Any = resolve_items(definition, scope)
-        about: list[Any] = [inputs]
+        each = [{**scope, definition.for_each.as_: item} for item in inputs]
+        about: list[Any] = [inputs, *(_given(definition, one) for one in each)]
     else:
         inputs = resolve_inputs(definition, scope)
-        about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
+        about = _given(definition, scope)
     digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
     text = encode_value(inputs).decode()
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
+
+
+def _given(definition: TaskDef, scope: Mapping[str, Any]) -> list[Any]:
+    """What an attempt would be given, references resolved."""
+    run, env = resolve(definition.run, scope), resolve(dict(definition.env), scope)
+    return [resolve_inputs(definition, scope), run, env]
 
 
 _SHOWN_TEXT = 2000

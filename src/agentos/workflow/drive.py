@@ -145,8 +145,9 @@ class Drive:
     async def _go(self, first: Sequence[Input], plan: bytes | None) -> None:
         opening = first[:1] if isinstance(first[0], Begin) and first[0].rollback is not None else first
         self._mail[:0] = [(given, None) for given in first[len(opening) :]]
+        begun = "resume.started" if self.facts.drives else "run.started"
         await self._commit(self.machine.steps(opening, self._now()), plan=plan)
-        reach("resume.started" if self.facts.drives > 1 else "run.started")
+        reach(begun)
         while not self.machine.over:
             await self._turn()
         if self._uncut is not None:

@@ -14,6 +14,7 @@ import pytest
 from agentos.dag.plan import compile_plan
 from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
 from agentos.dag.workflow import Source, Workflow
+from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 from tests.unit.dag.support import findings_of, nothing, only_message, problems
 
@@ -349,12 +350,11 @@ def test_settings_of_the_workflow_reach_the_plan() -> None:
         "w",
         max_concurrency=2,
         schedule="ready",
-        decision_points="per_layer",
         env={"A": "${{ params.x }}"},
         secrets="TOKEN",
     )
     settings = compile_plan(flow, {"x": 1}).settings
-    assert (settings.max_concurrency, settings.schedule, settings.decision_points) == (2, "ready", "per_layer")
+    assert (settings.max_concurrency, settings.schedule) == (2, "ready")
     assert settings.env == {"A": "${{ params.x }}"}
     assert settings.secrets == ("TOKEN",)
 
@@ -572,3 +572,12 @@ def test_a_workflow_typed_in_has_no_file() -> None:
     exec("flow = Workflow('w')\n@flow.task\ndef work(): ...", names)
     assert names["flow"].source is None
     assert definition(names["flow"], "work").call == ""
+
+
+@pytest.mark.parametrize("points", ["per_layer", "on_error"])
+def test_decision_points_stand_between_layers_and_need_them(points: str) -> None:
+    flow = Workflow("w", schedule="ready", decision_points=points)
+    flow.add("a", lambda: None)
+
+    with pytest.raises(WorkflowDefinitionError, match="they need schedule 'layers'"):
+        compile_plan(flow)

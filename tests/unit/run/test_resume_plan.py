@@ -612,7 +612,6 @@ def pair(**settings: Any) -> Workflow:
     return flow
 
 
-@pytest.mark.xfail(reason="BUG facts.py _resume_planned: a failed_safe result is no `previous`", strict=True)
 def test_a_task_that_had_failed_safe_and_completes_is_another_result() -> None:
     run = Run(pair(continue_on_error=True)).begin()
     run.fail("a")
@@ -622,7 +621,6 @@ def test_a_task_that_had_failed_safe_and_completes_is_another_result() -> None:
     assert run.running == ["b"]
 
 
-@pytest.mark.xfail(reason="BUG attempts.py: a rerun that ends failed_safe sets no dependant back", strict=True)
 def test_a_task_that_had_completed_and_fails_safe_is_another_result() -> None:
     run = Run(pair(continue_on_error=True)).begin()
     run.ok("a", 5)
@@ -632,7 +630,6 @@ def test_a_task_that_had_completed_and_fails_safe_is_another_result() -> None:
     assert run.running == ["b"]
 
 
-@pytest.mark.xfail(reason="BUG facts.py _task_error: `previous` is lost when the rerun fails", strict=True)
 def test_another_result_counts_even_after_a_failed_rerun() -> None:
     run = Run(pair()).begin()
     run.ok("a", 1)
@@ -656,9 +653,6 @@ def test_another_result_counts_after_a_retry() -> None:
     assert run.running == ["b"]
 
 
-@pytest.mark.xfail(
-    reason="BUG requests.py answer_gate: `happened` with another output sets no dependant back", strict=True
-)
 def test_another_result_counts_where_somebody_says_it_happened() -> None:
     run = Run(pair(effects="external"), gates="wait").begin()
     run.ok("a", 1)
@@ -685,10 +679,6 @@ def ready_mail() -> Run:
     return run
 
 
-@pytest.mark.xfail(
-    reason="BUG requests.py rollback_to: an effect under way when the checkpoint was cut is repeated unasked",
-    strict=True,
-)
 def test_an_effect_that_began_before_the_checkpoint_was_cut_is_asked_about() -> None:
     run = ready_mail()
     run.ok("mail")
@@ -699,17 +689,10 @@ def test_an_effect_that_began_before_the_checkpoint_was_cut_is_asked_about() -> 
     assert run.running == []
 
 
-@pytest.mark.xfail(reason="BUG machine.py/layers.py: tasks still start after rolled_back in the same step", strict=True)
 def test_nothing_follows_a_rollback_in_its_step() -> None:
     run = ready_mail()
     run.say({"type": "rollback", "checkpoint_id": run.checkpoint(0)})
     assert run.ok("mail")[-1] == "rolled_back"
-
-
-BECAME = pytest.mark.xfail(
-    reason="BUG changes.py apply_change/facts.children: an expansion is applied again to a task that is no fan-out now",
-    strict=True,
-)
 
 
 def spread_edited(work: Any = nothing, **settings: Any) -> Workflow:
@@ -721,7 +704,6 @@ def spread_edited(work: Any = nothing, **settings: Any) -> Workflow:
     return flow
 
 
-@BECAME
 def test_a_fan_out_that_became_a_plain_task_runs_as_one() -> None:
     run = Run(spread()).begin()
     run.ok("list", [1, 2])
@@ -733,7 +715,6 @@ def test_a_fan_out_that_became_a_plain_task_runs_as_one() -> None:
     assert run.running == ["after"]
 
 
-@BECAME
 def test_an_empty_fan_out_that_became_a_plain_task_runs_again() -> None:
     """It must not end complete with a task that never ran."""
     run = Run(spread()).begin()
@@ -743,7 +724,6 @@ def test_an_empty_fan_out_that_became_a_plain_task_runs_again() -> None:
     assert run.running == ["each"]
 
 
-@BECAME
 def test_a_fan_out_that_became_an_approval_asks() -> None:
     run = Run(spread(), gates="wait").begin()
     run.ok("list", [1, 2])
@@ -752,9 +732,6 @@ def test_a_fan_out_that_became_an_approval_asks() -> None:
     assert run.open_gates == ["approval:each"]
 
 
-@pytest.mark.xfail(
-    reason="BUG frontier.py _take_in_unfinished: a fan-out that once ran as a plain task counts as a slot", strict=True
-)
 def test_a_plain_task_that_became_a_fan_out_takes_no_slot() -> None:
     def flow(**settings: Any) -> Workflow:
         flow = Workflow("w")

@@ -772,10 +772,6 @@ def test_nothing_follows_once_it_is_over() -> None:
     assert Machine(run.machine.plan, run.facts).wake_at is None
 
 
-@pytest.mark.xfail(
-    reason="BUG board.py _task_over: `happened` frees a slot that was never taken, so that two run in a group of one",
-    strict=True,
-)
 def test_an_effect_that_happened_frees_no_slot() -> None:
     flow = Workflow("w")
     for name in ("mail", "x", "y"):
@@ -787,9 +783,6 @@ def test_an_effect_that_happened_frees_no_slot() -> None:
     assert run.running == ["x"]
 
 
-@pytest.mark.xfail(
-    reason="BUG attempts.py _succeeded: a task that injects can never run again (duplicate id)", strict=True
-)
 def test_a_task_that_asked_for_more_may_run_again() -> None:
     run = Run(flow_of({"a": [], "b": ["a"]})).begin()
     run.ok("a", 1, injected=(("x", MORE),))

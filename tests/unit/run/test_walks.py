@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import WorkflowDefinitionError
 from agentos.run import events as ev
 from tests.unit.run.harness import Run, nothing, take
 
@@ -81,7 +80,7 @@ class Walk:
         self.finish()
 
     def next_drive(self) -> None:
-        if isinstance(self.run.out[-1], ev.RolledBack):
+        if isinstance(self.run.journal[-1], ev.RolledBack):
             self.run.go_back()
             return
         self.drives += 1
@@ -120,7 +119,7 @@ class Walk:
         """Let everything succeed from here on; it must come to an end."""
         run = self.run
         for _ in range(300):
-            if run.machine.over and isinstance(run.out[-1], ev.RolledBack):
+            if run.machine.over and isinstance(run.journal[-1], ev.RolledBack):
                 run.go_back()
             elif run.machine.over:
                 break
@@ -141,12 +140,4 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_a_walk(seed: int) -> None:
-    try:
-        walk = Walk(seed)
-    except WorkflowDefinitionError:
-        return  # a workflow that is refused
-    try:
-        walk.go()
-    except WorkflowDefinitionError as error:
-        assert "Nothing was run" in str(error)
-        raise
+    Walk(seed).go()
