@@ -53,7 +53,11 @@ def _end(board: Board) -> None:
         for gate_id, gate in board.facts.gates.items()
         if gate.answer == "rejected" and gate.opened.task_id is None and gate.epoch == board.facts.epoch
     ]
-    if failed or rejected:
+    left = [task_id for task_id in board.plan.tasks if not board.facts.task(task_id).ended]
+    if left and not failed and not rejected:
+        # Never by design; should it happen, the run must not look complete.
+        _finish(board, ev.WorkflowFailed(reason=f"never became ready: {', '.join(sorted(left)[:5])}"))
+    elif failed or rejected:
         names = tuple(task_id for _, task_id in failed)
         reason = f"rejected at {', '.join(rejected)}" if rejected else f"{len(names)} task(s) failed"
         _finish(board, ev.WorkflowFailed(reason=reason, failed=names))

@@ -285,6 +285,8 @@ class CommandReceived(Event, frozen=True, kw_only=True):
     type: ClassVar[str] = "command_received"
     command_id: str
     author: str
+    attempt_id: str = ""
+    """Set where it came from a process that carries an attempt of ours."""
     command: dict[str, Any]
 
 

@@ -151,18 +151,6 @@ class Frontier:
                 self.unmet[dependant] -= 1
                 self.offer(dependant)
 
-    def reopened(self, task: PlannedTask, facts: Facts) -> None:
-        """A task that had ended is to run again."""
-        if task.id in self.unmet:
-            return
-        self.left[task.layer] += 1
-        self.unmet[task.id] = sum(not facts.task(need).ended for need in task.definition.needs)
-        for dependant in self.plan.dependants.get(task.id, ()):
-            if dependant in self.unmet:
-                self.unmet[dependant] += 1
-        self.layer = min(self.layer, task.layer)
-        self.offer(task.id)
-
     def regrow(self, plan: Plan, facts: Facts) -> None:
         """The plan changed: count anew, keeping which layers are open. Costs as much as the plan is large."""
         begun, touched, layer = self.begun, self.touched, self.layer

@@ -86,16 +86,21 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
     )
 
 
-def layer_gate(facts: Facts, kind: ev.GateKind, layer: int, question: str) -> tuple[bool, ev.DecisionRequired | None]:
-    """As `task_gate`, for a decision point before a layer."""
+def layer_gate(
+    facts: Facts, kind: ev.GateKind, layer: int, question: str, shown: str = ""
+) -> tuple[bool, ev.DecisionRequired | None]:
+    """As `task_gate`, for a decision point before a layer; it asks anew where something else is `shown`."""
     gate, next_name = newest_gate(facts, kind, str(layer))
-    if gate is not None and gate.answer != "withdrawn":
+    if gate is not None and not gate.answer:
+        return False, None
+    if gate is not None and gate.answer != "withdrawn" and gate.opened.shown == shown:
         return gate.answer == "approved", None
     return False, ev.DecisionRequired(
         gate_id=next_name,
         kind=kind,
         layer=layer,
         question=question,
+        shown=shown,
         command=answer_command(facts, next_name),
     )
 

@@ -100,7 +100,8 @@ def _may_open(board: Board, layer: int) -> bool:
         if not failed:
             return True
         text = f"{', '.join(failed)} failed in layer {layer - 1}. Go on with layer {layer}?"
-        passed, question = layer_gate(board.facts, "error", layer, text)
+        shown = ", ".join(f"{task_id}#{board.facts.task(task_id).attempts}" for task_id in failed)
+        passed, question = layer_gate(board.facts, "error", layer, text, shown)
     board.open_gate(question)
     return passed
 

@@ -32,7 +32,12 @@ def take(board: Board, asked: cmd.Asked) -> None:
         _settle(board, asked)
         return
     board.emit(
-        ev.CommandReceived(command_id=asked.command_id, author=asked.author, command=cmd.command_to_data(asked.command))
+        ev.CommandReceived(
+            command_id=asked.command_id,
+            author=asked.author,
+            attempt_id=asked.attempt_id,
+            command=cmd.command_to_data(asked.command),
+        )
     )
     if not board.facts.running:
         at_boundary(board)
@@ -46,6 +51,7 @@ def at_boundary(board: Board) -> None:
         asked = cmd.Asked(
             command_id=received.command_id,
             author=received.author,
+            attempt_id=received.attempt_id,
             at=received.at,
             command=cmd.parse_command(received.command),
         )
@@ -152,7 +158,7 @@ def _prepared(board: Board, asked: cmd.Asked) -> list[ev.Event | cmd.ApprovalRes
         case cmd.ModifyArgs():
             return [_modification(board, asked.command)]
         case cmd.ReplanDag():
-            return [_replan(board, asked.command)]
+            return [_replan(board, asked, asked.command)]
         case cmd.Rollback():
             return [rollback_to(board, asked.command.checkpoint_id, reason=asked.command.reason)]
         case _:
@@ -226,8 +232,10 @@ def _modification(board: Board, command: cmd.ModifyArgs) -> ev.PlanChanged:
     return ev.PlanChanged(origin="modify_args", changed=(changed,))
 
 
-def _replan(board: Board, command: cmd.ReplanDag) -> ev.PlanChanged:
+def _replan(board: Board, asked: cmd.Asked, command: cmd.ReplanDag) -> ev.PlanChanged:
     replaced = [task_id for task_id in command.tasks if task_id in board.plan.tasks]
+    for task_id in (*command.remove, *replaced):
+        _refuse_agent(board, asked, TaskId(task_id))
     removed = [_not_started(board, task_id, "remove") for task_id in (*command.remove, *replaced)]
     added = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in command.tasks.items())
     change = ev.PlanChanged(
@@ -235,6 +243,15 @@ def _replan(board: Board, command: cmd.ReplanDag) -> ev.PlanChanged:
     )
     apply_change(board.plan, change)
     return change
+
+
+def _refuse_agent(board: Board, asked: cmd.Asked, task_id: TaskId) -> None:
+    """An agent may not get round a human's gate by replacing what stands behind it."""
+    task = board.plan.tasks.get(task_id)
+    if asked.attempt_id and task is not None and task.definition.approve and task.definition.approve.by == "human":
+        raise CommandRefusedError(
+            f"task {task_id!r} waits for a human; attempt {asked.attempt_id} of an agent may not change it"
+        )
 
 
 def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
