@@ -12,6 +12,7 @@ import pytest
 from agentos import Context, Workflow
 from agentos.exceptions import (
     CheckpointNotFoundError,
+    CommandRefusedError,
     RunRefusedError,
     WorkflowDefinitionError,
 )
@@ -373,6 +374,19 @@ def test_a_command_to_the_run_under_way_is_durable_before_send_returns(place: Pl
     events = journal(place, "w")
     assert types(events).count("command_applied") == 1, "delivered twice, applied once"
     assert executor.commands.waiting() == []
+
+
+def test_a_command_to_a_run_that_has_just_ended_is_refused(place: Place) -> None:
+    flow, _ = chain(1)
+    executor = managed(place)
+
+    async def scenario() -> None:
+        async for event in executor.execute_stream(flow, workflow_id="w"):
+            if isinstance(event, ev.WorkflowComplete):
+                with pytest.raises(CommandRefusedError, match="run w is complete"):
+                    executor.commands.send({"type": "pause"})
+
+    asyncio.run(scenario())
 
 
 def test_a_command_sent_before_the_run_begins_is_taken_at_its_start() -> None:

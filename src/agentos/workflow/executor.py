@@ -27,7 +27,7 @@ from agentos.workflow.driving import DriveOptions, Finished, Ready, begin_run, c
 from agentos.workflow.journal import MemoryJournal
 from agentos.workflow.place import Place
 from agentos.workflow.plans import plan_for_now
-from agentos.workflow.queue import CommandQueue
+from agentos.workflow.queue import CommandQueue, post
 from agentos.workflow.result import RunResult
 from agentos.workflow.waiting import in_thread
 
@@ -196,7 +196,7 @@ class ControlledExecutor:
         if self._place is not None:
             store = self._place.open()
             try:
-                store.post_command(self._drive.facts.workflow_id, posted)
+                post(store, self._drive.facts.workflow_id, posted)
             finally:
                 store.close()
         self._drive.deliver([posted])

@@ -26,14 +26,7 @@ class CommandQueue:
     @classmethod
     def of_run(cls, store: StorePort, workflow_id: WorkflowId) -> CommandQueue:
         """The durable inbox of a run. CommandRefusedError on sending to one that has ended for good."""
-
-        def post(posted: PostedCommand) -> None:
-            record = store.find_run(workflow_id)
-            if record.status in ("complete", "aborted"):
-                raise CommandRefusedError(f"run {workflow_id} is {record.status}; it takes no more commands")
-            store.post_command(workflow_id, posted)
-
-        return cls(post, lambda: store.read_inbox(workflow_id))
+        return cls(lambda posted: post(store, workflow_id, posted), lambda: store.read_inbox(workflow_id))
 
     def send(self, command: Command | Mapping[str, Any], *, author: str | None = None) -> str:
         """Check the command and put it in the queue; its id comes back. CommandRefusedError if it is malformed."""
@@ -51,6 +44,14 @@ class CommandQueue:
     def waiting(self) -> list[PostedCommand]:
         """Commands that nobody has dealt with yet, oldest first."""
         return self._waiting()
+
+
+def post(store: StorePort, workflow_id: WorkflowId, posted: PostedCommand) -> None:
+    """Put a command into the durable inbox of a run that can still deal with it; CommandRefusedError otherwise."""
+    record = store.find_run(workflow_id)
+    if record.status in ("complete", "aborted"):
+        raise CommandRefusedError(f"run {workflow_id} is {record.status}; it takes no more commands")
+    store.post_command(workflow_id, posted)
 
 
 def carried_attempt() -> str:

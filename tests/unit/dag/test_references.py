@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.dag.references import (
-    EvaluationError,
     Reference,
     as_text,
     format_path,
@@ -20,7 +19,7 @@ from agentos.dag.references import (
     resolve,
     whole_reference,
 )
-from agentos.exceptions import ExpressionError
+from agentos.exceptions import EvaluationError, ExpressionError
 
 SCOPE: dict[str, Any] = {
     "params": {"x": 3, "name": "Ada", "list": [1, {"k": None}], "with space": True},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentos.dag.plan import Plan, compile_plan
 from agentos.dag.workflow import Workflow
-from agentos.ids import TaskId, WorkflowId
+from agentos.ids import GateId, TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.commands import ApprovalResponse, Asked
@@ -171,7 +171,7 @@ class Play:
             context=msgspec.Raw(encode_value({"last": task_id, task_id: 1})),
         )
 
-    def answer(self, gate_id: str) -> CommandArrived:
+    def answer(self, gate_id: GateId) -> CommandArrived:
         gate = self.machine.facts.gates[gate_id].opened
         approved = self.shapes[gate.task_id.partition("[")[0]].approved if gate.task_id else True
         command = ApprovalResponse(gate_id=gate_id, approved=approved or gate.kind == "ask")
