@@ -72,13 +72,12 @@ class Theatre:
     made: ClassVar[list[Theatre]] = []
     """Of the test under way, for its report."""
 
-    def __init__(self, folder: Path, name: str, *, measured: bool = False) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.name = name
         self.repo = folder / "repo"
         self.trace_file = folder / "trace"
         self.ended: list[Ended] = []
-        self.measured = measured
         self.env: dict[str, str] = {}
         """For every process."""
         self.database = self.repo / ".agentos" / "issue_workflow.db"
@@ -89,13 +88,13 @@ class Theatre:
         self.made.append(self)
 
     @classmethod
-    def of_scenario(cls, folder: Path, scenario: str, name: str = "", *, measured: bool = False) -> Self:
-        return cls.of_text(folder, (SCENARIOS / f"{scenario}.py").read_text(), name or scenario, measured=measured)
+    def of_scenario(cls, folder: Path, scenario: str, name: str = "") -> Self:
+        return cls.of_text(folder, (SCENARIOS / f"{scenario}.py").read_text(), name or scenario)
 
     @classmethod
-    def of_text(cls, folder: Path, flow: str, name: str, *, measured: bool = False) -> Self:
+    def of_text(cls, folder: Path, flow: str, name: str) -> Self:
         """A new repository with this workflow in it."""
-        theatre = cls(folder, name, measured=measured)
+        theatre = cls(folder, name)
         make_repository(theatre.repo)
         (theatre.repo / "flow.py").write_text(flow)
         theatre.trace_file.touch()
@@ -188,7 +187,8 @@ class Theatre:
         return ended, Counter(log.read_text().split()) if log.exists() else Counter()
 
     def _environment(self, at: str | None, more: Mapping[str, str]) -> dict[str, str]:
-        env = {name: value for name, value in os.environ.items() if self.measured or not name.startswith("COVERAGE_")}
+        # Measuring coverage would cost each of a thousand processes as much again, and the killed ones tell nothing.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         env["PYTHONPATH"] = os.pathsep.join((str(SOURCE), str(ROOT)))
         env["CRASH_TRACE"] = str(self.trace_file)
         if at is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from agentos.crashpoints import POINTS
 from tests.crash import matrix
@@ -24,6 +25,11 @@ PRELUDE = "attempt.after"
 """Killed here first where a case is about a resume: half of the work is done, one result was lost."""
 
 CASES = matrix.chosen()
+SAMPLE = frozenset(matrix.sample(matrix.every_case()))
+
+
+def marked(case: Case) -> ParameterSet:
+    return pytest.param(case, id=str(case), marks=() if case in SAMPLE else pytest.mark.matrix)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Refer
     return of
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_a_run_killed_and_resumed_ends_as_if_it_had_not_been(
     case: Case, tmp_path: Path, reference: Callable[[str], Reference]
 ) -> None:

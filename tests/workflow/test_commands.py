@@ -574,6 +574,36 @@ def test_what_follows_a_rollback_in_the_same_turn_is_for_the_facts_after_it(plac
     assert "rolled_back" in types(events)
 
 
+def test_a_command_that_waits_behind_a_rollback_ends_on_the_record_too(place: Place) -> None:
+    flow = Workflow("f")
+    inside, release = asyncio.Event(), asyncio.Event()
+
+    async def work(ctx: Context, number: int = 0) -> int:
+        if ctx.task_id == "t1":
+            inside.set()
+            await release.wait()
+        return number
+
+    for number in range(3):
+        flow.add(f"t{number}", work, needs=[f"t{number - 1}"] if number else [], inputs={"number": 1})
+
+    async def scenario() -> Any:
+        running = asyncio.ensure_future(adrive(place, flow, id="w"))
+        await inside.wait()
+        store = place.open()
+        send(store, "w", Rollback(checkpoint_id=checkpoints(journal(place, "w"))[0]))
+        send(store, "w", ModifyArgs(task_id="t2", updates={"number": 9}))
+        store.close()
+        await soon(lambda: types(journal(place, "w")).count("command_received") == 2)
+        release.set()
+        return await asyncio.wait_for(running, 20)
+
+    asyncio.run(scenario())
+    events = journal(place, "w")
+    settled = [event for event in events if isinstance(event, (ev.CommandApplied, ev.CommandRefused))]
+    assert [event.command["type"] for event in settled] == ["rollback", "modify_args"]
+
+
 def test_a_run_that_begins_to_be_driven_meanwhile_gets_it_through_the_inbox(place: Place) -> None:
     from agentos.exceptions import LeaseHeldError
 

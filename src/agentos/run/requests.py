@@ -136,6 +136,14 @@ def _follow(board: Board, asked: cmd.Asked, event: ev.Event | cmd.ApprovalRespon
         case ev.PlanChanged():
             board.change_plan(event)
         case ev.RolledBack():
+            for waiting in board.facts.commands:
+                # It was asked of the run as it was; going back would take it off the record unsettled.
+                why = f"the run went back to checkpoint {event.checkpoint_id}; send it again"
+                board.emit(
+                    ev.CommandRefused(
+                        command_id=waiting.command_id, author=waiting.author, command=waiting.command, why=why
+                    )
+                )
             board.emit(event)
             board.over = True  # these facts are stale: whoever drives folds the journal again
         case _:
