@@ -115,6 +115,10 @@ def check_trace(events: Sequence[ev.Event], trace: Sequence[dict[str, Any]]) -> 
     started = {(event.task_id, event.attempt) for event in events if isinstance(event, ev.TaskStart)}
     unknown = [attempt for attempt in executed if attempt not in started]
     assert not unknown, f"executed, and the journal knows nothing of it: {unknown}"
+    happened = {event.task_id for event in events if isinstance(event, ev.DecisionMade) and event.answer == "happened"}
+    recorded = {(event.task_id, event.attempt) for event in events if isinstance(event, ev.TaskComplete)}
+    never = [done for done in recorded if done[1] and done[0] not in happened and done not in executed]
+    assert not never, f"recorded as done, and never executed: {never}"
     unapproved = [line for line in trace if line.get("approved") is False]
     assert not unapproved, f"ran before its approval was durable: {unapproved}"
     keys = Counter(task for task, _ in {(line["task"], line["key"]) for line in trace if "key" in line})

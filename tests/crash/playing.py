@@ -78,7 +78,7 @@ def next_act(theatre: Theatre, *, played: int) -> Callable[..., Ended] | None:
     """What somebody would do now who wants the run to come to its end; None once it has."""
     last = theatre.ended[-1] if theatre.ended else None
     record = theatre.record()
-    if last is None or (last.said.get("error") == "RunNotFoundError" or last.said.get("error") == "NotFoundError"):
+    if last is None or last.said.get("error") in ("RunNotFoundError", "NotFoundError"):
         return theatre.run
     if last.code and not last.killed:
         raise AssertionError(f"{last.what} ended with {last.code}")

@@ -100,8 +100,7 @@ def _may_open(board: Board, layer: int) -> bool:
         if not failed:
             return True
         text = f"{', '.join(failed)} failed in layer {layer - 1}. Go on with layer {layer}?"
-        shown = ", ".join(f"{task_id}#{board.facts.task(task_id).attempts}" for task_id in failed)
-        passed, question = layer_gate(board.facts, "error", layer, text, shown)
+        passed, question = layer_gate(board.facts, "error", layer, text, shown=", ".join(failed))
     board.open_gate(question)
     return passed
 

@@ -36,9 +36,7 @@ def test_every_interleaving_ends_in_an_equal_state(scene: Scene, one: int, other
     assert played(scene, by(one).randrange).outcome() == played(scene, by(other).randrange).outcome()
 
 
-@given(
-    scenes(external=True), orders, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=4)
-)
+@given(scenes(external=True), orders, crashing)
 @settings(max_examples=400)
 def test_every_crash_ends_in_an_equal_state(scene: Scene, seed: int, crashes: list[tuple[int, int]]) -> None:
     expected = played(scene, by(seed + 1).randrange).outcome()
