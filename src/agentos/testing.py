@@ -108,7 +108,7 @@ def resume(
 def passes(
     argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 60.0
 ) -> Counter[str]:
-    """Run a command, killing nothing: how often it, and what it starts, passes each point.
+    """Run a command, killing nothing: how often it passes each point.
 
     Results that are ready together share a commit, so that the counts of `commit.*` differ a little from run to run.
     """

@@ -271,11 +271,11 @@ def _resumed(
     events = _sound_journal(store, record.workflow_id)  # a damaged one is left as it is, down to its lease
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
+        end_stale_work(lease, (accepted, base), {Path(record.root), place.root})
         now = store.find_run(record.workflow_id)
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
             return _resumed(place, store, now, checkpoint, workflow, choices, options, as_stored=as_stored)
-        end_stale_work(lease, (accepted, base), {Path(record.root), place.root})
         rollback = str(checkpoint.id) if older and checkpoint is not None else None
         return _compared(place, store, lease, record, events, accepted, base, functions, choices, options, rollback)
     except BaseException:
