@@ -177,10 +177,10 @@ def flip(column: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:
             [(stored,)] = connection.execute(f"SELECT CAST(body AS BLOB) FROM {column}").fetchall()
-        needle = stored[min(len(stored) // 2, 1000) :][:16]
+        needle = stored[:900]  # what a row keeps on its own page, however large it is
         data = bytearray(path.read_bytes())
         assert data.count(needle) == 1, f"{needle!r} stands in the file {data.count(needle)} times"
-        data[data.index(needle)] ^= 1
+        data[data.index(needle) + len(needle) // 2] ^= 1
         path.write_bytes(data)
 
     return change
