@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import agentos
 from agentos.crashpoints import LOG, VARIABLE
+from agentos.exceptions import NotFoundError
 from agentos.run.events import Event
 from agentos.run.facts import Facts, fold
 from agentos.store.port import RunRecord
@@ -214,9 +215,10 @@ class Theatre:
 
     def record(self, workflow_id: str = WORKFLOW_ID) -> RunRecord | None:
         """The run as listed; None where it was not made yet."""
-        if not self.database.exists() or not self.database.stat().st_size:
+        try:
+            store = self.open()
+        except NotFoundError:  # killed before it was made, or while it was
             return None
-        store = self.open()
         try:
             return next((run for run in store.list_runs() if run.workflow_id == workflow_id), None)
         finally:

@@ -15,6 +15,7 @@ from agentos.exceptions import (
     AgentosError,
     CheckpointCorruptedError,
     ForeignDatabaseError,
+    NotFoundError,
     StoreUnavailableError,
     ValueEncodingError,
     WorkflowConfigurationError,
@@ -84,6 +85,9 @@ def _code(error: Exception) -> int:
 
 def translated(error: Exception, path: Path) -> AgentosError:
     """The error of ours that says what the driver's means, and what to do."""
+    if _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
+        # Only the transaction that makes the database has a rollback journal: its process was killed in it.
+        return NotFoundError(f"the database at {path} was never finished", next_step="It is made by the next run.")
     if isinstance(error, UnicodeEncodeError):
         return ValueEncodingError("$", f"an id or name holds what is no text: {error}")
     code = _code(error) & _PRIMARY
