@@ -8,7 +8,7 @@ from bench.sampling import Probe, Series
 COLD = {
     "bare": ("raw", "bare", "python -c pass"),
     "raw": ("raw", "hello", "raw sqlite3: one durable task"),
-    "import": ("agentos", "importing", "import agentos"),
+    "import": ("agentos", "importing", "from agentos import Workflow, run"),
     "agentos": ("agentos", "hello", "agentos: hello world, durable, in a fresh repository"),
     "langgraph": ("langgraph", "hello", "LangGraph: hello world"),
     "dbos": ("dbos", "hello", "DBOS: hello world"),

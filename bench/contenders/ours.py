@@ -177,5 +177,5 @@ def hello(folder: Path) -> Metrics:
 
 
 def importing(folder: Path) -> Metrics:
-    python("-c", "import agentos", cwd=folder)
-    return cold_start("-c", "import agentos", cwd=folder)
+    python("-c", "from agentos import Workflow, run", cwd=folder)
+    return cold_start("-c", "from agentos import Workflow, run", cwd=folder)

@@ -1,11 +1,15 @@
 """Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice."""
 
-from agentos.client import Client, aresume, arun, fork, resume, run
-from agentos.dag.workflow import Workflow
-from agentos.exceptions import AgentosError
-from agentos.run.state import WorkflowState
-from agentos.tasks.context import Context
-from agentos.workflow.result import RunResult
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentos.client import Client, aresume, arun, fork, resume, run
+    from agentos.dag.workflow import Workflow
+    from agentos.exceptions import AgentosError
+    from agentos.run.state import WorkflowState
+    from agentos.tasks.context import Context
+    from agentos.workflow.result import RunResult
 
 __all__ = [
     "AgentosError",
@@ -21,3 +25,29 @@ __all__ = [
     "run",
 ]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AgentosError": "agentos.exceptions",
+    "Context": "agentos.tasks.context",
+    "RunResult": "agentos.workflow.result",
+    "Workflow": "agentos.dag.workflow",
+    "WorkflowState": "agentos.run.state",
+}
+
+# The folder run/ binds the name of the function `run` when it is first loaded. So it is loaded here, which costs
+# nothing, and the name given back: from now on it is asked for below like the others.
+import_module("agentos.run")
+del globals()["run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Each name is loaded when it is first asked for: `agentos --help` needs none of them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "agentos.client")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

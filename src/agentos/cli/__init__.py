@@ -1,0 +1,1 @@
+"""The program `agentos`: parse, call the client, print."""

@@ -1,0 +1,66 @@
+"""The one place where errors become text and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from agentos.cli.exits import Exit
+from agentos.exceptions import (
+    AgentosError,
+    ExpressionError,
+    IntegrityError,
+    NotFoundError,
+    RunRefusedError,
+    TryAgainError,
+    WorkflowDefinitionError,
+)
+
+_CODES: tuple[tuple[type[AgentosError], Exit], ...] = (
+    (WorkflowDefinitionError, Exit.USAGE),
+    (ExpressionError, Exit.USAGE),
+    (RunRefusedError, Exit.USAGE),
+    (NotFoundError, Exit.USAGE),
+    (IntegrityError, Exit.INTEGRITY),
+    (TryAgainError, Exit.TRY_AGAIN),
+)
+
+
+def exit_code(error: AgentosError) -> Exit:
+    """What the program exits with where this error ends it."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)
+
+
+def guarded(program: Callable[[], int]) -> NoReturn:
+    """Run the program and exit with what it gives. Whatever it raises is told in one message, never as a traceback.
+
+    A bug is the exception: that one is told with its traceback, since there is nothing the user could do about it.
+    """
+    try:
+        code = program()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        code = Exit.COMPLETE  # the reader had enough: `agentos list | head -1`
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    except AgentosError as error:
+        print(error, file=sys.stderr)
+        code = exit_code(error)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        print(f"agentos: {error.strerror or error}{where}", file=sys.stderr)
+        code = Exit.FAILED
+    except Exception:  # noqa: BLE001 - the last boundary
+        traceback.print_exc()
+        print("agentos: this is a fault of AgentOS, not of yours; please report the lines above.", file=sys.stderr)
+        code = Exit.FAILED
+    sys.exit(code)
+
+
+def _forget_stdout() -> None:
+    """Python flushes stdout once more at exit, and would complain about the pipe that is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,97 @@
+"""The program: a table of commands, each loaded only when it is asked for."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+
+import click
+
+from agentos import __version__
+from agentos.cli.boundary import guarded
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "Write": {},
+    "Run": {},
+    "Look": {
+        "list": "Runs of this worktree, newest first.",
+    },
+    "Answer": {},
+    "Keep": {
+        "db": "Where state lives, and how much of it there is.",
+    },
+}
+"""Every command by section, with its summary: what `agentos --help` shows without loading any of them.
+
+A test holds each summary equal to the first line of the command's own help.
+"""
+
+HELP = """\b
+Examples:
+  agentos init                      write a small workflow to start from
+  agentos run hello                 run workflows/hello.yaml (or .py)
+  agentos resume                    go on with the newest unfinished run here
+  agentos inbox                     what waits for your answer, anywhere
+
+Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice.
+"""
+
+
+class Commands(click.Group):
+    """Finds commands by name, and imports `agentos.cli.commands.NAME` only for the one that is used."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [name for section in SECTIONS.values() for name in section]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self.list_commands(context):
+            return None
+        # `import` and the like are words of Python: their files end in an underscore.
+        module = import_module(f"agentos.cli.commands.{name}_" if name in _WORDS else f"agentos.cli.commands.{name}")
+        found: click.Command = module.command
+        return found
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in (known := self.list_commands(context)):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean `agentos {near[0]}`?" if near else " `agentos --help` lists the commands."
+            context.fail(f"There is no command {name!r}.{hint}")
+        return super().resolve_command(context, args)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, summaries in SECTIONS.items():
+            if summaries:
+                with formatter.section(section):
+                    formatter.write_dl(list(summaries.items()))
+
+
+_WORDS = {"import", "list"}
+
+
+@click.group(
+    cls=Commands,
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="agentos", message="%(prog)s %(version)s")
+def program() -> None:
+    """The group itself does nothing: each command settles its own place."""
+
+
+def main() -> None:
+    """Run the program and exit: 2 for wrong usage, else as `agentos.cli.exits` says."""
+    guarded(_run)
+
+
+def _run() -> int:
+    try:
+        code = program.main(prog_name="agentos", standalone_mode=False)
+    except click.exceptions.Abort:  # Ctrl-C or the end of input at a prompt
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return code if isinstance(code, int) else 0

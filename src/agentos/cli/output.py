@@ -1,0 +1,31 @@
+"""What commands print: data to stdout, messages to stderr; for people in columns, for programs as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+
+def say(text: str) -> None:
+    """A message for the person at the terminal. Never data: scripts read stdout alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented for people, its keys in the order of the documented shape."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
+    """Aligned columns on stdout; where there is nothing to show, `empty` is said on stderr instead."""
+    if not rows:
+        say(empty)
+        return
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
