@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agentos.dag.growth import without_tasks
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.ids import EPOCH, TaskId
+from agentos.ids import EPOCH, GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.changes import apply_change
 from agentos.run.facts import Facts, reduce
@@ -41,6 +41,8 @@ class Board:
         """The drive has had its terminal event, or a rollback made these facts stale."""
         self.held = False
         """An abandoned thread is at work: no effects may start."""
+        self.gates_left: frozenset[GateId] = frozenset()
+        """Gates that nobody answers in this drive, whatever the policy says."""
         self.stop_asked = ""
         """Why the process was asked to stop in order, if it was."""
         self.setters = _context_setters(facts)

@@ -37,7 +37,7 @@ def _only_gates_left(board: Board) -> bool:
         for gate_id in sorted(board.facts.open_gates):
             requests.answer_gate(board, gate_id, approved=False, author="--gates reject", reason="nobody to ask")
         return True
-    if board.gates == "stop":
+    if board.gates == "stop" or board.gates_left.issuperset(board.facts.open_gates):
         _finish(board, ev.WorkflowPaused(reason="waiting", gates=tuple(sorted(board.facts.open_gates))))
     return False
 

@@ -27,6 +27,7 @@ from agentos.run.inputs import (
     CommandArrived,
     CommandUnreadable,
     EffectsHeld,
+    GatesLeft,
     Input,
     Planned,
     StopAsked,
@@ -85,6 +86,8 @@ class Machine(Board):
                 )
             case StopAsked(reason=reason):
                 self.stop_asked = reason or "asked to stop"
+            case GatesLeft(gates=gates):
+                self.gates_left = gates
             case EffectsHeld(held=held):
                 self.held = held
                 if not held:

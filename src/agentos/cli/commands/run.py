@@ -1,0 +1,67 @@
+"""`agentos run`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentos.cli.finding import find_workflow, parse_params
+from agentos.cli.options import drive_options, repo_option, shown_as
+from agentos.cli.session import Manner, drive_here
+from agentos.workflow.driving import DriveOptions, begin_run
+from agentos.workflow.place import find_place
+
+
+@click.command(
+    "run",
+    help="""\b
+Run a workflow; every step is durable before the next begins.
+
+\b
+Examples:
+  agentos run flow.py
+  agentos run flow.py --id nightly --param target=src
+  agentos run flow.py --json | jq -c 'select(.type == "task_error")'
+  agentos run flow.py --gates reject          in CI, where nobody can be asked
+
+FILE is a workflow's file, or FILE:NAME where it holds several, or the name of one in workflows/.
+With the --id of a run that exists, of the same definition and parameters, that run is resumed: a line for cron.
+
+Ctrl-C lets running tasks end, cuts the checkpoint and stops; a second one cancels them at once.
+
+\b
+Exit codes:
+  0 complete, 1 failed, 2 wrong usage or definition, 3 waiting for an answer or paused, 4 aborted,
+  6 damaged records, 75 try again later, 130 stopped by Ctrl-C, 143 stopped by SIGTERM
+""",
+)
+@click.argument("file", metavar="FILE")
+@click.option("--id", "workflow_id", metavar="ID", help="The run's id (default: a new one).")
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; again for more.")
+@click.option(
+    "--params", "params_file", type=click.Path(path_type=Path), metavar="FILE", help="Parameters from a file."
+)
+@drive_options
+@repo_option
+def command(
+    file: str,
+    workflow_id: str | None,
+    params: tuple[str, ...],
+    params_file: Path | None,
+    gates: Any,
+    durability: Any,
+    keep: int,
+    strict_checkpoints: bool,
+    quiet: bool,
+    verbose: bool,
+    as_json: bool,
+    repo: Path | None,
+) -> int:
+    manner = Manner(show=shown_as(quiet=quiet, verbose=verbose, as_json=as_json), gates=gates)
+    place = find_place(repo, durability=durability)  # first of all: no file is read where no state can be kept
+    workflow = find_workflow(file, place.root)
+    values = parse_params(params, params_file)
+    options = DriveOptions(gates=manner.policy, keep=keep, strict_checkpoints=strict_checkpoints)
+    return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options), place, manner)
