@@ -30,10 +30,20 @@ _TASKS, _MESSAGES, _DECISIONS, _KEYS = range(4)
 class Board:
     """One run under way, as far as it is decided."""
 
-    def __init__(self, plan: Plan, facts: Facts, *, gates: GatePolicy = "stop", starts: bool = True) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        facts: Facts,
+        *,
+        gates: GatePolicy = "stop",
+        starts: bool = True,
+        at_once: int | None = None,
+    ) -> None:
         self.plan = plan
         self.facts = facts
         self.gates = gates
+        self.at_once = at_once
+        """At most so many attempts at once, if the plan does not ask for fewer. Of this drive, not of the run."""
         self.starts = starts
         """False for a drive that only applies a command: nothing is started, what could start is left for later."""
         self.left_for_later = False

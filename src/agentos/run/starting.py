@@ -22,7 +22,7 @@ from agentos.values import encode_value
 
 
 def look_at_candidates(board: Board) -> None:
-    limit = board.plan.settings.max_concurrency
+    limit = min(board.plan.settings.max_concurrency, board.at_once or board.plan.settings.max_concurrency)
     while len(board.facts.running) < limit:
         candidate = board.frontier.next_candidate()
         if candidate is None:

@@ -253,7 +253,7 @@ class Drive:
         await self._commit(self.machine.step(StopAsked(reason=self._stop_reason), self._now()))
 
     def _start_over(self, plan: Plan, facts: Facts) -> None:
-        self.machine = Machine(plan, facts, gates=self.machine.gates)
+        self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
 
     def _forget_cut(self, decided: ev.Checkpointed) -> None:
