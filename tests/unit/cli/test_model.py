@@ -110,9 +110,10 @@ def test_ten_thousand_tasks_make_a_frame_of_one_screen_at_once() -> None:
     events = run.machine.step(Begin(holder="me", token=1), run.now)
     model = model_of(events, plan)
     assert len(model.started) == 10_000
+    rows = frame(model, 30, run.now)
     began = time.perf_counter()
     for _ in range(20):
-        rows = frame(model, 30, run.now)
+        frame(model, 30, run.now)
     assert (time.perf_counter() - began) / 20 < 0.02
     assert len(rows) <= 30
     assert any("more running" in row.what for row in rows)
