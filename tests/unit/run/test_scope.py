@@ -50,3 +50,17 @@ def test_a_reference_means_the_newest_round_that_completed() -> None:
     assert newest_round(run.machine.plan, run.facts, TaskId("draft")) == "draft@2"
     plan = run.machine.plan
     assert resolved_inputs(plan, run.facts, plan.tasks[TaskId("end")]) == {"value": "good"}
+
+
+def test_a_task_that_does_not_wait_for_the_rounds_sees_none_of_them() -> None:
+    flow = Workflow("w", schedule="ready")
+    flow.add("draft", nothing)
+    flow.add("loop", repeat={"tasks": ["draft"], "until": "tasks.draft.output == 'good'", "max": 3})
+    flow.add("slow", nothing)
+    flow.add("beside", take, inputs={"value": "${{ tasks.draft.output }}"}, needs=["slow"])
+    run = Run(flow).begin()
+    run.ok("draft", "bad")
+    run.ok("draft@2", "good")
+    run.ok("slow")  # had it ended before, nothing would be different
+    plan = run.machine.plan
+    assert resolved_inputs(plan, run.facts, plan.tasks[TaskId("beside")]) == {"value": "bad"}
