@@ -34,7 +34,7 @@ from agentos.workflow.driving import (
     preview_resume,
     resume_run,
 )
-from agentos.workflow.loading import refuse_while_loading
+from agentos.workflow.importing import refuse_while_loading
 from agentos.workflow.place import find_place
 from agentos.workflow.result import RunResult
 from agentos.workflow.stream import follow
