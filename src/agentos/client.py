@@ -37,7 +37,7 @@ from agentos.workflow.driving import (
     resume_run,
 )
 from agentos.workflow.hooks import Hooks
-from agentos.workflow.loading import refuse_while_loading
+from agentos.workflow.importing import refuse_while_loading
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.result import RunResult
 from agentos.workflow.settings import load_settings

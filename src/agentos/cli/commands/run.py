@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from agentos.cli.finding import find_workflow, parse_params
 from agentos.cli.options import drive_options, repo_option, shown_as
 from agentos.cli.session import Manner, drive_here
 from agentos.workflow.driving import DriveOptions, begin_run
+from agentos.workflow.loading import find_workflow
+from agentos.workflow.parameters import parse_params
 from agentos.workflow.place import find_place
 
 
