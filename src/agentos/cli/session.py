@@ -28,6 +28,7 @@ from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.driving import Finished, Ready, conduct, prepared
 from agentos.workflow.place import Place
 from agentos.workflow.stream import EventStream
+from agentos.workflow.worktrees import remember
 
 Show = Literal["auto", "quiet", "verbose", "json"]
 Gates = Literal["ask", "stop", "wait", "reject"]
@@ -72,7 +73,7 @@ class _Session:
         stopping = Stopping(say)
         try:
             with stopping.installed():
-                ready = await prepared(prepare)
+                ready = await prepared(self._noted(prepare))
                 if isinstance(ready, Finished):
                     return self._nothing_to_do(ready.facts)
                 facts = await self._conducted(ready, stopping)
@@ -84,6 +85,14 @@ class _Session:
         if stopping.received is not None and facts.status == "paused":
             return stopping.exit_code
         return exit_of(facts)
+
+    def _noted(self, prepare: Callable[[], Ready | Finished]) -> Callable[[], Ready | Finished]:
+        def noted() -> Ready | Finished:
+            ready = prepare()
+            remember(self._place.root, self._place.database)
+            return ready
+
+        return noted
 
     async def _conducted(self, ready: Ready, stopping: Stopping) -> Facts:
         def started(drive: Drive) -> None:

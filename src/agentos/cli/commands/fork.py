@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from agentos.cli.options import drive_options, repo_option, shown_as
-from agentos.cli.session import Manner, drive_here
-from agentos.workflow.driving import DriveOptions, fork_run
-from agentos.workflow.place import find_place
+from agentos.cli.drive_flags import DriveFlags, drive_flags
+from agentos.cli.options import repo_option
+from agentos.cli.session import drive_here
+from agentos.workflow.driving import fork_run
 
 
 @click.command(
@@ -33,21 +32,8 @@ Exit codes:
 )
 @click.argument("checkpoint", metavar="CHECKPOINT")
 @click.option("--id", "workflow_id", metavar="ID", help="The new run's id (default: a new one).")
-@drive_options
+@drive_flags
 @repo_option
-def command(
-    checkpoint: str,
-    workflow_id: str | None,
-    gates: Any,
-    durability: Any,
-    keep: int,
-    strict_checkpoints: bool,
-    quiet: bool,
-    verbose: bool,
-    as_json: bool,
-    repo: Path | None,
-) -> int:
-    manner = Manner(show=shown_as(quiet=quiet, verbose=verbose, as_json=as_json), gates=gates)
-    place = find_place(repo, durability=durability)
-    options = DriveOptions(gates=manner.policy, keep=keep, strict_checkpoints=strict_checkpoints)
+def command(checkpoint: str, workflow_id: str | None, flags: DriveFlags, repo: Path | None) -> int:
+    place, options, manner = flags.settled(repo)
     return drive_here(lambda: fork_run(place, checkpoint, workflow_id=workflow_id, options=options), place, manner)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
-from agentos.cli.options import drive_options, repo_option, shown_as
+from agentos.cli.boundary import exit_code
+from agentos.cli.drive_flags import DriveFlags, drive_flags
+from agentos.cli.exits import Exit
+from agentos.cli.options import repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.session import Manner, drive_here
-from agentos.cli.text import printable
+from agentos.cli.session import drive_here
+from agentos.cli.text import printable, printable_lines
 from agentos.cli.view.words import resume_in_short
-from agentos.client import Client
+from agentos.exceptions import AgentosError
 from agentos.run.resume import ResumeOptions
-from agentos.workflow.driving import DriveOptions, preview_resume, resume_run
-from agentos.workflow.place import Place, find_place
+from agentos.workflow.driving import preview_resume, resume_run
+from agentos.workflow.place import Place
+from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
 
 
 class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +72,7 @@ Exit codes:
 @click.option("--strict", is_flag=True, help="Refuse if the workflow differs from the plan last accepted.")
 @click.option("--as-stored", is_flag=True, help="Go on with the plan as it was last accepted; read no file.")
 @click.option("--all", "everything", is_flag=True, help="Resume every interrupted run, one after the other.")
-@drive_options
+@drive_flags
 @repo_option
 def command(
     target: str | None,
@@ -78,30 +81,20 @@ def command(
     strict: bool,
     as_stored: bool,
     everything: bool,
-    gates: Any,
-    durability: Any,
-    keep: int,
-    strict_checkpoints: bool,
-    quiet: bool,
-    verbose: bool,
-    as_json: bool,
+    flags: DriveFlags,
     repo: Path | None,
 ) -> int:
-    if everything and (target or rerun or dry_run):
-        raise click.UsageError("--all takes no run, no --rerun and no --dry-run.")
-    manner = Manner(show=shown_as(quiet=quiet, verbose=verbose, as_json=as_json), gates=gates)
-    place = find_place(repo, durability=durability)
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
+    if everything:
+        if target or rerun or dry_run or repo:
+            raise click.UsageError("--all takes no run, no --rerun, no --dry-run and no --repo.")
+        return _all(flags, choices, as_stored=as_stored)
+    place, options, manner = flags.settled(repo)
     if dry_run:
-        return _preview(place, target, choices, as_stored=as_stored, as_json=as_json)
-    options = DriveOptions(gates=manner.policy, keep=keep, strict_checkpoints=strict_checkpoints)
-
-    def resumed(target: str | None) -> int:
-        return drive_here(
-            lambda: resume_run(place, target, as_stored=as_stored, choices=choices, options=options), place, manner
-        )
-
-    return _all(place, resumed) if everything else resumed(target)
+        return _preview(place, target, choices, as_stored=as_stored, as_json=flags.as_json)
+    return drive_here(
+        lambda: resume_run(place, target, as_stored=as_stored, choices=choices, options=options), place, manner
+    )
 
 
 def _preview(place: Place, target: str | None, choices: ResumeOptions, *, as_stored: bool, as_json: bool) -> int:
@@ -112,19 +105,39 @@ def _preview(place: Place, target: str | None, choices: ResumeOptions, *, as_sto
         return 0
     print_table(
         ("TASK", "VERDICT", "REASON"),
-        [(printable(row.task_id), row.verdict, printable(row.reason)) for row in plan.verdicts],
+        [(row.task_id, row.verdict, row.reason) for row in plan.verdicts],
         empty="This run has no tasks.",
     )
     say(f"{printable(record.workflow_id)}: {resume_in_short(plan.counts)}. Nothing was touched.")
     return 0
 
 
-def _all(place: Place, resumed: Any) -> int:
-    cut_off = [run for run in Client(place.root).list_runs() if run.kind == "workflow" and run.status == "interrupted"]
-    if not cut_off:
-        say("No run here was interrupted.")
-    worst = 0
-    for run in reversed(cut_off):  # oldest first
-        say(f"Resuming {printable(run.name)} ({printable(run.workflow_id)})")
-        worst = max(worst, resumed(run.workflow_id))
+def _all(flags: DriveFlags, choices: ResumeOptions, *, as_stored: bool) -> int:
+    """Every interrupted run of every worktree known, one after the other; the worst exit code."""
+    found = interrupted_runs()
+    for problem in found.problems:
+        say(f"Left out: {printable(problem)}")
+    if not found.runs:
+        say("No run was interrupted, in any worktree known.")
+    worst = int(Exit.FAILED if found.problems else Exit.COMPLETE)
+    for one in found.runs:
+        say(f"Resuming {printable(one.run.name)} ({printable(one.run.workflow_id)}) in {one.worktree.root}")
+        try:
+            code = _one_of_all(flags, one, choices, as_stored=as_stored)
+        except AgentosError as error:  # this one cannot go on; the others may
+            say("\n".join(printable_lines(str(error))))
+            code = exit_code(error)
+        if code in (Exit.INTERRUPTED, Exit.TERMINATED):
+            return code
+        worst = max(worst, code)
     return worst
+
+
+def _one_of_all(flags: DriveFlags, one: InterruptedRun, choices: ResumeOptions, *, as_stored: bool) -> int:
+    settled, options, manner = flags.settled(one.worktree.root)
+    # The index names the database; that the root was named by us does not mean that a run has moved there.
+    place = msgspec.structs.replace(settled, database=one.worktree.database, named=False)
+    run = one.run.workflow_id
+    return drive_here(
+        lambda: resume_run(place, run, as_stored=as_stored, choices=choices, options=options), place, manner
+    )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from agentos.cli.options import drive_options, repo_option, shown_as
-from agentos.cli.session import Manner, drive_here
-from agentos.workflow.driving import DriveOptions, begin_run
+from agentos.cli.drive_flags import DriveFlags, drive_flags
+from agentos.cli.options import repo_option
+from agentos.cli.session import drive_here
+from agentos.workflow.driving import begin_run
 from agentos.workflow.loading import find_workflow
 from agentos.workflow.parameters import parse_params
-from agentos.workflow.place import find_place
 
 
 @click.command(
@@ -44,25 +43,17 @@ Exit codes:
 @click.option(
     "--params", "params_file", type=click.Path(path_type=Path), metavar="FILE", help="Parameters from a file."
 )
-@drive_options
+@drive_flags
 @repo_option
 def command(
     file: str,
     workflow_id: str | None,
     params: tuple[str, ...],
     params_file: Path | None,
-    gates: Any,
-    durability: Any,
-    keep: int,
-    strict_checkpoints: bool,
-    quiet: bool,
-    verbose: bool,
-    as_json: bool,
+    flags: DriveFlags,
     repo: Path | None,
 ) -> int:
-    manner = Manner(show=shown_as(quiet=quiet, verbose=verbose, as_json=as_json), gates=gates)
-    place = find_place(repo, durability=durability)  # first of all: no file is read where no state can be kept
+    place, options, manner = flags.settled(repo)  # first of all: no file is read where no state can be kept
     workflow = find_workflow(file, place.root)
     values = parse_params(params, params_file)
-    options = DriveOptions(gates=manner.policy, keep=keep, strict_checkpoints=strict_checkpoints)
     return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options), place, manner)

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import click
 
+from agentos.cli.drive_flags import shown_as
 from agentos.cli.exits import OF_STATUS, Exit
-from agentos.cli.options import repo_option, shown_as
+from agentos.cli.options import repo_option
 from agentos.cli.output import say
-from agentos.cli.report import report
-from agentos.cli.session import Show, open_view
+from agentos.cli.session import Show, open_view, tell
 from agentos.cli.text import printable
 from agentos.cli.view.feed import Feed
 from agentos.cli.view.model import RunModel
-from agentos.client import Client
 from agentos.exceptions import NotFoundError
 from agentos.run.facts import fold
-from agentos.store.port import RunRecord
+from agentos.workflow.finding import FoundRun, find_run, list_runs, reading
+from agentos.workflow.place import find_place
 from agentos.workflow.plans import decode_plan
+from agentos.workflow.stream import follow
 
 HINT = "Ctrl-C stops watching; the run goes on"
 
@@ -48,51 +49,41 @@ Exit codes:
 @click.option("--json", "as_json", is_flag=True, help="Print one event per line as JSON.")
 @repo_option
 def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Path | None) -> int:
-    show: Show = shown_as(quiet=quiet, verbose=verbose, as_json=as_json)
-    client = Client(repo)
-    record = _chosen(client, run)
-    asyncio.run(_watch(client, record, show))
-    return _told(client, record)
+    show = shown_as(quiet=quiet, verbose=verbose, as_json=as_json)
+    found = find_run(run, repo) if run is not None else _newest(repo)
+    with reading(found.place) as store:
+        plan = decode_plan(store.read_plan(found.record.workflow_id)) if found.record.kind == "workflow" else None
+    asyncio.run(_watch(found, RunModel(found.record.workflow_id, plan), show))
+    return _told(found)
 
 
-def _chosen(client: Client, run: str | None) -> RunRecord:
-    store = client.place.open(readonly=True)
-    try:
-        if run is not None:
-            return store.find_run(run)
-        runs = [record for record in store.list_runs() if record.kind == "workflow"]
-    finally:
-        store.close()
-    driven = [record for record in runs if record.holder is not None]
+def _newest(repo: Path | None) -> FoundRun:
+    """The run that is being driven here; else the newest one."""
+    place = find_place(repo, make=False)
+    runs = [record for record in list_runs(place) if record.kind == "workflow"]
     if not runs:
         raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
-    return (driven or runs)[0]
+    driven = [record for record in runs if record.holder is not None]
+    return FoundRun(place=place, record=(driven or runs)[0])
 
 
-async def _watch(client: Client, record: RunRecord, show: Show) -> None:
-    store = client.place.open(readonly=True)
+async def _watch(found: FoundRun, model: RunModel, show: Show) -> None:
+    view = open_view(show, model, hint=HINT)
+    store = found.place.open(readonly=True)
     try:
-        plan = decode_plan(store.read_plan(record.workflow_id)) if record.kind == "workflow" else None
-    finally:
-        store.close()
-    view = open_view(show, RunModel(record.workflow_id, plan), hint=HINT)
-    try:
-        await Feed(view).run(client.watch(record.workflow_id))
+        await Feed(view).run(follow(store, found.record.workflow_id))
     finally:
         view.close()
+        store.close()
 
 
-def _told(client: Client, record: RunRecord) -> int:
-    now = client.place.open(readonly=True)
-    try:
-        status = now.find_run(record.workflow_id).status
-        facts = fold(record.workflow_id, now.read_events(record.workflow_id))
-    finally:
-        now.close()
+def _told(found: FoundRun) -> int:
+    run = found.record.workflow_id
+    with reading(found.place) as store:
+        status = store.find_run(run).status
+        facts = fold(run, store.read_events(run))
     if status == "interrupted":
-        run = printable(record.workflow_id)
-        say(f"Nobody drives run {run}: it was interrupted. Go on with: agentos resume {shlex.quote(run)}")
+        say(f"Nobody drives run {printable(run)}: it was interrupted. Go on with: agentos resume {shlex.quote(run)}")
         return Exit.FAILED
-    for line in report(facts):
-        say(line)
+    tell(facts)
     return OF_STATUS.get(status, Exit.COMPLETE)

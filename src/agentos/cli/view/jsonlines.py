@@ -7,25 +7,20 @@ from typing import Any, Protocol
 
 import msgspec
 
+from agentos.cli.event_json import event_json
 from agentos.run.events import Event
-
-_encode = msgspec.json.Encoder().encode
-
-
-def event_data(event: Event) -> dict[str, Any]:
-    """The event as documented: type, seq, at, workflow_id, then its own fields. A live line has no `seq`."""
-    fields = msgspec.structs.asdict(event)
-    seq = fields.pop("seq")
-    return {"type": event.type, **({"seq": seq} if seq else {}), **fields}
 
 
 def event_line(event: Event) -> bytes:
     """One line of JSON, newline included; text that is no Unicode has its odd parts escaped."""
-    data = event_data(event)
     try:
-        return _encode(data) + b"\n"
+        return event_json(event) + b"\n"
     except UnicodeEncodeError:
-        return _encode(_encodable(msgspec.to_builtins(data, builtin_types=(msgspec.Raw,)))) + b"\n"
+        data = {"type": event.type, **msgspec.structs.asdict(event)}
+        if not event.seq:
+            del data["seq"]
+        readable = _encodable(msgspec.to_builtins(data, builtin_types=(msgspec.Raw,)))
+        return msgspec.json.encode(readable) + b"\n"
 
 
 def _encodable(value: Any) -> Any:
