@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import msgspec
 
@@ -48,6 +48,9 @@ class JsonLines:
     def show(self, events: Sequence[Event]) -> None:
         self._out.write(b"".join(map(event_line, events)))
         self._out.flush()
+
+    def beside(self, stream: TextIO) -> TextIO:
+        return stream
 
     def pause(self) -> None: ...
 

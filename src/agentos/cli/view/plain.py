@@ -36,6 +36,9 @@ class PlainLines:
             self._out.write("".join(lines).encode(encoding, "backslashreplace").decode(encoding))
             self._out.flush()
 
+    def beside(self, stream: TextIO) -> TextIO:
+        return stream
+
     def pause(self) -> None: ...
 
     def go_on(self) -> None: ...
