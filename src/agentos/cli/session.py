@@ -18,6 +18,7 @@ from agentos.cli.asking import Asking, somebody_is_there
 from agentos.cli.output import say
 from agentos.cli.report import exit_of, report
 from agentos.cli.stopping import Stopping
+from agentos.cli.view.earlier import usual_ms
 from agentos.cli.view.feed import Feed, View
 from agentos.cli.view.jsonlines import JsonLines
 from agentos.cli.view.model import RunModel
@@ -29,6 +30,7 @@ from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.driving import Finished, Ready, conduct, prepared
 from agentos.workflow.place import Place
 from agentos.workflow.stream import EventStream
+from agentos.workflow.waiting import in_thread
 from agentos.workflow.worktrees import remember
 
 Show = Literal["auto", "quiet", "verbose", "json"]
@@ -105,6 +107,7 @@ class _Session:
             after = 0 if view.wants_history else drive.facts.sequence
             feed = Feed(view)
             self._tasks.append(asyncio.create_task(feed.run(drive.stream.subscribe(after))))
+            self._tasks.append(asyncio.create_task(self._guess(view, drive.machine.plan.name)))
             if self._manner.asks:
                 asking = Asking(drive, view, feed, stopping.asked, _write)
                 self._tasks.append(asyncio.create_task(asking.ask_all()))
@@ -113,6 +116,11 @@ class _Session:
             return await conduct(ready, started=started)
         finally:
             await self._closed()
+
+    async def _guess(self, view: View, name: str) -> None:
+        """Tell a live view how long tasks took before; read aside, while the run goes on."""
+        if view.wants_history:
+            view.expect(await in_thread(usual_ms, self._place, name))
 
     async def _closed(self) -> None:
         """What was published is shown to its end; then the terminal is as it was, whatever happened."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import IO, Protocol, TextIO
 
@@ -23,6 +23,9 @@ class View(Protocol):
     """Whether it must be given the run's journal from the start, to show more than what happens now."""
 
     def show(self, events: Sequence[Event]) -> None: ...
+
+    def expect(self, usual_ms: Mapping[str, float]) -> None:
+        """How long tasks took in an earlier run."""
 
     def beside(self, stream: TextIO) -> TextIO:
         """Where others may write meanwhile what they would write to this stream."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 import msgspec
@@ -48,6 +48,8 @@ class JsonLines:
     def show(self, events: Sequence[Event]) -> None:
         self._out.write(b"".join(map(event_line, events)))
         self._out.flush()
+
+    def expect(self, usual_ms: Mapping[str, float]) -> None: ...
 
     def beside(self, stream: TextIO) -> TextIO:
         return stream

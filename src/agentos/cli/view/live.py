@@ -58,12 +58,11 @@ class LiveView:
         *,
         now: Callable[[], datetime],
         hint: str = "",
-        usual_ms: Mapping[str, float] | None = None,
     ) -> None:
         self.model = model
         self.hint = hint
         """A last line that says what the keys do."""
-        self.usual_ms = usual_ms or {}
+        self._usual_ms: Mapping[str, float] = {}
         self._console = console
         self._now = now
         self._lock = threading.Lock()
@@ -84,6 +83,9 @@ class LiveView:
             for event in events:
                 self.model.apply(event)
         self._news.set()
+
+    def expect(self, usual_ms: Mapping[str, float]) -> None:
+        self._usual_ms = usual_ms
 
     def beside(self, stream: TextIO) -> TextIO:
         """Where to write what would otherwise go to this stream: on the same terminal, above the picture."""
@@ -146,7 +148,7 @@ class LiveView:
         hint = self.hint if room >= 6 and not final else ""
         with self._lock:
             now = self.model.last_at if final and self._over() else self._now()
-            rows = frame(self.model, room - bool(hint), now, usual_ms=self.usual_ms)
+            rows = frame(self.model, room - bool(hint), now, usual_ms=self._usual_ms)
         unicode = self._console.encoding.startswith("utf")
         lines = [painted(row, width, unicode=unicode) for row in rows]
         if hint:
