@@ -2,6 +2,7 @@
 
     AgentosError
     |-- WorkflowDefinitionError         fix the workflow: all findings at once
+    |   `-- WorkflowFileError           its file cannot be read or imported
     |-- ExpressionError                 fix a reference or condition: it cannot be read
     |-- ValueEncodingError              fix the task: its result cannot be written down
     |-- WorkflowConfigurationError      fix the place (also a RuntimeError)
@@ -10,7 +11,8 @@
     |   `-- CommandRefusedError         this command does not fit this run now
     |-- NotFoundError                   give another id
     |   |-- CheckpointNotFoundError
-    |   `-- RunNotFoundError
+    |   |-- RunNotFoundError
+    |   `-- WorkflowNotFoundError       no file of this name
     |-- IntegrityError                  do not trust this record
     |   |-- CheckpointCorruptedError    a stored row is damaged
     |   |-- StateInvariantError         a state contradicts itself
@@ -55,6 +57,15 @@ class WorkflowDefinitionError(AgentosError):
         super().__init__(
             f"{name!r} has {count}:\n{lines}", next_step="Nothing was run; fix the definition and try again."
         )
+
+
+class WorkflowFileError(WorkflowDefinitionError):
+    """The file a workflow stands in cannot be used; `path` names it. Nothing was touched."""
+
+    def __init__(self, path: object, why: str, *, next_step: str = "Nothing was touched; mend the file.") -> None:
+        AgentosError.__init__(self, f"{path}: {why}", next_step=next_step)
+        self.path = str(path)
+        self.findings = (self.message,)
 
 
 class ExpressionError(AgentosError):
@@ -118,6 +129,10 @@ class RunNotFoundError(NotFoundError):
         super().__init__(
             f"no run {_short(workflow_id)} in this store", next_step="`agentos list` shows the runs of this worktree."
         )
+
+
+class WorkflowNotFoundError(NotFoundError):
+    """No workflow of this name or path."""
 
 
 class IntegrityError(AgentosError):

@@ -14,7 +14,12 @@ from agentos.cli.boundary import guarded
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Write": {},
-    "Run": {},
+    "Run": {
+        "run": "Run a workflow; every step is durable before the next begins.",
+        "resume": "Go on with a run: keep what finished, repeat what was cut off.",
+        "fork": "Begin a new run from a checkpoint of another one.",
+        "watch": "Follow a run that another process drives.",
+    },
     "Look": {
         "list": "Runs of this worktree, newest first.",
         "inbox": "What waits for your answer, in every worktree known, newest first.",

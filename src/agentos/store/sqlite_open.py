@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +34,8 @@ WAL_PAGES = 500
 
 _MAGIC = b"SQLite format 3\0"
 _NO_LOG_YET = b"\1\1"  # the header's word for a database without a write-ahead log: ours gets it last of all
+_UNREADABLE = -1
+_HALF_WRITTEN_S = 1.0
 _ELSEWHERE = "Name another file, or move this one away. It was not changed."
 
 
@@ -151,18 +154,28 @@ def _is_blank(path: Path, header: bytes) -> bool:
         return False  # filled by another process just now
     if found == 0 and not tables and header[18:20] == _NO_LOG_YET:
         return True  # another process is filling it, or died doing so
+    if found == _UNREADABLE and os.path.exists(f"{path}-journal"):
+        return True  # caught in the middle of that, which SQLite sorts out with its locks
     what = f"with the tables {', '.join(tables)}" if tables else "without tables"
     raise ForeignDatabaseError(f"{path} is an SQLite database of another program, {what}", next_step=_ELSEWHERE)
 
 
 def _described(path: Path) -> tuple[int, list[str]]:
+    """The application's id and some names of tables; looked at again for a while where it is caught half written."""
+    until = time.monotonic() + _HALF_WRITTEN_S
+    while (seen := _seen(path))[0] == _UNREADABLE and time.monotonic() < until:
+        time.sleep(0.01)
+    return seen
+
+
+def _seen(path: Path) -> tuple[int, list[str]]:
     # Immutable: no locks, and no -wal and -shm made beside a file that is not ours.
     with closing(sqlite3.connect(_uri(path, "immutable=1"), uri=True)) as connection:
         try:
             found: int = connection.execute("PRAGMA application_id").fetchone()[0]
             tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 4").fetchall()
         except sqlite3.Error as error:
-            return -1, [f"that cannot be read ({error})"]
+            return _UNREADABLE, [f"that cannot be read ({error})"]
     return found, [name for (name,) in tables]
 
 

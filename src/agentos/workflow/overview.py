@@ -16,8 +16,8 @@ from msgspec import UNSET, UnsetType
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
-from agentos.run.events import Event, TaskFailure
-from agentos.run.facts import Facts, GateFacts, TaskFacts, fold, workflow_state
+from agentos.run.events import Event, TaskFailure, TaskStart
+from agentos.run.facts import Facts, GateFacts, TaskFacts, counting, fold, workflow_state
 from agentos.run.state import TaskStatus, WorkflowState
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
@@ -195,11 +195,15 @@ def _tasks(journal: Journal) -> list[TaskView]:
     # Tasks that are gone from the workflow since stay part of what happened.
     gone = ((task.layer, task.place, task_id, None) for task_id, task in facts.tasks.items() if task_id not in planned)
     in_order = sorted([*rows, *gone], key=lambda row: row[:3])
-    return [_task(journal, task_id, facts.task(task_id), task, layer) for layer, _, task_id, task in in_order]
+    started = {event.task_id: event.at for event in counting(journal.events) if isinstance(event, TaskStart)}
+    return [
+        _task(task_id, facts.task(task_id), task, layer, started.get(task_id)) for layer, _, task_id, task in in_order
+    ]
 
 
-def _task(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedTask | None, layer: int) -> TaskView:
-    timed = known.ended and known.ended_seq
+def _task(
+    task_id: TaskId, known: TaskFacts, planned: PlannedTask | None, layer: int, started_at: datetime | None
+) -> TaskView:
     return TaskView(
         id=task_id,
         layer=layer,
@@ -207,8 +211,8 @@ def _task(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedT
         attempts=known.attempts,
         kind=planned.definition.kind if planned else None,
         needs=planned.definition.needs if planned else (),
-        started_at=journal.at(known.started_seq),
-        execution_time_ms=known.execution_time_ms if timed else None,
+        started_at=started_at,
+        execution_time_ms=known.execution_time_ms if known.ended else None,
         output=msgspec.json.decode(known.output) if known.status == "complete" else UNSET,
         error=known.error if known.error is not None else UNSET,
         because=known.because if known.status == "skipped" else UNSET,
