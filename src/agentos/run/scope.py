@@ -16,6 +16,9 @@ from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.values import decode_value, encode_value
 
+_UNDER_WAY = ("pending", "running", "retrying", "waiting")
+"""Nothing has come of such a task yet: its output is missing, so that a default stands in (a repeat's first round)."""
+
 
 class TaskResults(Mapping[str, Any]):
     """Results by task id, each decoded only when it is looked at."""
@@ -29,11 +32,13 @@ class TaskResults(Mapping[str, Any]):
         if task_id not in self._plan.tasks:
             raise KeyError(task_id)
         task = self._facts.task(newest_round(self._plan, self._facts, TaskId(task_id), self._reader))
-        return {
-            "output": decode_value(task.output) if task.status == "complete" else None,
+        result: dict[str, Any] = {
             "status": task.status,
             "error": msgspec.to_builtins(task.error) if task.error else None,
         }
+        if task.status not in _UNDER_WAY:
+            result["output"] = decode_value(task.output) if task.status == "complete" else None
+        return result
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._plan.tasks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import msgspec
 from agentos.crashpoints import reach
 from agentos.dag.plan import Plan
 from agentos.exceptions import AgentosError, CheckpointCutError, CommandRefusedError, TaskCancelledError
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.commands import Asked, parse_command
@@ -30,6 +30,7 @@ from agentos.run.inputs import (
     CommandArrived,
     CommandUnreadable,
     EffectsHeld,
+    GatesLeft,
     Input,
     Planned,
     StopAsked,
@@ -112,6 +113,10 @@ class Drive:
         """Start nothing new, let what runs finish, then end in order."""
         self._stop_reason = reason
         self._post(StopAsked(reason=reason))
+
+    def leave_gates(self, gates: Iterable[GateId]) -> None:
+        """Nobody answers these gates now: once only they are left, the drive ends as waiting."""
+        self._post(GatesLeft(gates=frozenset(gates)))
 
     def cancel_attempts(self) -> None:
         """End what runs now, and what is about to, instead of waiting for it."""
@@ -248,7 +253,7 @@ class Drive:
         await self._commit(self.machine.step(StopAsked(reason=self._stop_reason), self._now()))
 
     def _start_over(self, plan: Plan, facts: Facts) -> None:
-        self.machine = Machine(plan, facts, gates=self.machine.gates)
+        self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
 
     def _forget_cut(self, decided: ev.Checkpointed) -> None:

@@ -210,7 +210,8 @@ def _in_memory(
     root: Path | None,
 ) -> tuple[Drive, Begin]:
     plan = plan_for_now(dag, params)
-    machine = Machine(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), gates=options.gates)
+    facts = Facts(workflow_id=WorkflowId(workflow_id or new_id()))
+    machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     drive = Drive(
         base=plan,
         machine=machine,
