@@ -12,9 +12,11 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
 from agentos.run.board import GatePolicy
+from agentos.run.changes import current_plan
 from agentos.run.commands import ApprovalResponse, Command
 from agentos.run.events import Event
 from agentos.run.facts import fold
@@ -36,6 +38,7 @@ from agentos.workflow.driving import (
 )
 from agentos.workflow.importing import refuse_while_loading
 from agentos.workflow.place import find_place
+from agentos.workflow.plans import decode_plan
 from agentos.workflow.result import RunResult
 from agentos.workflow.stream import follow
 from agentos.workflow.waiting import in_thread, to_the_end
@@ -203,6 +206,13 @@ class Client:
         with self._store() as store:
             record = store.find_run(workflow_id)
             return RunResult(fold(record.workflow_id, store.read_events(record.workflow_id)))
+
+    def plan(self, workflow_id: str) -> Plan:
+        """The plan of a run as it stands, with what was added to it on the way."""
+        with self._store() as store:
+            record = store.find_run(workflow_id)
+            facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+            return current_plan(decode_plan(store.read_plan(record.workflow_id)), facts.changes)[0]
 
     def events(self, workflow_id: str, *, after: int = 0) -> list[Event]:
         """The journal of a run after a sequence."""

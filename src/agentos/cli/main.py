@@ -11,7 +11,12 @@ from agentos import __version__
 from agentos.cli.boundary import guarded
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "Write": {},
+    "Write": {
+        "init": "Write a small workflow to start from.",
+        "check": "Tell every problem of workflow files, then the plan. Runs nothing.",
+        "graph": "Draw a workflow or a run.",
+        "schema": "Print the JSON Schema of workflow files, or of what a command prints.",
+    },
     "Run": {},
     "Look": {
         "list": "Runs of this worktree, newest first.",
@@ -46,9 +51,7 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(context):
             return None
-        # `import` and the like are words of Python: their files end in an underscore.
-        module = import_module(f"agentos.cli.commands.{name}_" if name in _WORDS else f"agentos.cli.commands.{name}")
-        found: click.Command = module.command
+        found: click.Command = import_module(module_of(name)).command
         return found
 
     def resolve_command(
@@ -69,6 +72,11 @@ class Commands(click.Group):
 
 
 _WORDS = {"import", "list"}
+
+
+def module_of(name: str) -> str:
+    """The module of a command. `import` and the like are words of Python: their files end in an underscore."""
+    return f"agentos.cli.commands.{name}_" if name in _WORDS else f"agentos.cli.commands.{name}"
 
 
 @click.group(
