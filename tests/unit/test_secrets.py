@@ -219,8 +219,20 @@ def test_text_that_was_cut_within_a_secret_shows_no_part_of_it() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "OPENAI_API_KEY", "apikey", "SSH_PRIVATE_KEY"]
-    + ["MY_CREDENTIALS", "DB_PASS", "MYSQL_PWD", "SIGNING_KEY", "GPG_PASSPHRASE", "npm_config_authtoken"],
+    [
+        "GITHUB_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "PGPASSWORD",
+        "OPENAI_API_KEY",
+        "apikey",
+        "SSH_PRIVATE_KEY",
+        "MY_CREDENTIALS",
+        "DB_PASS",
+        "MYSQL_PWD",
+        "SIGNING_KEY",
+        "GPG_PASSPHRASE",
+        "npm_config_authtoken",
+    ],
 )
 def test_names_that_look_like_secrets(name: str) -> None:
     assert looks_secret(name)
@@ -228,8 +240,21 @@ def test_names_that_look_like_secrets(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["PATH", "PWD", "OLDPWD", "HOME", "KEYBOARD", "MONKEY", "COMPASS", "TOKEN_FILE", "CREDENTIALS_DIRECTORY"]
-    + ["MAX_OUTPUT_TOKENS", "CLAUDE_CODE_MAX_OUTPUT_TOKENS", "TOKENIZERS_PARALLELISM", "AGENTOS_IDEMPOTENCY_KEY"],
+    [
+        "PATH",
+        "PWD",
+        "OLDPWD",
+        "HOME",
+        "KEYBOARD",
+        "MONKEY",
+        "COMPASS",
+        "TOKEN_FILE",
+        "CREDENTIALS_DIRECTORY",
+        "MAX_OUTPUT_TOKENS",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
+        "TOKENIZERS_PARALLELISM",
+        "AGENTOS_IDEMPOTENCY_KEY",
+    ],
 )
 def test_names_that_do_not(name: str) -> None:
     assert not looks_secret(name)

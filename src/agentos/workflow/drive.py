@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,20 @@ from agentos.run.inputs import (
 )
 from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
+from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
 from agentos.tasks.attempt import ChildProcess, Outcome, Performer, Stream
 from agentos.tasks.failures import failure_of, told
+from agentos.tasks.masking import masked_outcome, masked_text
 from agentos.workflow.journal import Journal
+from agentos.workflow.secrecy import hidden_command
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
 
 log = logging.getLogger("agentos")
+
+_LARGE = 1 << 18
+"""Bytes of a result that are masked in a thread: longer than a millisecond is longer than others should wait."""
 
 Mail = tuple[Input, asyncio.Future[None] | None]
 """An input, and who waits until what follows from it is durable."""
@@ -68,6 +75,7 @@ class Drive:
         functions: Mapping[TaskId, Callable[..., Any]],
         root: Path,
         options: ResumeOptions = ResumeOptions(),
+        masker: Masker = NO_SECRETS,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.machine = machine
@@ -79,6 +87,7 @@ class Drive:
         self._functions = functions
         self._root = root
         self._options = options
+        self.masker = masker
         self._now = now
         self._mail: list[Mail] = []
         self._mail_came = asyncio.Event()
@@ -106,7 +115,7 @@ class Drive:
         """The inputs that new commands make."""
         new = [command for command in posted if command.id not in self._commands_seen]
         self._commands_seen.update(command.id for command in new)
-        return [_input_of(command) for command in new]
+        return [_input_of(command, self.masker) for command in new]
 
     def stop(self, reason: str) -> None:
         """Start nothing new, let what runs finish, then end in order."""
@@ -275,15 +284,28 @@ class Drive:
             spec = attempt_spec(machine.plan, machine.facts, task, number, self._functions, self._root)
         except AgentosError as error:
             return Outcome(error=told(error), retryable=False)
+        spec = msgspec.structs.replace(spec, masker=self.masker)
         outcome = await self._performers[task.definition.kind](spec, _Host(self, task_id, task.layer, number))
         reach("attempt.after")
-        return outcome
+        return await self._masked(outcome, task_id)
+
+    async def _masked(self, outcome: Outcome, task_id: TaskId) -> Outcome:
+        if not self.masker or len(bytes(outcome.output)) < _LARGE:
+            return masked_outcome(outcome, task_id, self.masker)
+        masking = asyncio.ensure_future(asyncio.to_thread(masked_outcome, outcome, task_id, self.masker))
+        while not masking.done():
+            # The work is done and counts, whoever cancels it now.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([masking])
+        return masking.result()
 
     def _attempt_ended(self, started: ev.TaskStart, ended: asyncio.Task[Outcome]) -> None:
         """Mail how it ended, whatever happened: also where it was cancelled before its first step."""
         if self._attempts.get(started.task_id) is ended:
             del self._attempts[started.task_id]
         outcome = _outcome_of(ended)
+        if ended.cancelled() or ended.exception() is not None:
+            outcome = masked_outcome(outcome, started.task_id, self.masker)
         self._post(
             AttemptEnded(
                 task_id=started.task_id,
@@ -372,7 +394,7 @@ class _Host:
                 layer=self._layer,
                 attempt=self._attempt,
                 stream=stream,
-                text=text,
+                text=masked_text(text, self._drive.masker) if stream == "progress" else text,
             )
         )
 
@@ -395,11 +417,12 @@ def _outcome_of(ended: asyncio.Task[Outcome]) -> Outcome:
     return Outcome(error=failure_of(broken)) if broken is not None else ended.result()
 
 
-def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
+def _input_of(posted: PostedCommand, masker: Masker) -> CommandArrived | CommandUnreadable:
     try:
-        command = parse_command(posted.command)
+        command = hidden_command(parse_command(posted.command), masker)
     except CommandRefusedError as error:
-        return CommandUnreadable(command_id=posted.id, author=posted.author, command=readable(posted), why=str(error))
+        shown, why = readable(posted, masker), masker.text(str(error))
+        return CommandUnreadable(command_id=posted.id, author=posted.author, command=shown, why=why)
     return CommandArrived(
         asked=Asked(
             command_id=posted.id,
@@ -411,10 +434,11 @@ def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
     )
 
 
-def readable(posted: PostedCommand) -> dict[str, Any]:
-    """The command as the journal takes it: a map, whatever somebody put into the inbox."""
+def readable(posted: PostedCommand, masker: Masker) -> dict[str, Any]:
+    """The command as the journal takes it: a map without secrets, whatever somebody put into the inbox."""
     found: object = posted.command
-    return found if isinstance(found, dict) else {"unreadable": repr(found)}
+    shown: dict[str, Any] = masker.value(found if isinstance(found, dict) else {"unreadable": repr(found)})[0]
+    return shown
 
 
 def _commands_in(events: Sequence[ev.Event]) -> list[str]:

@@ -47,6 +47,7 @@ from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.place import Place, known_run
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
+from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.waiting import in_thread, to_the_end
 
 log = logging.getLogger("agentos")
@@ -69,6 +70,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = PATIENCE_S
     """How long a journal that cannot be written (a full disk) is tried again before the run stops."""
     space_warning: int = SPACE_WARNING
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
 
     def __post_init__(self) -> None:
         if self.keep < 0:
@@ -123,6 +126,10 @@ def begin_run(
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
     plan = plan_for_now(workflow, params)
+    masker = masker_for(plan, options.secrets)
+    plan = plan_without_secrets(plan, params, masker)
+    if workflow_id is not None and masker.found_in(workflow_id.encode()):
+        raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
     reach("plan.after")
     store = place.open(create=True)
     with _closed_on_error(store):
@@ -267,7 +274,8 @@ def _resumed(
         base, functions = accepted, {}
     else:
         flow = workflow or load_workflow(record.source, place.root)
-        base, functions = _compiled_again(flow, accepted), flow.functions
+        base, functions = _compiled_again(flow, accepted, options), flow.functions
+    refuse_unset(base)
     events = _sound_journal(store, record.workflow_id)  # a damaged one is left as it is, down to its lease
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
@@ -338,9 +346,10 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
         raise
 
 
-def _compiled_again(workflow: Workflow, accepted: Plan) -> Plan:
-    """The workflow as it is now, with the parameters the run was begun with."""
-    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+def _compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
+    """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
+    plan = plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+    return plan_without_secrets(plan, None, masker_for(plan, options.secrets))
 
 
 def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
@@ -365,7 +374,7 @@ def preview_resume(
         _refuse_unresumable(record, checkpoint)
         accepted = decode_plan(store.read_plan(record.workflow_id))
         flow = workflow or load_workflow(record.source, place.root)
-        base = _compiled_again(flow, accepted)
+        base = plan_for_now(flow, {name: from_stored(value) for name, value in accepted.params.items()})
         facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
         if checkpoint is not None and not _is_head(store, checkpoint):
             facts = _rolled_back(store, accepted, facts, checkpoint)
@@ -450,7 +459,7 @@ def fork_run(
         parent = store.find_run(checkpoint.workflow_id)
         accepted = decode_plan(store.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, place.root)
-        base = _compiled_again(flow, accepted)
+        base = _compiled_again(flow, accepted, options)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(store, checkpoint), base)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
@@ -508,6 +517,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         functions=ready.functions,
         root=ready.place.root,
         options=ready.choices,
+        masker=masker_for(ready.base, ready.options.secrets),
     )
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
     try:
@@ -551,7 +561,7 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
             ev.CommandRefused(
                 command_id=posted.id,
                 author=posted.author,
-                command=readable(posted),
+                command=readable(posted, drive.masker),
                 why=f"it came too late: the run is {facts.status}",
             )
             for posted in late

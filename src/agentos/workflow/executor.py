@@ -29,6 +29,7 @@ from agentos.workflow.place import Place
 from agentos.workflow.plans import plan_for_now
 from agentos.workflow.queue import CommandQueue, post
 from agentos.workflow.result import RunResult
+from agentos.workflow.secrecy import masker_for, plan_without_secrets
 from agentos.workflow.waiting import in_thread
 
 
@@ -210,6 +211,8 @@ def _in_memory(
     root: Path | None,
 ) -> tuple[Drive, Begin]:
     plan = plan_for_now(dag, params)
+    masker = masker_for(plan, options.secrets)
+    plan = plan_without_secrets(plan, params, masker)
     machine = Machine(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), gates=options.gates)
     drive = Drive(
         base=plan,
@@ -218,5 +221,6 @@ def _in_memory(
         performers=PERFORMERS,
         functions=dag.functions,
         root=root or Path.cwd(),
+        masker=masker,
     )
     return drive, Begin(holder="memory", token=0, warnings=plan.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import as_text, resolve
 from agentos.dag.shell import arguments_for, script_for
+from agentos.dag.stored import resolve_inputs
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
-from agentos.run.scope import resolved_inputs, scope_of
+from agentos.run.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
+from agentos.workflow.secrecy import with_secrets
 
 
 def idempotency_key(facts: Facts, task_id: TaskId) -> str:
@@ -29,20 +32,26 @@ def attempt_spec(
     attempt: int,
     functions: Mapping[TaskId, Callable[..., Any]],
     root: Path,
+    *,
+    environment: Mapping[str, str] = os.environ,
 ) -> AttemptSpec:
-    """Everything the attempt needs. EvaluationError where a reference leads nowhere."""
+    """Everything the attempt needs. EvaluationError where a reference leads nowhere.
+
+    Only here do secrets have their values, taken from the `environment`.
+    """
     definition = task.definition
-    if definition.kind == "python":
-        command: str | tuple[str, ...] = ""
-        variables: Mapping[str, str] = {}
-        arguments = resolved_inputs(plan, facts, task)
-    else:
-        command, variables = _command(plan, facts, task)
-        arguments = {}
     env = {**plan.settings.env, **definition.env}
-    if env:
-        scope = scope_of(plan, facts, task)
-        env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
+    scope: Mapping[str, Any] = {}
+    if env or definition.inputs or definition.run:
+        scope = with_secrets(scope_of(plan, facts, task), plan, environment)
+    command: str | tuple[str, ...] = ""
+    variables: Mapping[str, str] = {}
+    arguments: Mapping[str, Any] = {}
+    if definition.kind != "python":
+        command, variables = _command(task, scope)
+    elif definition.inputs:
+        arguments = resolve_inputs(definition, scope)
+    env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     return AttemptSpec(
         workflow_id=facts.workflow_id,
         task_id=task.id,
@@ -68,9 +77,8 @@ def _function(
     return functions.get(task.id) if task.origin not in ("inject", "replan") else None
 
 
-def _command(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str | tuple[str, ...], dict[str, str]]:
+def _command(task: PlannedTask, scope: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dict[str, str]]:
     """The command with no value inside a script: values travel as variables, or as whole arguments."""
-    scope = scope_of(plan, facts, task)
     run = task.definition.run
     if isinstance(run, tuple):
         return tuple(arguments_for(run, scope)), {}
