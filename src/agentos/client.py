@@ -35,6 +35,7 @@ from agentos.workflow.driving import (
     resume_run,
 )
 from agentos.workflow.loading import refuse_while_loading
+from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import find_place
 from agentos.workflow.result import RunResult
 from agentos.workflow.stream import follow
@@ -260,10 +261,12 @@ class Client:
             return store.prune(store.find_run(workflow_id).workflow_id, keep)
 
     def delete(self, workflow_id: str) -> None:
-        """Delete a run with all its events and give the space back. LeaseHeldError while somebody drives it."""
+        """Delete a run, its events and its logs, and give the space back. LeaseHeldError while somebody drives it."""
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
+            refuse_foreign(self.place.database, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
+        delete_logs(self.place.database, record.workflow_id)
 
     def _answer(self, workflow_id: str, gate_id: str | None, approved: bool, reason: str, author: str | None) -> Sent:
         gate = gate_id or self._only_gate(workflow_id)

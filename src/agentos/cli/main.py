@@ -15,6 +15,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Run": {},
     "Look": {
         "list": "Runs of this worktree, newest first.",
+        "logs": "What tasks printed, also while they print it.",
     },
     "Answer": {},
     "Keep": {

@@ -44,6 +44,7 @@ from agentos.tasks.attempt import ChildProcess, Outcome, Performer, Stream
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome, masked_text
 from agentos.workflow.journal import Journal
+from agentos.workflow.logwriter import AttemptLogFile, LogWriter
 from agentos.workflow.secrecy import hidden_command
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
@@ -76,6 +77,7 @@ class Drive:
         root: Path,
         options: ResumeOptions = ResumeOptions(),
         masker: Masker = NO_SECRETS,
+        logs: LogWriter | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.machine = machine
@@ -88,6 +90,7 @@ class Drive:
         self._root = root
         self._options = options
         self.masker = masker
+        self._logs = logs
         self._now = now
         self._mail: list[Mail] = []
         self._mail_came = asyncio.Event()
@@ -284,10 +287,22 @@ class Drive:
             spec = attempt_spec(machine.plan, machine.facts, task, number, self._functions, self._root)
         except AgentosError as error:
             return Outcome(error=told(error), retryable=False)
-        spec = msgspec.structs.replace(spec, masker=self.masker)
-        outcome = await self._performers[task.definition.kind](spec, _Host(self, task_id, task.layer, number))
+        log_file = self._logs.open(task_id, number) if self._logs is not None else None
+        spec = msgspec.structs.replace(spec, masker=self.masker, log=log_file)
+        host = _Host(self, task_id, task.layer, number, log_file)
+        try:
+            outcome = await self._performers[task.definition.kind](spec, host)
+        finally:
+            if log_file is not None:
+                log_file.close()
         reach("attempt.after")
-        return await self._masked(outcome, task_id)
+        outcome = await self._masked(outcome, task_id)
+        if self._logs is not None and log_file is not None and log_file.used:
+            # Who sees that a task has ended finds its log complete.
+            await log_file.written()
+            if told_once := self._logs.warnings():
+                outcome = msgspec.structs.replace(outcome, warnings=(*outcome.warnings, *told_once))
+        return outcome
 
     async def _masked(self, outcome: Outcome, task_id: TaskId) -> Outcome:
         if not self.masker or len(bytes(outcome.output)) < _LARGE:
@@ -379,13 +394,20 @@ class Drive:
 class _Host:
     """What an attempt may ask of the drive that performs it."""
 
-    __slots__ = ("_attempt", "_drive", "_layer", "_task_id")
+    __slots__ = ("_attempt", "_drive", "_layer", "_log", "_task_id")
 
-    def __init__(self, drive: Drive, task_id: TaskId, layer: int, attempt: int) -> None:
+    def __init__(
+        self, drive: Drive, task_id: TaskId, layer: int, attempt: int, log_file: AttemptLogFile | None = None
+    ) -> None:
         self._drive, self._task_id, self._layer, self._attempt = drive, task_id, layer, attempt
+        self._log = log_file
 
     def output(self, stream: Stream, text: str) -> None:
         facts = self._drive.facts
+        if stream == "progress":  # lines of a process were masked, and logged, as they came
+            text = masked_text(text, self._drive.masker)
+            if self._log is not None:
+                self._log.write(stream, text.encode() + b"\n")
         self._drive.show(
             ev.TaskOutput(
                 workflow_id=facts.workflow_id,
@@ -394,7 +416,7 @@ class _Host:
                 layer=self._layer,
                 attempt=self._attempt,
                 stream=stream,
-                text=masked_text(text, self._drive.masker) if stream == "progress" else text,
+                text=text,
             )
         )
 

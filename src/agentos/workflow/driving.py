@@ -45,6 +45,8 @@ from agentos.workflow.forking import forked_event
 from agentos.workflow.journal import PATIENCE_S, StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
+from agentos.workflow.logs import logs_folder, refuse_foreign
+from agentos.workflow.logwriter import MAX_LOG, LogWriter
 from agentos.workflow.place import Place, known_run
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
@@ -72,6 +74,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     space_warning: int = SPACE_WARNING
     secrets: tuple[str, ...] = ()
     """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
+    max_log: int = MAX_LOG
+    """Bytes kept of what one attempt prints; 0 keeps no logs."""
 
     def __post_init__(self) -> None:
         if self.keep < 0:
@@ -131,6 +135,7 @@ def begin_run(
     if workflow_id is not None and masker.found_in(workflow_id.encode()):
         raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
     reach("plan.after")
+    refuse_foreign(place.database)
     store = place.open(create=True)
     with _closed_on_error(store):
         fingerprint = run_fingerprint(plan)
@@ -276,6 +281,7 @@ def _resumed(
         flow = workflow or load_workflow(record.source, place.root)
         base, functions = _compiled_again(flow, accepted, options), flow.functions
     refuse_unset(base)
+    refuse_foreign(place.database, record.workflow_id)
     events = _sound_journal(store, record.workflow_id)  # a damaged one is left as it is, down to its lease
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
@@ -508,6 +514,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         strict_checkpoints=ready.options.strict_checkpoints,
         patience_s=ready.options.patience_s,
     )
+    logs = _logs(ready)
     drive = Drive(
         base=ready.base,
         accepted=ready.accepted,
@@ -518,6 +525,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         root=ready.place.root,
         options=ready.choices,
         masker=masker_for(ready.base, ready.options.secrets),
+        logs=logs,
     )
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
     try:
@@ -530,7 +538,14 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         await drive.run(first, plan=plan)
         return await _with_late_commands_refused(ready, journal, drive)
     finally:
-        await to_the_end(_end_drive(ready, keeper, journal))
+        await to_the_end(_end_drive(ready, keeper, journal, logs))
+
+
+def _logs(ready: Ready) -> LogWriter | None:
+    folder = logs_folder(ready.place.database)
+    if folder is None or not ready.options.max_log:
+        return None
+    return LogWriter(folder, ready.lease.workflow_id, limit=ready.options.max_log)
 
 
 async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive: Drive) -> Facts:
@@ -579,8 +594,10 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
     return facts
 
 
-async def _end_drive(ready: Ready, keeper: LeaseKeeper, journal: StoreJournal) -> None:
+async def _end_drive(ready: Ready, keeper: LeaseKeeper, journal: StoreJournal, logs: LogWriter | None) -> None:
     await in_thread(keeper.stop)
+    if logs is not None:
+        await in_thread(logs.close)
     reach("release.before")
     try:
         await journal.call(lambda store: store.release_lease(ready.lease))
