@@ -40,6 +40,7 @@ from agentos.workflow.driving import (
     resume_run,
 )
 from agentos.workflow.hooks import Hooks
+from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.python_files import refuse_while_loading
@@ -314,10 +315,12 @@ class Client:
             return store.prune(store.find_run(workflow_id).workflow_id, keep)
 
     def delete(self, workflow_id: str) -> None:
-        """Delete a run with all its events and give the space back. LeaseHeldError while somebody drives it."""
+        """Delete a run, its events and its logs, and give the space back. LeaseHeldError while somebody drives it."""
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
+            refuse_foreign(self.place.database, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
+        delete_logs(self.place.database, record.workflow_id)
 
     def export(self, workflow_id: str) -> Iterator[bytes]:
         """A run as the lines of one file, as it stands now; prompts, outputs and errors are in it."""

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "list": "Runs of this worktree, newest first.",
         "inbox": "What waits for your answer, in every worktree known, newest first.",
         "show": "A run as it stands: tasks, gates, checkpoints, and what to type next.",
+        "logs": "What tasks printed, also while they print it.",
         "events": "What happened in a run, event by event.",
         "why": "Why a task ran, was kept, was skipped, waits, failed, or has not run yet.",
         "checkpoints": "Checkpoints that a run keeps, oldest first.",
