@@ -75,3 +75,11 @@ def begin(root: Path, which: str, workflow_id: str, *, expected: str, name: str 
         timeout=60,
     )
     assert done.stdout.strip() == expected, done.stderr
+
+
+def make_repository(root: Path) -> Path:
+    """A real repository with the workflow in it, for fixtures of wider scope than a test."""
+    root.mkdir()
+    subprocess.run(["git", "init", "--quiet", str(root)], check=True)
+    write_flow(root)
+    return root.resolve()

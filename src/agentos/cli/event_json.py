@@ -42,6 +42,8 @@ def _told(kind: Any) -> Any:
         return Any
     if get_origin(kind) is tuple and msgspec.Raw in get_args(kind):
         return list[Any]
+    if get_origin(kind) is tuple and ev.PlanChanged in get_args(kind):  # inside another event it has no type
+        return list[dict[str, Any]]
     return kind
 
 
