@@ -66,11 +66,17 @@ def test_the_live_view_of_a_run_that_another_process_drives(repo: Path, driven: 
     screen.close()
 
 
-def test_ctrl_c_leaves_the_run_alone(repo: Path, driven: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_watching_and_leaves_the_run_alone(
+    repo: Path, driven: subprocess.Popen[str], number: signal.Signals, code: int
+) -> None:
     screen = watching(repo, "mine")
     screen.until("▸ nap")
-    screen.type("\x03")
-    assert screen.end() == 130
+    if number is signal.SIGINT:
+        screen.type("\x03")
+    else:
+        screen.signal(number)
+    assert screen.end() == code
     assert screen.cursor_is_visible
     screen.close()
     assert driven.poll() is None

@@ -51,7 +51,7 @@ class Board:
         self.held = False
         """An abandoned thread is at work: no effects may start."""
         self.gates_left: frozenset[GateId] = frozenset()
-        """Gates that nobody answers in this drive, whatever the policy says."""
+        """Gates of which this step was told that nobody answers them now, whatever the policy says."""
         self.stop_asked = False
         """The process is asked to stop in order: nothing new starts."""
         self.out: list[ev.Event] = []

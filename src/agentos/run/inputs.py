@@ -86,7 +86,7 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatesLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody answers these gates now: where only they are left, the drive need not wait for them."""
+    """Nobody answers these gates now: where only they are left at this moment, the drive does not wait for them."""
 
     gates: frozenset[GateId]
 

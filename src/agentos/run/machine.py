@@ -49,7 +49,7 @@ class Machine(Board):
 
     def steps(self, given: Iterable[Input], now: datetime) -> list[ev.Event]:
         """Take several inputs in that belong together, then go on: a command that came with the start counts first."""
-        self.out, self.now = [], now
+        self.out, self.now, self.gates_left = [], now, frozenset()
         begins = False
         for one in given:
             if not self.over:

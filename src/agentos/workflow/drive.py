@@ -127,7 +127,7 @@ class Drive:
         self._post(StopAsked(reason=reason))
 
     def leave_gates(self, gates: Iterable[GateId]) -> None:
-        """Nobody answers these gates now: once only they are left, the drive ends as waiting."""
+        """Nobody answers these gates now: if nothing else is left at this moment, the drive ends as waiting."""
         self._post(GatesLeft(gates=frozenset(gates)))
 
     def cancel_attempts(self) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import WorkflowDefinitionError
+from agentos.ids import GateId
 from agentos.run import events as ev
 from agentos.run.frontier import Frontier
+from agentos.run.inputs import GatesLeft
 from tests.unit.run.harness import START, Run, flow_of, nothing, take
 
 
@@ -27,6 +29,32 @@ def at_gate(flow: Workflow | None = None, *, gates: Any = "wait", output: Any = 
     run = Run(flow or ship(), gates=gates).begin()
     run.ok("build", output)
     return run
+
+
+# --- gates that nobody answers now ---------------------------------------------------------------------------------
+
+
+def test_gates_that_are_left_end_a_drive_that_would_wait_for_them() -> None:
+    run = at_gate(gates="wait")
+    assert not run.machine.over
+    assert run.give(GatesLeft(gates=frozenset(run.machine.facts.open_gates))) == ["workflow_paused waiting"]
+    assert run.open_gates == ["approve:ship"], "it stays open for an answer from elsewhere"
+
+
+def test_gates_that_are_left_hold_up_nothing_else() -> None:
+    flow = ship()
+    flow.add("slow", nothing)
+    flow.add("late", nothing, needs=["slow"], approve="And this?")
+    run = Run(flow, gates="wait").begin()
+    run.ok("build")
+    run.ok("slow")
+    assert run.give(GatesLeft(gates=frozenset({GateId("approve:ship")}))) == []
+    assert not run.machine.over, "the other gate was not left"
+    run.answer("approve:late")
+    run.ok("late")
+    assert not run.machine.over
+    run.give(GatesLeft(gates=frozenset({GateId("approve:ship")})))
+    assert run.facts.status == "waiting"
 
 
 # --- before a task --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
 from agentos.cli.session import Show, open_view, tell
+from agentos.cli.stopping import Stopping
 from agentos.cli.text import printable
 from agentos.cli.view.feed import Feed
 from agentos.cli.view.model import RunModel
@@ -53,8 +54,8 @@ def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Pa
     found = find_run(run, repo) if run is not None else _newest(repo)
     with reading(found.place) as store:
         plan = decode_plan(store.read_plan(found.record.workflow_id)) if found.record.kind == "workflow" else None
-    asyncio.run(_watch(found, RunModel(found.record.workflow_id, plan), show))
-    return _told(found)
+    stopped = asyncio.run(_watch(found, RunModel(found.record.workflow_id, plan), show))
+    return _told(found) if stopped is None else stopped
 
 
 def _newest(repo: Path | None) -> FoundRun:
@@ -67,11 +68,19 @@ def _newest(repo: Path | None) -> FoundRun:
     return FoundRun(place=place, record=(driven or runs)[0])
 
 
-async def _watch(found: FoundRun, model: RunModel, show: Show) -> None:
-    view = open_view(show, model, hint=HINT)
+async def _watch(found: FoundRun, model: RunModel, show: Show) -> Exit | None:
+    """Show the run to the end of its drive. Where a signal ended the watching before: what to exit with."""
+    stopping = Stopping(say)
     store = found.place.open(readonly=True)
+    view = open_view(show, model, hint=HINT)
     try:
-        await Feed(view).run(follow(store, found.record.workflow_id))
+        with stopping.installed():
+            await Feed(view).run(follow(store, found.record.workflow_id))
+        return None
+    except asyncio.CancelledError:
+        if stopping.received is None:
+            raise
+        return stopping.exit_code
     finally:
         view.close()
         store.close()

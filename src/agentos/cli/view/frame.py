@@ -15,6 +15,7 @@ from agentos.cli.text import count, duration, printable, short
 from agentos.cli.view.model import RunModel
 from agentos.ids import TaskId
 
+FEW = 5
 MAX_LAYERS = 12
 """Finished or coming layers shown one by one; more are put together in one row."""
 
@@ -91,11 +92,14 @@ def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, flo
         row = Row(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
         rows.setdefault(task.layer, []).append(row)
     left -= min(left, len(model.retrying))
-    for task_id in islice(reversed(model.failed), min(left, 5)):
+    for task_id in islice(reversed(model.failed), min(left, FEW)):
         rows.setdefault(model.facts.task(task_id).layer, []).append(_ended(model, task_id))
         left -= 1
     active = set(rows) or {model.first_active_layer}
-    for task_id in islice(reversed(model.recent), max(0, left - len(active) - 2)):
+    spare = max(0, left - len(active) - 2)
+    if sum(map(model.size, active)) > spare:
+        spare = min(spare, FEW)  # of many that ended, the last few tell that it goes on
+    for task_id in islice(reversed(model.recent), spare):
         layer = model.facts.task(task_id).layer
         if layer in active and task_id not in model.failed and model.facts.task(task_id).ended:
             rows.setdefault(layer, []).append(_ended(model, task_id))
