@@ -234,6 +234,38 @@ def test_a_gate_can_be_left(terminal: Open, agentos: Agentos, repo: Path, typed:
     assert status_of(agentos, repo) == "waiting"
 
 
+def test_a_gate_is_asked_at_once_and_leaving_it_holds_up_nothing(terminal: Open, repo: Path) -> None:
+    (repo / "both.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('both')\n"
+        "flow.add('nap', 'shell', run='while ! test -e wake; do sleep 0.05; done; touch slept', effects='none')\n"
+        "flow.add('ship', 'shell', run='touch shipped', approve='Ship?', effects='none')\n"
+        "flow.add('more', 'shell', run='touch more', approve='And more?', effects='none')\n"
+    )
+    screen = terminal("run", "both.py", "--id", "mine")
+    screen.until("approve:more asks: And more?")
+    screen.until(SHIP)
+    screen.type("l\n")
+    screen.until(lambda: screen.shown.count(SHIP) == 2)
+    assert "approve:ship asks: Ship?" in screen.shown
+    screen.type("a\n")
+    screen.until(lambda: (repo / "shipped").exists())
+    screen.until("▸ nap")
+    (repo / "wake").touch()
+    assert screen.end() == 3
+    assert (repo / "slept").exists()
+    assert not (repo / "more").exists()
+    assert "agentos approve mine approve:more" in screen.shown
+
+
+def test_gates_wait_stays_until_somebody_answers_from_elsewhere(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    screen = terminal("run", "gated.py", "--id", "mine", "--gates", "wait")
+    screen.until("? approve:ship")
+    assert SHIP not in screen.shown
+    assert agentos("approve", "mine", cwd=repo).code == 0
+    assert screen.end() == 0
+
+
 def test_an_answer_from_elsewhere_closes_the_question(terminal: Open, agentos: Agentos, repo: Path) -> None:
     screen = terminal("run", "gated.py", "--id", "mine")
     screen.until(SHIP)
