@@ -38,7 +38,7 @@ from agentos.workflow.driving import (
     resume_run,
 )
 from agentos.workflow.hooks import Hooks
-from agentos.workflow.loading import refuse_while_loading
+from agentos.workflow.importing import refuse_while_loading
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.result import RunResult
 from agentos.workflow.settings import load_settings
@@ -47,7 +47,7 @@ from agentos.workflow.waiting import in_thread, to_the_end
 from agentos.workflow.worktrees import remember
 
 if TYPE_CHECKING:
-    from agentos.workflow.importing import Imported
+    from agentos.workflow.taking_in import Imported
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
@@ -226,8 +226,8 @@ def _in_event_loop() -> bool:
 class Client:
     """Runs of one worktree: list, show, watch, send. Opens what it needs for each call and keeps nothing open."""
 
-    def __init__(self, repo: str | Path | None = None) -> None:
-        self.place = find_place(repo)
+    def __init__(self, repo: str | Path | None = None, *, place: Place | None = None) -> None:
+        self.place = place or find_place(repo)
 
     def list_runs(self) -> list[RunRecord]:
         """Every run kept here, newest first."""
@@ -320,7 +320,7 @@ class Client:
     def import_run(self, file: IO[bytes], *, workflow_id: str | None = None) -> Imported:
         """Take in an exported run, under its own id or another. All of it, checked, or nothing."""
         from agentos.workflow.exporting import read_export
-        from agentos.workflow.importing import import_run
+        from agentos.workflow.taking_in import import_run
 
         return import_run(self.place, read_export(file, getattr(file, "name", "the file")), workflow_id=workflow_id)
 

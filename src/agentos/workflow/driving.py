@@ -360,7 +360,12 @@ def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
 
 
 def preview_resume(
-    place: Place, target: str | None, *, workflow: Workflow | None = None, choices: ResumeOptions = ResumeOptions()
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
 ) -> tuple[RunRecord, ResumePlan]:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
@@ -369,8 +374,9 @@ def preview_resume(
         _refuse_elsewhere(place, record)
         _refuse_unresumable(record, checkpoint)
         accepted = decode_plan(store.read_plan(record.workflow_id))
-        flow = workflow or load_workflow(record.source, place.root)
-        base = _compiled_again(flow, accepted)
+        base = accepted
+        if not as_stored:
+            base = _compiled_again(workflow or load_workflow(record.source, place.root), accepted)
         facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
         if checkpoint is not None and not _is_head(store, checkpoint):
             facts = _rolled_back(store, accepted, facts, checkpoint)

@@ -10,10 +10,12 @@ from typing import Any
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import as_text, resolve
 from agentos.dag.shell import arguments_for, script_for
+from agentos.dag.stored import resolve_inputs
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
-from agentos.run.scope import resolved_inputs, scope_of
+from agentos.run.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
+from agentos.workflow.parameters import with_variables
 
 
 def idempotency_key(facts: Facts, task_id: TaskId) -> str:
@@ -32,17 +34,19 @@ def attempt_spec(
 ) -> AttemptSpec:
     """Everything the attempt needs. EvaluationError where a reference leads nowhere."""
     definition = task.definition
-    if definition.kind == "python":
-        command: str | tuple[str, ...] = ""
-        variables: Mapping[str, str] = {}
-        arguments = resolved_inputs(plan, facts, task)
-    else:
-        command, variables = _command(plan, facts, task)
-        arguments = {}
     env = {**plan.settings.env, **definition.env}
-    if env:
+    scope: dict[str, Any] = {}
+    if env or definition.inputs or definition.kind != "python":  # else there is nothing that could refer to anything
         scope = scope_of(plan, facts, task)
-        env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
+        scope["params"] = with_variables(scope["params"])
+    command: str | tuple[str, ...] = ""
+    variables: Mapping[str, str] = {}
+    arguments: Mapping[str, Any] = {}
+    if definition.kind == "python":
+        arguments = resolve_inputs(definition, scope) if definition.inputs else {}
+    else:
+        command, variables = _command(definition.run, scope)
+    env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     return AttemptSpec(
         workflow_id=facts.workflow_id,
         task_id=task.id,
@@ -68,10 +72,8 @@ def _function(
     return functions.get(task.id) if task.origin not in ("inject", "replan") else None
 
 
-def _command(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str | tuple[str, ...], dict[str, str]]:
+def _command(run: str | tuple[str, ...], scope: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dict[str, str]]:
     """The command with no value inside a script: values travel as variables, or as whole arguments."""
-    scope = scope_of(plan, facts, task)
-    run = task.definition.run
     if isinstance(run, tuple):
         return tuple(arguments_for(run, scope)), {}
     return script_for(run, scope)
