@@ -62,7 +62,7 @@ def test_a_run_that_is_here_is_not_replaced(store: StorePort) -> None:
         store.insert_copy(copy)
     other = msgspec.structs.replace(copy.run, workflow_id=WorkflowId("other"), sequence=0)
     stolen = msgspec.structs.replace(copy, run=other, rows=(), blobs={})
-    with pytest.raises(RunRefusedError, match="checkpoint .* exists already"):
+    with pytest.raises(RunRefusedError, match=r"checkpoint .* exists already"):
         store.insert_copy(stolen)
     with pytest.raises(RunNotFoundError):
         store.find_run("other")
