@@ -15,9 +15,11 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from agentos import __version__
+from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
 from agentos.run.board import GatePolicy
+from agentos.run.changes import current_plan
 from agentos.run.commands import ApprovalResponse, Command
 from agentos.run.events import Event
 from agentos.run.facts import fold
@@ -38,8 +40,10 @@ from agentos.workflow.driving import (
     resume_run,
 )
 from agentos.workflow.hooks import Hooks
-from agentos.workflow.importing import refuse_while_loading
+from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import Place, find_place
+from agentos.workflow.plans import decode_plan
+from agentos.workflow.python_files import refuse_while_loading
 from agentos.workflow.result import RunResult
 from agentos.workflow.settings import load_settings
 from agentos.workflow.stream import follow
@@ -47,7 +51,7 @@ from agentos.workflow.waiting import in_thread, to_the_end
 from agentos.workflow.worktrees import remember
 
 if TYPE_CHECKING:
-    from agentos.workflow.taking_in import Imported
+    from agentos.workflow.importing import Imported
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
@@ -188,6 +192,8 @@ def settled(
         space_warning=settings.space_warning,
         max_concurrency=settings.max_concurrency if max_concurrency is None else max_concurrency,
         hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
+        secrets=settings.secrets,
+        max_log=settings.log_limit,
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
 
@@ -248,6 +254,13 @@ class Client:
             record = store.find_run(workflow_id)
             return RunResult(fold(record.workflow_id, store.read_events(record.workflow_id)))
 
+    def plan(self, workflow_id: str) -> Plan:
+        """The plan of a run as it stands, with what was added to it on the way."""
+        with self._store() as store:
+            record = store.find_run(workflow_id)
+            facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+            return current_plan(decode_plan(store.read_plan(record.workflow_id)), facts.changes)[0]
+
     def events(self, workflow_id: str, *, after: int = 0) -> list[Event]:
         """The journal of a run after a sequence."""
         with self._store() as store:
@@ -304,10 +317,12 @@ class Client:
             return store.prune(store.find_run(workflow_id).workflow_id, keep)
 
     def delete(self, workflow_id: str) -> None:
-        """Delete a run with all its events and give the space back. LeaseHeldError while somebody drives it."""
+        """Delete a run, its events and its logs, and give the space back. LeaseHeldError while somebody drives it."""
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
+            refuse_foreign(self.place.database, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
+        delete_logs(self.place.database, record.workflow_id)
 
     def export(self, workflow_id: str) -> Iterator[bytes]:
         """A run as the lines of one file, as it stands now; prompts, outputs and errors are in it."""
@@ -320,7 +335,7 @@ class Client:
     def import_run(self, file: IO[bytes], *, workflow_id: str | None = None) -> Imported:
         """Take in an exported run, under its own id or another. All of it, checked, or nothing."""
         from agentos.workflow.exporting import read_export
-        from agentos.workflow.taking_in import import_run
+        from agentos.workflow.importing import import_run
 
         return import_run(self.place, read_export(file, getattr(file, "name", "the file")), workflow_id=workflow_id)
 

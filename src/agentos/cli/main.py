@@ -13,7 +13,12 @@ from agentos import __version__
 from agentos.cli.boundary import guarded
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "Write": {},
+    "Write": {
+        "init": "Write a small workflow to start from.",
+        "check": "Tell every problem of workflow files, then the plan. Runs nothing.",
+        "graph": "Draw a workflow or a run.",
+        "schema": "Print the JSON Schema of workflow files, or of what a command prints.",
+    },
     "Run": {
         "run": "Run a workflow; every step is durable before the next begins.",
         "resume": "Go on with a run: keep what finished, repeat what was cut off.",
@@ -24,6 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "list": "Runs of this worktree, newest first.",
         "inbox": "What waits for your answer, in every worktree known, newest first.",
         "show": "A run as it stands: tasks, gates, checkpoints, and what to type next.",
+        "logs": "What tasks printed, also while they print it.",
         "events": "What happened in a run, event by event.",
         "why": "Why a task ran, was kept, was skipped, waits, failed, or has not run yet.",
         "checkpoints": "Checkpoints that a run keeps, oldest first.",
@@ -37,11 +43,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         "send": "Give a run any command.",
     },
     "Keep": {
+        "completion": "Print a script that completes commands and ids in your shell.",
         "prune": "Delete older checkpoints of a run, or of all runs here.",
         "delete": "Delete a run with everything it has.",
         "export": "Write a run into one file, to be imported elsewhere.",
         "import": "Take in a run from a file that `export` wrote.",
-        "completion": "Print a script that completes commands and ids in your shell.",
         "db": "Where state lives, and how much of it there is.",
         "doctor": "Check this place, its settings and its runs, and say how to mend what is wrong.",
     },

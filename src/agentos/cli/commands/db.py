@@ -13,6 +13,7 @@ from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import printable
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.workflow.location import Location, find_location
+from agentos.workflow.logs import logs_folder
 from agentos.workflow.place import find_place
 from agentos.workflow.settings import load_settings
 
@@ -151,7 +152,7 @@ def stats(as_json: bool, repo: Path | None) -> None:
         schema=measured.schema,
         blobs=measured.blobs,
         blob_bytes=measured.blob_bytes,
-        task_log_bytes=_folder_bytes(file.parent / "logs"),
+        task_log_bytes=_folder_bytes(logs_folder(str(file))),
         prunable=sum(run.prunable for run in runs),
         tables=measured.tables,
         runs=runs,
@@ -232,10 +233,10 @@ def _file(location: Location) -> Path:
     return Path(location.database)
 
 
-def _folder_bytes(folder: Path) -> int:
+def _folder_bytes(folder: Path | None) -> int:
     """All files below, links not followed."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder or ""):
         for name in names:
             try:
                 total += os.lstat(os.path.join(place, name)).st_size
