@@ -13,7 +13,12 @@ from agentos import __version__
 from agentos.cli.boundary import guarded
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "Write": {},
+    "Write": {
+        "init": "Write a small workflow to start from.",
+        "check": "Tell every problem of workflow files, then the plan. Runs nothing.",
+        "graph": "Draw a workflow or a run.",
+        "schema": "Print the JSON Schema of workflow files, or of what a command prints.",
+    },
     "Run": {
         "run": "Run a workflow; every step is durable before the next begins.",
         "resume": "Go on with a run: keep what finished, repeat what was cut off.",
