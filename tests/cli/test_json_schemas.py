@@ -32,7 +32,15 @@ CALLS: dict[str, list[list[str]]] = {
     "checkpoints": [["waits"], ["states"]],
     "diff": [["waits", "ended"], ["states", "ended"]],
     "send": [["--list"]],
+    "logs": [["waits"], ["waits", "lint"]],
+    "prune": [["waits", "--keep", "1"], ["--keep", "1"]],
+    "export": [["ended", "--output", "ended.agentos"]],
+    "import": [["ended.agentos", "--id", "again"]],
+    "delete": [["again", "--yes"]],
     "db path": [[]],
+    "db stats": [[]],
+    "db migrate": [[]],
+    "doctor": [[]],
 }
 LINES = {"events", "run", "watch", "fork"}
 """Commands that print one JSON object per line."""

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "list": "Runs of this worktree, newest first.",
         "inbox": "What waits for your answer, in every worktree known, newest first.",
         "show": "A run as it stands: tasks, gates, checkpoints, and what to type next.",
+        "logs": "What tasks printed, also while they print it.",
         "events": "What happened in a run, event by event.",
         "why": "Why a task ran, was kept, was skipped, waits, failed, or has not run yet.",
         "checkpoints": "Checkpoints that a run keeps, oldest first.",
@@ -43,7 +44,12 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Keep": {
         "completion": "Print a script that completes commands and ids in your shell.",
+        "prune": "Delete older checkpoints of a run, or of all runs here.",
+        "delete": "Delete a run with everything it has.",
+        "export": "Write a run into one file, to be imported elsewhere.",
+        "import": "Take in a run from a file that `export` wrote.",
         "db": "Where state lives, and how much of it there is.",
+        "doctor": "Check this place, its settings and its runs, and say how to mend what is wrong.",
     },
 }
 """Every command by section, with its summary: what `agentos --help` shows without loading any of them.
