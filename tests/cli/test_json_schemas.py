@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from agentos import Client
 from agentos.cli.schemas import commands, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
 from tests.cli.conftest import Agentos
@@ -24,6 +25,7 @@ CALLS: dict[str, list[list[str]]] = {
     "resume": [["waits", "--dry-run"]],
     "fork": [["CUT"]],
     "watch": [["ended"]],
+    "logs": [["waits"], ["waits", "lint"]],
     "list": [[], ["--all"]],
     "inbox": [[]],
     "show": [["waits"], ["ended"], ["states"]],
@@ -32,17 +34,16 @@ CALLS: dict[str, list[list[str]]] = {
     "checkpoints": [["waits"], ["states"]],
     "diff": [["waits", "ended"], ["states", "ended"]],
     "send": [["--list"]],
-    "logs": [["waits"], ["waits", "lint"]],
-    "prune": [["waits", "--keep", "1"], ["--keep", "1"]],
-    "export": [["ended", "--output", "ended.agentos"]],
-    "import": [["ended.agentos", "--id", "again"]],
-    "delete": [["again", "--yes"]],
     "db path": [[]],
     "db stats": [[]],
-    "db migrate": [[]],
-    "doctor": [[]],
+    "db migrate": [["--dry-run"]],
+    "prune": [["--all"], ["ended"]],
+    "delete": [["gone", "--yes"]],
+    "export": [["ended", "-o", "again.jsonl"]],
+    "import": [["ended.jsonl", "--id", "copied"]],
+    "doctor": [[], ["--deep"]],
 }
-LINES = {"events", "run", "watch", "fork"}
+LINES = {"events", "fork", "logs", "run", "watch"}
 """Commands that print one JSON object per line."""
 
 
@@ -51,7 +52,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_repository(tmp_path_factory.mktemp("schemas") / "repo")
     begin(root, "flow", "waits", expected="waiting")
     begin(root, "good", "ended", expected="complete")
+    begin(root, "good", "gone", expected="complete")
     save_states(root)
+    (root / "ended.jsonl").write_bytes(b"".join(Client(root).export("ended")))
     return root
 
 
@@ -74,7 +77,7 @@ def printed(name: str, out: str) -> list[Any]:
 def test_json_is_as_documented(agentos: Agentos, repo: Path, name: str) -> None:
     assert name in CALLS, f"say in CALLS how to call agentos {name} --json"
     validator = jsonschema.Draft202012Validator(json.loads(schema_file(name).read_text()))
-    cut = json.loads(agentos("checkpoints", "ended", "--json", cwd=repo).out)[0]["id"]
+    cut = json.loads(agentos("checkpoints", "ended", "--json", cwd=repo).out)[-1]["id"]
     for arguments in CALLS[name]:
         given = [cut if word == "CUT" else word for word in arguments]
         done = agentos(*name.split(), *given, "--json", cwd=repo)
