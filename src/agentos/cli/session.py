@@ -70,7 +70,7 @@ class _Session:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def drive(self, prepare: Callable[[], Ready | Finished]) -> int:
-        stopping = Stopping(say)
+        stopping = Stopping(_say)
         try:
             with stopping.installed():
                 ready = await prepared(self._noted(prepare))
@@ -136,9 +136,8 @@ class _Session:
 
 def tell(facts: Facts, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
-    with suppress(OSError):
-        for line in report(facts, stopped=stopped):
-            say(line)
+    for line in report(facts, stopped=stopped):
+        _say(line)
 
 
 def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
@@ -159,6 +158,11 @@ def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
 def draws(stream: TextIO) -> bool:
     """Whether a picture can be painted and repainted there."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # a terminal that is gone is not told that it is
+        say(text)
 
 
 def _write(text: str) -> None:

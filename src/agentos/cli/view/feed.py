@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import IO, Protocol
 
 from agentos.run.events import Event
 from agentos.workflow.waiting import in_thread
@@ -94,14 +94,13 @@ class Feed:
 async def _ended(writer: asyncio.Task[None]) -> None:
     try:
         await writer
-    except BrokenPipeError:
-        _forget(sys.stdout.fileno())
-    except OSError:  # the terminal was closed
-        pass
+    except OSError:  # the pipe or the terminal was closed
+        forget(sys.__stdout__)
 
 
-def _forget(descriptor: int) -> None:
-    """Python flushes stdout once more at exit, and would complain about the pipe that is gone."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+def forget(stream: IO[str] | None) -> None:
+    """Lead the stream nowhere: Python flushes it once more at exit, and would complain about what is gone."""
+    if stream is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -10,7 +10,8 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
+from agentos.cli.view.feed import forget
 from agentos.cli.view.frame import Row, frame
 from agentos.cli.view.model import RunModel
 from agentos.run import events as ev
@@ -85,13 +87,13 @@ class LiveView:
 
     def pause(self) -> None:
         """Leave the picture as it is and give the terminal to somebody else."""
-        with self._painting:
+        with self._painting, self._while_there():
             if self._live.is_started:
                 self._refresh(final=True)
                 self._live.stop()
 
     def go_on(self) -> None:
-        with self._painting:
+        with self._painting, self._while_there():
             if not self._ended.is_set() and not self._live.is_started:
                 self._live = self._new_live()
                 self._painted = ((0, 0), [])
@@ -113,7 +115,7 @@ class LiveView:
             # Without news the clock still goes on, once a second or so.
             self._news.wait(timeout=1.0 - FRAME_S)
             self._news.clear()
-            with self._painting:
+            with self._painting, self._while_there():
                 if self._live.is_started and not self._ended.is_set():
                     self._refresh()
             self._ended.wait(FRAME_S)
@@ -123,10 +125,16 @@ class LiveView:
         lines = self._lines(size.width, size.height, final=final)
         self._erase_what_was_rewrapped((size.width, size.height))
         self._painted = ((size.width, size.height), [line.plain for line in lines])
+        self._live.update(Group(*lines), refresh=True)
+
+    @contextmanager
+    def _while_there(self) -> Iterator[None]:
+        """A terminal that is gone (its window was closed) ends the showing; the run has its own way to learn of it."""
         try:
-            self._live.update(Group(*lines), refresh=True)
+            yield
         except OSError:
-            self._ended.set()  # the terminal is gone; the run is not
+            self._ended.set()
+            forget(self._console.file)
 
     def _lines(self, width: int, height: int, *, final: bool) -> list[Text]:
         # The last row stays free: painting into it makes some terminals scroll.
