@@ -92,6 +92,21 @@ def test_the_clock_goes_on_while_nothing_happens(terminal: Open, repo: Path) -> 
     screen.until("2.", patience_s=15)
 
 
+def test_how_long_to_go_is_known_from_an_earlier_run(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    (repo / "timed.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('timed')\n"
+        "flow.add('nap', 'shell', run='sleep 2; while ! test -e wake; do sleep 0.05; done', effects='none')\n"
+    )
+    (repo / "wake").touch()
+    assert agentos("run", "timed.py", cwd=repo).code == 0
+    (repo / "wake").unlink()
+    screen = terminal("run", "timed.py")
+    screen.until("s to go")
+    (repo / "wake").touch()
+    assert screen.end() == 0
+
+
 @pytest.mark.parametrize(("columns", "rows"), [(20, 5), (10, 2), (200, 60), (80, 3)])
 def test_terminals_of_any_size(terminal: Open, repo: Path, columns: int, rows: int) -> None:
     screen = terminal("run", "waits.py", "--id", "mine", columns=columns, rows=rows)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.control import Control
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
@@ -58,12 +58,11 @@ class LiveView:
         *,
         now: Callable[[], datetime],
         hint: str = "",
-        usual_ms: Mapping[str, float] | None = None,
     ) -> None:
         self.model = model
         self.hint = hint
         """A last line that says what the keys do."""
-        self.usual_ms = usual_ms or {}
+        self._usual_ms: Mapping[str, float] = {}
         self._console = console
         self._now = now
         self._lock = threading.Lock()
@@ -84,6 +83,13 @@ class LiveView:
             for event in events:
                 self.model.apply(event)
         self._news.set()
+
+    def expect(self, usual_ms: Mapping[str, float]) -> None:
+        self._usual_ms = usual_ms
+
+    def beside(self, stream: TextIO) -> TextIO:
+        """Where to write what would otherwise go to this stream: on the same terminal, above the picture."""
+        return cast("TextIO", FileProxy(self._console, stream)) if stream.isatty() else stream
 
     def pause(self) -> None:
         """Leave the picture as it is and give the terminal to somebody else."""
@@ -142,7 +148,7 @@ class LiveView:
         hint = self.hint if room >= 6 and not final else ""
         with self._lock:
             now = self.model.last_at if final and self._over() else self._now()
-            rows = frame(self.model, room - bool(hint), now, usual_ms=self.usual_ms)
+            rows = frame(self.model, room - bool(hint), now, usual_ms=self._usual_ms)
         unicode = self._console.encoding.startswith("utf")
         lines = [painted(row, width, unicode=unicode) for row in rows]
         if hint:
@@ -164,12 +170,12 @@ class LiveView:
             self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *up))
 
     def _new_live(self) -> Live:
-        # What the user's own functions print is none of our business: it goes above the picture.
         return Live(
             console=self._console,
             auto_refresh=False,
             vertical_overflow="crop",
-            redirect_stderr=sys.stderr.isatty(),  # a log of errors stays one
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
 
 
