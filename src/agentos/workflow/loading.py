@@ -143,7 +143,7 @@ def _path(text: str, root: Path) -> Path:
         raise RunRefusedError(f"{text!r} is both {both}", next_step="Name the file by its path.")
     if named:
         return named[0]
-    if _exists(given):
+    if text and _exists(given):
         kind = "a directory" if given.is_dir() else "no workflow file"
         raise WorkflowFileError(text, f"this is {kind}: those end in {', '.join(SUFFIXES)}", next_step="Name a file.")
     raise _not_found(text, root, f"there is no workflow {text!r}: no {FOLDER}/{text}.yaml, .yml or .py in {root}")
