@@ -98,8 +98,7 @@ def read_yaml(path: Path, root: Path, *, static: bool = False) -> Workflow:
 def read_file(path: Path, most: int) -> bytes:
     """The first bytes of a regular file; WorkflowFileError where it is something else or cannot be read."""
     try:
-        # Without O_NONBLOCK the open itself would hang at a named pipe.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise WorkflowFileError(shown(path), "this is not a regular file")
             return file.read(most)
@@ -111,6 +110,10 @@ def read_file(path: Path, most: int) -> bytes:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise WorkflowFileError(shown(path), f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # else the open itself would hang at a named pipe
 
 
 def shown(path: Path) -> str:
