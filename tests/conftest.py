@@ -16,6 +16,7 @@ from hypothesis import settings
 
 # Hypothesis picks its own profile on CI (the same examples every time); elsewhere only the deadline is in the way.
 settings.register_profile("house", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=2500)  # pytest … --hypothesis-profile=long
 if "CI" not in os.environ:
     settings.load_profile("house")
 
@@ -58,6 +59,8 @@ def _own_home(
     """An empty home folder for each test; a test that writes there without asking for `home` fails."""
     folder = tmp_path_factory.mktemp("home")
     _clear(monkeypatch, folder, keep=_KEPT)
+    # Runs note their worktree in the state folder of the user, which is not the test's business.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     yield folder
     asked = {"home", "clean_env"} & set(request.fixturenames)
     if not asked and (found := sorted(entry.name for entry in folder.iterdir())):

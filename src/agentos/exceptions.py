@@ -110,12 +110,17 @@ class NotFoundError(AgentosError):
     """No record has this id."""
 
 
+def _short(given: str) -> str:
+    """An id as somebody gave it, which may be anything, for one line of a message."""
+    return repr(given if len(given) <= 100 else f"{given[:99]}…")
+
+
 class CheckpointNotFoundError(NotFoundError):
     def __init__(self, checkpoint_id: str) -> None:
         self.checkpoint_id = checkpoint_id
         super().__init__(
-            f"no checkpoint {checkpoint_id!r}",
-            next_step="It may have been pruned: list the checkpoints of the run, or resume by the run's id.",
+            f"no checkpoint {_short(checkpoint_id)}",
+            next_step="It may have been pruned: `agentos list` shows runs, `agentos checkpoints RUN` what a run keeps.",
         )
 
 
@@ -123,7 +128,7 @@ class RunNotFoundError(NotFoundError):
     def __init__(self, workflow_id: str) -> None:
         self.workflow_id = workflow_id
         super().__init__(
-            f"no run {workflow_id!r} in this store", next_step="List the runs of this worktree to see their ids."
+            f"no run {_short(workflow_id)} in this store", next_step="`agentos list` shows the runs of this worktree."
         )
 
 

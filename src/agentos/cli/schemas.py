@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
 
 import click
 import msgspec
@@ -41,4 +45,33 @@ def output_schema(name: str) -> dict[str, Any]:
     if output is None:
         raise LookupError(f"agentos {name} prints no JSON")
     schema = msgspec.json.schema(output)
+    for kind in _structs_in(output):
+        _describe(schema.get("$defs", {}).get(kind.__name__, {}).get("properties", {}), kind)
     return {"$schema": DIALECT, "title": f"agentos {name} --json", **schema}
+
+
+def _structs_in(kind: Any) -> set[type[msgspec.Struct]]:
+    """Every Struct that a type is made of."""
+    found: set[type[msgspec.Struct]] = set()
+    left = [kind]
+    while left:
+        part = left.pop()
+        left += get_args(part)
+        if isinstance(part, type) and issubclass(part, msgspec.Struct) and part not in found:
+            found.add(part)
+            left += get_type_hints(part).values()
+    return found
+
+
+def _describe(properties: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    """Put what stands below a field in the source beside it in the schema: msgspec takes the class's text alone."""
+    try:
+        [declared] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError):  # made at run time, as the shapes of events are
+        return
+    assert isinstance(declared, ast.ClassDef)
+    for field, text in pairwise(declared.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as said)):
+                if name in properties:
+                    properties[name]["description"] = inspect.cleandoc(said).replace("\n", " ")

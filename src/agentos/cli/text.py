@@ -8,8 +8,6 @@ import msgspec
 
 from agentos.values import decode_value
 
-_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
-"""Categories that move the cursor, reorder what is read, or cannot be written at all."""
 _JOINER = "\u200d"
 """Holds the parts of one emoji together; harmless."""
 
@@ -30,9 +28,9 @@ def printable_lines(text: str) -> list[str]:
 
 
 def _shown(character: str) -> str:
-    if character == "\t":
+    if character == "\t" or unicodedata.category(character) == "Zs":
         return " "
-    if character.isprintable() or character == _JOINER or unicodedata.category(character) not in _HIDDEN:
+    if character.isprintable() or character == _JOINER:
         return character
     return character.encode("unicode_escape", "backslashreplace").decode()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentos.dag.conditions import parse_condition
 from agentos.dag.findings import Finding, Problem, listed, nearest
-from agentos.dag.references import OPEN, Reference, format_path, references_in, whole_reference
+from agentos.dag.references import OPEN, SECRETS, Reference, format_path, references_in, whole_reference
 from agentos.dag.shell import check_script
 from agentos.dag.task import Approve, ForEach, Repeat, Retry, TaskDef
 from agentos.dag.tokens import LITERALS, NAME
@@ -19,7 +19,7 @@ from agentos.ids import TaskId
 MAX_ID = 200
 _NO_RETRY = Retry()
 _TASK_PARTS = ("output", "status", "error")
-_RESERVED = {"params", "tasks", "and", "or", "not", "success", "failure", "always", *LITERALS}
+_RESERVED = {"params", "tasks", SECRETS, "and", "or", "not", "success", "failure", "always", *LITERALS}
 _PLAIN_EFFECTS = (("none",), ("files",), ("external",), ("files", "external"))
 
 Found = tuple[Problem, str, str]
@@ -113,8 +113,10 @@ def reference_problems(
         elif reference.root == "params":
             named = all(isinstance(step, str) for step in reference.path[:2])
             problem = "" if named else "a parameter has a name"
+        elif reference.root == SECRETS:
+            problem = _secret_reference(definition, where, reference)
         elif reference.root != variable:
-            roots = ["params", "tasks", *([variable] if variable else [])]
+            roots = ["params", "tasks", SECRETS, *([variable] if variable else [])]
             problem = f"a reference begins with {', '.join(roots)}{nearest(reference.root, roots)}"
         elif definition.for_each is not None and where in ("if", "approve", "for_each", "until"):
             problem = f"{where} is settled once, before there are items"
@@ -139,6 +141,35 @@ def _task_reference(
     if len(path) > 2 and path[2] not in _TASK_PARTS:
         return f"a task has {', '.join(_TASK_PARTS)}{nearest(str(path[2]), _TASK_PARTS)}"
     return ""
+
+
+def _secret_reference(definition: TaskDef, where: str, reference: Reference) -> str:
+    is_script = where == "run" and isinstance(definition.run, str)
+    if not (is_script or where == "env") or where in definition.inputs:
+        return "a secret stands in env or in the text of run, where it becomes a variable and is not stored"
+    if len(reference.path) != 2 or not isinstance(reference.path[1], str):
+        return "say which secret: secrets.NAME"
+    return "" if reference.required else "a secret has no default: one that is not set is an error"
+
+
+def undeclared_secrets(
+    env: Mapping[str, str], definitions: Iterable[TaskDef], declared: tuple[str, ...]
+) -> list[Finding]:
+    """References to secrets that the workflow does not list. A run asks for those it lists before it begins."""
+    findings = []
+    for task_id, value in (("", dict(env)), *((task.id, [task.run, dict(task.env)]) for task in definitions)):
+        try:
+            asked = dict.fromkeys(reference.path[:2] for reference in references_in(value))
+        except ExpressionError:
+            continue  # told as a bad reference
+        for path in asked:
+            if path[0] == SECRETS and len(path) > 1 and path[1] not in declared:
+                name = str(path[1])
+                message = f"`{format_path(path)}`: {name!r} is not among the workflow's secrets"
+                findings.append(
+                    Finding(problem="bad reference", task_id=task_id, message=message + nearest(name, declared))
+                )
+    return findings
 
 
 # --- settings -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import msgspec
 from immutables import Map
 
 from agentos.dag.binding import stored_parameters
-from agentos.dag.checks import References, item_id_problems, together_problems
+from agentos.dag.checks import References, item_id_problems, together_problems, undeclared_secrets
 from agentos.dag.findings import Finding, located
 from agentos.dag.fingerprint import plan_fingerprint, task_fingerprint
 from agentos.dag.layers import cycle_findings, layer_tasks, overlap_warnings
@@ -83,6 +83,7 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
     values = stored_parameters(parameters.values, findings)
     findings += together_problems(definitions.values(), settings.schedule, {})
     findings += item_id_problems(definitions)
+    findings += undeclared_secrets(settings.env, definitions.values(), settings.secrets)
     layers = layer_tasks(definitions)
     if len(layers) < len(definitions):
         findings += cycle_findings({task_id: definitions[task_id] for task_id in definitions if task_id not in layers})

@@ -4,10 +4,13 @@
     path       =  name { "." name | "[" index "]" | "[" quoted text "]" }
     literal    =  quoted text | number | true | false | null
 
-A path begins with `params`, `tasks`, or the variable of the task's `for_each`. A text that is exactly one reference
-takes the value with its type; inside a longer text a text stands as it is and any other value as compact JSON. A path
-that is missing is an error unless a default stands behind `||`. `$${{` stands for a plain `${{`. Keys of maps are not
-looked at.
+A path begins with `params`, `tasks`, `secrets`, or the variable of the task's `for_each`. A text that is exactly one
+reference takes the value with its type; inside a longer text a text stands as it is and any other value as compact
+JSON. A path that is missing is an error unless a default stands behind `||`. `$${{` stands for a plain `${{`. Keys of
+maps are not looked at.
+
+The value of a secret is known only where an attempt is given what it needs. Everywhere else, in whatever is stored,
+shown or compared, `${{ secrets.NAME }}` stands for itself.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from agentos.dag.tokens import NAME, Scanner
 from agentos.exceptions import EvaluationError, ExpressionError
 
 OPEN = "${{"
+SECRETS = "secrets"
 _PLAIN = re.compile(rf"\$\{{\{{\s*({NAME.pattern}(?:\.{NAME.pattern})*)\s*\}}\}}")
 Step = str | int
 
@@ -163,6 +167,8 @@ def resolve(value: Any, scope: Mapping[str, Any]) -> Any:
 
 def look_up(reference: Reference, scope: Mapping[str, Any]) -> Any:
     """What the reference refers to, or its default where the path is missing."""
+    if reference.root == SECRETS and SECRETS not in scope:
+        return str(reference)
     found: Any = scope
     for depth, step in enumerate(reference.path):
         try:

@@ -10,7 +10,7 @@ import msgspec
 from agentos.dag.binding import Parameters
 from agentos.dag.checks import env_problems
 from agentos.dag.findings import Finding, nearest
-from agentos.dag.references import references_in
+from agentos.dag.references import SECRETS, references_in
 from agentos.dag.settings import BadSetting, read_env
 from agentos.dag.tokens import NAME
 from agentos.exceptions import ExpressionError
@@ -29,7 +29,7 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     schedule: Literal["layers", "ready"] = "layers"
     decision_points: Literal["per_layer", "on_error", "never"] = "never"
     env: Mapping[str, str] = {}
-    """Values may refer to `params`, to nothing else."""
+    """Values may refer to `params` and `secrets`, to nothing else."""
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values are masked."""
 
@@ -107,12 +107,12 @@ def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
         complain(problem)
     for name, value in read.items():
         try:
-            strangers = [str(reference) for reference in references_in(value) if reference.root != "params"]
+            strangers = [str(one) for one in references_in(value) if one.root not in ("params", SECRETS)]
         except ExpressionError as error:
             complain(f"env {name}: {error.message}")
         else:
             if strangers:
-                complain(f"env {name}: {strangers[0]} is not known to the whole run, only params are")
+                complain(f"env {name}: {strangers[0]} is not known to the whole run, only params and secrets are")
     return read
 
 

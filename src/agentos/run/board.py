@@ -14,7 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.ids import EPOCH, TaskId
+from agentos.ids import EPOCH, GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.changes import apply_change
 from agentos.run.facts import Facts, TaskFacts, reduce
@@ -30,16 +30,28 @@ _keys = msgspec.json.Decoder(dict[str, Raw]).decode
 class Board:
     """One run under way, as far as it is decided. The machine is one that takes inputs in."""
 
-    def __init__(self, plan: Plan, facts: Facts, *, gates: GatePolicy = "stop", starts: bool = True) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        facts: Facts,
+        *,
+        gates: GatePolicy = "stop",
+        starts: bool = True,
+        at_once: int | None = None,
+    ) -> None:
         self.plan = plan
         self.facts = facts
         self.gates = gates
+        self.at_once = at_once
+        """At most so many attempts at once, if the plan does not ask for fewer. Of this drive, not of the run."""
         self.starts = starts
         """False for a drive that only applies a command: nothing is started, what could start is left for later."""
         self.over = False
         """The drive has had its terminal event, or a rollback made these facts stale."""
         self.held = False
         """An abandoned thread is at work: no effects may start."""
+        self.gates_left: frozenset[GateId] = frozenset()
+        """Gates that nobody answers in this drive, whatever the policy says."""
         self.stop_asked = False
         """The process is asked to stop in order: nothing new starts."""
         self.out: list[ev.Event] = []

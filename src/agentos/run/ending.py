@@ -34,7 +34,7 @@ def _only_gates_left(board: Board) -> bool:
                 gate = board.facts.gates[gate_id].opened
                 requests.answer_gate(board, gate, approved=False, author="--gates reject", reason="nobody to ask")
         return True
-    if board.gates == "stop":
+    if board.gates == "stop" or board.gates_left.issuperset(gates):
         board.finish(ev.WorkflowPaused(reason="waiting", gates=tuple(gates)))
     return False
 

@@ -27,6 +27,7 @@ from agentos.run.inputs import (
     CommandArrived,
     CommandUnreadable,
     EffectsHeld,
+    GatesLeft,
     Input,
     Planned,
     StopAsked,
@@ -86,6 +87,8 @@ class Machine(Board):
                 )
             case StopAsked():
                 self.stop_asked = True
+            case GatesLeft(gates=gates):
+                self.gates_left = gates
             case EffectsHeld(held=held):
                 self.held = held
                 if not held:

@@ -16,7 +16,7 @@ from agentos.values import encode_value
 
 def look_at_candidates(board: Board) -> None:
     """Look at what could go, in plan order, until nothing is left or no more attempts may run."""
-    limit = board.plan.settings.max_concurrency
+    limit = min(board.plan.settings.max_concurrency, board.at_once or board.plan.settings.max_concurrency)
     while len(board.facts.running) < limit and not requests.draining(board):
         task = board.frontier.next_candidate()
         if task is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -233,10 +235,48 @@ def _refuse_unwritable(path: Path) -> None:
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
+    frozen = not os.access(path.parent, os.W_OK)
+    if frozen and os.path.exists(f"{path}-wal") and not os.path.exists(f"{path}-shm"):
+        return _connect_copy(path)
     # Without -wal and a folder to make it in, only the promise that nobody writes lets SQLite read the file.
-    frozen = not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal")
-    uri = _uri(path, "mode=ro&immutable=1" if frozen else "mode=ro")
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    immutable = frozen and not os.path.exists(f"{path}-wal")
+    return _connect_to(path, "mode=ro&immutable=1" if immutable else "mode=ro")
+
+
+def _connect_copy(path: Path) -> sqlite3.Connection:
+    """A connection to a private copy. SQLite cannot read a log that was left behind without an index of it (-shm), and
+    in a read-only folder there is no place for one. No index also means that nobody has the database open.
+    """
+    with tempfile.TemporaryDirectory(prefix="agentos-") as folder:
+        copy = Path(folder) / "copy.db"
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{path}{end}", f"{copy}{end}")
+        connection = _connect_to(copy, "mode=ro")
+        try:
+            # All three files are open from here on, so that the folder may go: nothing is left behind.
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _connect_to(path: Path, query: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        _uri(path, query), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+
+
+def connect_readonly(path: Path, *, busy_s: float = BUSY_S) -> sqlite3.Connection:
+    """A bare connection for looking into a database of ours, of a schema we know. Raises as `open_store` does."""
+    _check_file(path, create=False)
+    connection = insist(lambda: _connect_readonly(path), path, busy_s)
+    try:
+        insist(lambda: _check_schema(connection, path, Clock(), migrations(), readonly=True), path, busy_s)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _check_schema(

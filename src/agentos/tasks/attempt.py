@@ -12,6 +12,7 @@ from msgspec import Raw
 from agentos.dag.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import NOTHING, TaskFailure
+from agentos.secrets import NO_SECRETS, Masker
 
 Stream = Literal["stdout", "stderr", "progress"]
 
@@ -22,6 +23,13 @@ class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     pgid: int
     started: float
+
+
+class AttemptLog(Protocol):
+    """Where everything goes that an attempt prints."""
+
+    def write(self, stream: Stream, data: bytes) -> None:
+        """Keep what was printed, masked already. Never blocks."""
 
 
 class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +52,9 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     attempt_id: str
     """Marks the attempt's processes through `AGENTOS_ATTEMPT_ID`."""
+    masker: Masker = NO_SECRETS
+    """Masks what its processes print, before any of it is kept or shown."""
+    log: AttemptLog | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ import codecs
 import io
 from collections.abc import Callable
 
+from agentos.secrets import NO_SECRETS, Masker
+
 KEEP_BYTES = 1 << 20
 """Kept of each stream: this much of its beginning, and this much of its end."""
 MAX_LINE = 4_000
@@ -14,15 +16,40 @@ MAX_LINES_AT_ONCE = 200
 
 
 class Capture:
-    """One stream of a child. Memory is bounded whatever comes; `dropped` counts the bytes left out of the middle."""
+    """One stream of a child. Memory is bounded whatever comes; `dropped` counts the bytes left out of the middle.
 
-    def __init__(self, show: Callable[[str], None], *, head: int = KEEP_BYTES, tail: int = KEEP_BYTES) -> None:
+    Secrets are masked first: neither what is kept nor what is shown ever held one. `log` gets all of it.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[str], None],
+        *,
+        head: int = KEEP_BYTES,
+        tail: int = KEEP_BYTES,
+        masker: Masker = NO_SECRETS,
+        log: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._lines = LiveLines(show)
+        self._mask = masker.stream()
+        self._log = log
         self._head, self._tail = bytearray(), bytearray()
         self._head_limit, self._tail_limit = head, tail
         self.total = 0
 
+    @property
+    def masked(self) -> set[str]:
+        """The variables whose values were masked."""
+        return self._mask.found
+
     def feed(self, data: bytes) -> None:
+        self._take(self._mask.feed(data))
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._log is not None:
+            self._log(data)
         self.total += len(data)
         self._lines.feed(data)
         room = self._head_limit - len(self._head)
@@ -36,6 +63,7 @@ class Capture:
 
     def close(self) -> None:
         """Show the last line, which had no end."""
+        self._take(self._mask.finish())
         self._lines.feed(b"", final=True)
         if len(self._tail) > self._tail_limit:
             del self._tail[: len(self._tail) - self._tail_limit]
@@ -68,6 +96,19 @@ class Capture:
         end = bytes((self._tail or self._head)[-4 * characters :]).decode(errors="replace").rstrip()
         shown = "\n".join(end.splitlines()[-lines:])
         return shown if len(shown) <= characters else f"…{shown[-characters:]}"
+
+
+class Document:
+    """The first bytes of a stream, as they came: what is masked may not be read as JSON any more."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.data = bytearray()
+        self.total = 0
+
+    def feed(self, data: bytes) -> None:
+        self.total += len(data)
+        self.data += data[: self._limit - len(self.data)]
 
 
 def _without_cut_end(data: bytearray) -> bytes:

@@ -18,7 +18,7 @@ from agentos.values import encode_value
 MAX_PROGRESS = 4_000
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class Left(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an attempt left behind beside its result, in stored form."""
 
     messages: Raw = NOTHING

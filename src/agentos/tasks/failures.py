@@ -13,6 +13,8 @@ from agentos.run.events import TaskFailure
 MAX_TEXT = 16_000
 MAX_TRACEBACK = 32_000
 MAX_FRAMES = 100
+LEFT_OUT = "\n[… {} characters left out …]\n"
+"""Stands where the middle of a text was."""
 
 _OWN_FOLDER = str(Path(__file__).parent)
 _OWN_FILES = frozenset({values.__file__})
@@ -38,7 +40,7 @@ def bounded(text: str, limit: int) -> str:
     """Text that any store takes, its middle left out where it is too long."""
     if len(text) > limit:
         dropped = len(text) - limit
-        text = f"{text[: limit // 2]}\n[… {dropped} characters left out …]\n{text[-(limit // 2) :]}"
+        text = f"{text[: limit // 2]}{LEFT_OUT.format(dropped)}{text[-(limit // 2) :]}"
     # Lone surrogates cannot be written as UTF-8 and NUL cannot be stored in PostgreSQL.
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 

@@ -14,12 +14,12 @@ from msgspec import Raw
 
 from agentos.exceptions import AttemptError, ValueEncodingError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.capture import Capture
 from agentos.tasks.child import Reply, Request
 from agentos.tasks.endings import describe_status, last_words, refuse_cut_short
 from agentos.tasks.failures import told
 from agentos.tasks.functions import reference_of
 from agentos.tasks.launch import Launch, cannot_start, environment_of, working_folder
+from agentos.tasks.masking import capture_of
 from agentos.tasks.outcomes import AttemptFailed, successful, unsuccessful
 from agentos.tasks.supervise import Supervisor
 from agentos.tasks.threads import DaemonThreads
@@ -47,8 +47,7 @@ class IsolatedPerformer:
         return successful(reply.output, reply.left, began, warnings)
 
     async def _reply(self, request: bytes, spec: AttemptSpec, host: AttemptHost) -> tuple[Reply, tuple[str, ...]]:
-        out = Capture(lambda line: host.output("stdout", line))
-        err = Capture(lambda line: host.output("stderr", line))
+        out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
         replies = _Replies(host)
         pipes = _Pipes()
         try:

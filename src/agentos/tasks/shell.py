@@ -16,12 +16,13 @@ from msgspec import Raw
 
 from agentos.exceptions import AttemptError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.capture import KEEP_BYTES, Capture
+from agentos.tasks.capture import Capture, Document
 from agentos.tasks.endings import Streams, last_words, refuse_cut_short, refuse_failure
 from agentos.tasks.failures import told
 from agentos.tasks.launch import Launch, cannot_start, environment_of, refused, working_folder
+from agentos.tasks.masking import capture_of, result_warning
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
-from agentos.tasks.supervise import Supervisor
+from agentos.tasks.supervise import Feed, Supervisor
 
 MAX_DOCUMENT_BYTES = 64 << 20
 """Of a JSON document on stdout (`output: json`) or in `$AGENTOS_OUTPUT`."""
@@ -50,14 +51,14 @@ class ShellPerformer:
 
     async def _output(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> tuple[bytes, tuple[str, ...]]:
         is_json = spec.definition.output == "json"
-        out = Capture(lambda line: host.output("stdout", line), head=MAX_DOCUMENT_BYTES if is_json else KEEP_BYTES)
-        err = Capture(lambda line: host.output("stderr", line))
+        out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
+        document = Document(MAX_DOCUMENT_BYTES) if is_json else None
         try:
             ending = await self._supervisor.run(
                 _launch(spec, folder),
                 host,
                 attempt_id=spec.attempt_id,
-                feeds=(out.feed, err.feed),
+                feeds=(out.feed if document is None else _both(out.feed, document.feed), err.feed),
                 timeout_s=spec.definition.timeout_s,
             )
         finally:
@@ -66,12 +67,13 @@ class ShellPerformer:
         refuse_cut_short(ending, last_words(out, err), spec.definition.timeout_s)
         refuse_failure(ending, last_words(out, err))
         values = _values(folder / "output")
-        warnings = ending.warnings + _dropped((out, err))
-        if not is_json:
+        if document is None:
+            warnings = ending.warnings + _dropped((out, err)) + result_warning(spec.task_id, out.masked | err.masked)
             return stored(_result((out, err), values)), warnings
+        warnings = ending.warnings
         if values is not None:
             warnings += ("the task has `output: json`: what it wrote to $AGENTOS_OUTPUT is not kept",)
-        return stored(_document(out)), warnings
+        return stored(_parsed(document, out)), warnings
 
 
 # --- what is started ----------------------------------------------------------------------------------------------
@@ -147,11 +149,20 @@ def _dropped(streams: Streams) -> tuple[str, ...]:
     )
 
 
-def _document(out: Capture) -> Any:
-    if out.dropped:
-        raise _bad_result(f"stdout is {out.total} bytes long, more than the {MAX_DOCUMENT_BYTES} kept of a document")
+def _both(first: Feed, second: Feed) -> Feed:
+    def feed(data: bytes) -> None:
+        first(data)
+        second(data)
+
+    return feed
+
+
+def _parsed(document: Document, out: Capture) -> Any:
+    if document.total > len(document.data):
+        size = document.total
+        raise _bad_result(f"stdout is {size} bytes long, more than the {MAX_DOCUMENT_BYTES} kept of a document")
     try:
-        return json.loads(out.raw)
+        return json.loads(document.data)
     except (ValueError, RecursionError) as error:
         said = f"\n--- stdout, last lines ---\n{out.last_lines()}" if out.total else " (it printed nothing)"
         raise _bad_result(f"the task has `output: json`, but stdout is no JSON document: {error}{said}") from None

@@ -6,13 +6,14 @@ the command applied, and the run let go again, so that its status is true at onc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agentos.exceptions import CommandRefusedError, LeaseHeldError
+from agentos.exceptions import CommandRefusedError, IntegrityError, LeaseHeldError
 from agentos.ids import new_id
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
@@ -21,12 +22,14 @@ from agentos.run.facts import Facts, fold
 from agentos.run.inputs import Begin, CommandArrived
 from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort
 from agentos.workflow.drive import utc_now
 from agentos.workflow.driving import end_stale_work
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.queue import CommandQueue, carried_attempt, current_author
+from agentos.workflow.secrecy import hidden_command, masker_for
 
 APPLIED_WHEN_FREE = (Abort, Pause, ApprovalResponse, Continue)
 """Commands that a run nobody drives takes at once; others wait in the inbox for the next drive."""
@@ -53,12 +56,20 @@ def send(
     record = store.find_run(workflow_id)
     if record.kind == "states":
         raise CommandRefusedError(f"run {record.workflow_id} holds saved states; it takes no commands")
+    parsed = hidden_command(parsed, _masker(store, record))
     if isinstance(parsed, APPLIED_WHEN_FREE) and record.holder is None:
         try:
             return _applied(store, record, parsed, author or current_author(), lease_s)
         except LeaseHeldError:
             pass  # somebody began to drive it meanwhile: they get it from the inbox
     return Sent(command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False)
+
+
+def _masker(store: StorePort, record: RunRecord) -> Masker:
+    try:
+        return masker_for(decode_plan(store.read_plan(record.workflow_id)))
+    except IntegrityError:  # a damaged plan is no reason not to abort its run
+        return Masker.for_run((), os.environ)
 
 
 def _applied(store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float) -> Sent:

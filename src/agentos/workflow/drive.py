@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import msgspec
 from agentos.crashpoints import reach
 from agentos.dag.plan import Plan
 from agentos.exceptions import AgentosError, CheckpointCutError, CommandRefusedError, TaskCancelledError
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.commands import Asked, parse_command
@@ -30,6 +31,7 @@ from agentos.run.inputs import (
     CommandArrived,
     CommandUnreadable,
     EffectsHeld,
+    GatesLeft,
     Input,
     Planned,
     StopAsked,
@@ -37,14 +39,21 @@ from agentos.run.inputs import (
 )
 from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
+from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
 from agentos.tasks.attempt import ChildProcess, Outcome, Performer, Stream
 from agentos.tasks.failures import failure_of, told
+from agentos.tasks.masking import masked_outcome, masked_text
 from agentos.workflow.journal import Journal
+from agentos.workflow.logwriter import AttemptLogFile, LogWriter
+from agentos.workflow.secrecy import hidden_command
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
 
 log = logging.getLogger("agentos")
+
+_LARGE = 1 << 18
+"""Bytes of a result that are masked in a thread: longer than a millisecond is longer than others should wait."""
 
 Mail = tuple[Input, asyncio.Future[None] | None]
 """An input, and who waits until what follows from it is durable."""
@@ -68,6 +77,8 @@ class Drive:
         functions: Mapping[TaskId, Callable[..., Any]],
         root: Path,
         options: ResumeOptions = ResumeOptions(),
+        masker: Masker = NO_SECRETS,
+        logs: LogWriter | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.machine = machine
@@ -79,6 +90,8 @@ class Drive:
         self._functions = functions
         self._root = root
         self._options = options
+        self.masker = masker
+        self._logs = logs
         self._now = now
         self._mail: list[Mail] = []
         self._mail_came = asyncio.Event()
@@ -106,12 +119,16 @@ class Drive:
         """The inputs that new commands make."""
         new = [command for command in posted if command.id not in self._commands_seen]
         self._commands_seen.update(command.id for command in new)
-        return [_input_of(command) for command in new]
+        return [_input_of(command, self.masker) for command in new]
 
     def stop(self, reason: str) -> None:
         """Start nothing new, let what runs finish, then end in order."""
         self._stop_reason = reason
         self._post(StopAsked(reason=reason))
+
+    def leave_gates(self, gates: Iterable[GateId]) -> None:
+        """Nobody answers these gates now: once only they are left, the drive ends as waiting."""
+        self._post(GatesLeft(gates=frozenset(gates)))
 
     def cancel_attempts(self) -> None:
         """End what runs now, and what is about to, instead of waiting for it."""
@@ -248,7 +265,7 @@ class Drive:
         await self._commit(self.machine.step(StopAsked(reason=self._stop_reason), self._now()))
 
     def _start_over(self, plan: Plan, facts: Facts) -> None:
-        self.machine = Machine(plan, facts, gates=self.machine.gates)
+        self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
 
     def _forget_cut(self, decided: ev.Checkpointed) -> None:
@@ -279,14 +296,37 @@ class Drive:
             spec = attempt_spec(machine.plan, machine.facts, task, started.attempt, self._functions, self._root)
         except AgentosError as error:
             return Outcome(error=told(error), retryable=False)
-        outcome = await self._performers[task.definition.kind](spec, _Host(self, task.id, task.layer, started.attempt))
+        log_file = self._logs.open(task.id, started.attempt) if self._logs is not None else None
+        spec = msgspec.structs.replace(spec, masker=self.masker, log=log_file)
+        host = _Host(self, task.id, task.layer, started.attempt, log_file)
+        try:
+            outcome = await self._performers[task.definition.kind](spec, host)
+        finally:
+            if log_file is not None:
+                log_file.close()
         reach("attempt.after")
+        outcome = await self._masked(outcome, task.id)
+        if self._logs is not None and log_file is not None and log_file.used:
+            # Who sees that a task has ended finds its log complete.
+            await log_file.written()
+            if told_once := self._logs.warnings():
+                outcome = msgspec.structs.replace(outcome, warnings=(*outcome.warnings, *told_once))
         return outcome
+
+    async def _masked(self, outcome: Outcome, task_id: TaskId) -> Outcome:
+        if not self.masker or len(bytes(outcome.output)) < _LARGE:
+            return masked_outcome(outcome, task_id, self.masker)
+        masking = asyncio.ensure_future(asyncio.to_thread(masked_outcome, outcome, task_id, self.masker))
+        while not masking.done():
+            # The work is done and counts, whoever cancels it now.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([masking])
+        return masking.result()
 
     def _make_sure(self, started: ev.TaskStart, ended: asyncio.Task[None]) -> None:
         """Also one that was cancelled before its first step, or broke, is mailed."""
         if self._attempts.get(started.task_id) is ended:
-            self._attempt_ended(started, _broken(ended))
+            self._attempt_ended(started, masked_outcome(_broken(ended), started.task_id, self.masker))
 
     def _attempt_ended(self, started: ev.TaskStart, outcome: Outcome) -> None:
         del self._attempts[started.task_id]
@@ -363,13 +403,20 @@ class Drive:
 class _Host:
     """What an attempt may ask of the drive that performs it."""
 
-    __slots__ = ("_attempt", "_drive", "_layer", "_task_id")
+    __slots__ = ("_attempt", "_drive", "_layer", "_log", "_task_id")
 
-    def __init__(self, drive: Drive, task_id: TaskId, layer: int, attempt: int) -> None:
+    def __init__(
+        self, drive: Drive, task_id: TaskId, layer: int, attempt: int, log_file: AttemptLogFile | None = None
+    ) -> None:
         self._drive, self._task_id, self._layer, self._attempt = drive, task_id, layer, attempt
+        self._log = log_file
 
     def output(self, stream: Stream, text: str) -> None:
         facts = self._drive.facts
+        if stream == "progress":  # lines of a process were masked, and logged, as they came
+            text = masked_text(text, self._drive.masker)
+            if self._log is not None:
+                self._log.write(stream, text.encode() + b"\n")
         self._drive.show(
             ev.TaskOutput(
                 workflow_id=facts.workflow_id,
@@ -401,11 +448,12 @@ def _broken(ended: asyncio.Task[None]) -> Outcome:
     return Outcome(error=told(error), retryable=False, cancelled=True)
 
 
-def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
+def _input_of(posted: PostedCommand, masker: Masker) -> CommandArrived | CommandUnreadable:
     try:
-        command = parse_command(posted.command)
+        command = hidden_command(parse_command(posted.command), masker)
     except CommandRefusedError as error:
-        return CommandUnreadable(command_id=posted.id, author=posted.author, command=readable(posted), why=str(error))
+        shown, why = readable(posted, masker), masker.text(str(error))
+        return CommandUnreadable(command_id=posted.id, author=posted.author, command=shown, why=why)
     return CommandArrived(
         asked=Asked(
             command_id=posted.id,
@@ -417,10 +465,11 @@ def _input_of(posted: PostedCommand) -> CommandArrived | CommandUnreadable:
     )
 
 
-def readable(posted: PostedCommand) -> dict[str, Any]:
-    """The command as the journal takes it: a map, whatever somebody put into the inbox."""
+def readable(posted: PostedCommand, masker: Masker) -> dict[str, Any]:
+    """The command as the journal takes it: a map without secrets, whatever somebody put into the inbox."""
     found: object = posted.command
-    return found if isinstance(found, dict) else {"unreadable": repr(found)}
+    shown: dict[str, Any] = masker.value(found if isinstance(found, dict) else {"unreadable": repr(found)})[0]
+    return shown
 
 
 def _commands_in(events: Sequence[ev.Event]) -> list[str]:

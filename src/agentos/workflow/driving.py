@@ -42,11 +42,15 @@ from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive import Drive, readable, utc_now
 from agentos.workflow.forking import forked_event
+from agentos.workflow.hooks import NO_HOOKS, Hooks, call_hook
 from agentos.workflow.journal import PATIENCE_S, StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
+from agentos.workflow.logs import logs_folder, refuse_foreign
+from agentos.workflow.logwriter import MAX_LOG, LogWriter
 from agentos.workflow.place import Place, known_run
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
+from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.waiting import in_thread, to_the_end
 
 log = logging.getLogger("agentos")
@@ -69,6 +73,14 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = PATIENCE_S
     """How long a journal that cannot be written (a full disk) is tried again before the run stops."""
     space_warning: int = SPACE_WARNING
+    max_concurrency: int | None = None
+    """At most so many tasks at once; a workflow that asks for fewer gets fewer."""
+    hooks: Hooks = NO_HOOKS
+    """Commands to run once the drive is over and the lease let go."""
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
+    max_log: int = MAX_LOG
+    """Bytes kept of what one attempt prints; 0 keeps no logs."""
 
     def __post_init__(self) -> None:
         if self.keep < 0:
@@ -123,7 +135,12 @@ def begin_run(
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
     plan = plan_for_now(workflow, params)
+    masker = masker_for(plan, options.secrets)
+    plan = plan_without_secrets(plan, params, masker)
+    if workflow_id is not None and masker.found_in(workflow_id.encode()):
+        raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
     reach("plan.after")
+    refuse_foreign(place.database)
     store = place.open(create=True)
     with _closed_on_error(store):
         fingerprint = run_fingerprint(plan)
@@ -166,7 +183,7 @@ def _ready(
         lease=lease,
         base=plan,
         accepted=plan,
-        machine=Machine(plan, facts, gates=options.gates),
+        machine=Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency),
         first=begin,
         functions=functions,
         options=options,
@@ -267,7 +284,9 @@ def _resumed(
         base, functions = accepted, {}
     else:
         flow = workflow or load_workflow(record.source, place.root)
-        base, functions = _compiled_again(flow, accepted), flow.functions
+        base, functions = _compiled_again(flow, accepted, options), flow.functions
+    refuse_unset(base)
+    refuse_foreign(place.database, record.workflow_id)
     events = _sound_journal(store, record.workflow_id)  # a damaged one is left as it is, down to its lease
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
@@ -319,7 +338,7 @@ def _compared(
         warnings=(*problems, *_space_warnings(store, options)),
     )
     ready = _ready(place, store, lease, base, facts, functions, options, begin)
-    ready.machine = Machine(plan, facts, gates=options.gates)
+    ready.machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     ready.accepted, ready.choices = accepted, choices
     return ready
 
@@ -338,9 +357,10 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
         raise
 
 
-def _compiled_again(workflow: Workflow, accepted: Plan) -> Plan:
-    """The workflow as it is now, with the parameters the run was begun with."""
-    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+def _compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
+    """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
+    plan = plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+    return plan_without_secrets(plan, None, masker_for(plan, options.secrets))
 
 
 def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
@@ -355,7 +375,12 @@ def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
 
 
 def preview_resume(
-    place: Place, target: str | None, *, workflow: Workflow | None = None, choices: ResumeOptions = ResumeOptions()
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
 ) -> tuple[RunRecord, ResumePlan]:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
@@ -364,8 +389,10 @@ def preview_resume(
         _refuse_elsewhere(place, record)
         _refuse_unresumable(record, checkpoint)
         accepted = decode_plan(store.read_plan(record.workflow_id))
-        flow = workflow or load_workflow(record.source, place.root)
-        base = _compiled_again(flow, accepted)
+        base = accepted
+        if not as_stored:
+            flow = workflow or load_workflow(record.source, place.root)
+            base = plan_for_now(flow, {name: from_stored(value) for name, value in accepted.params.items()})
         facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
         if checkpoint is not None and not _is_head(store, checkpoint):
             facts = _rolled_back(store, accepted, facts, checkpoint)
@@ -450,7 +477,7 @@ def fork_run(
         parent = store.find_run(checkpoint.workflow_id)
         accepted = decode_plan(store.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, place.root)
-        base = _compiled_again(flow, accepted)
+        base = _compiled_again(flow, accepted, options)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(store, checkpoint), base)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
@@ -471,7 +498,7 @@ def fork_run(
         holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=tuple(problems)
     )
     ready = _ready(place, store, lease, base, Facts(workflow_id=run.workflow_id), flow.functions, options, begin)
-    ready.machine = Machine(plan, ready.machine.facts, gates=options.gates)
+    ready.machine = Machine(plan, ready.machine.facts, gates=options.gates, at_once=options.max_concurrency)
     ready.choices = choices
     return ready
 
@@ -499,6 +526,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         strict_checkpoints=ready.options.strict_checkpoints,
         patience_s=ready.options.patience_s,
     )
+    logs = _logs(ready)
     drive = Drive(
         base=ready.base,
         accepted=ready.accepted,
@@ -508,6 +536,8 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         functions=ready.functions,
         root=ready.place.root,
         options=ready.choices,
+        masker=masker_for(ready.base, ready.options.secrets),
+        logs=logs,
     )
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
     try:
@@ -518,9 +548,18 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
         first: list[Input] = [ready.first, *drive.taken(posted)]
         await drive.run(first, plan=plan)
-        return await _with_late_commands_refused(ready, journal, drive)
+        facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
-        await to_the_end(_end_drive(ready, keeper, journal))
+        await to_the_end(_end_drive(ready, keeper, journal, logs))
+    await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
+    return facts
+
+
+def _logs(ready: Ready) -> LogWriter | None:
+    folder = logs_folder(ready.place.database)
+    if folder is None or not ready.options.max_log:
+        return None
+    return LogWriter(folder, ready.lease.workflow_id, limit=ready.options.max_log)
 
 
 async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive: Drive) -> Facts:
@@ -551,7 +590,7 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
             ev.CommandRefused(
                 command_id=posted.id,
                 author=posted.author,
-                command=readable(posted),
+                command=readable(posted, drive.masker),
                 why=f"it came too late: the run is {facts.status}",
             )
             for posted in late
@@ -569,8 +608,10 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
     return facts
 
 
-async def _end_drive(ready: Ready, keeper: LeaseKeeper, journal: StoreJournal) -> None:
+async def _end_drive(ready: Ready, keeper: LeaseKeeper, journal: StoreJournal, logs: LogWriter | None) -> None:
     await in_thread(keeper.stop)
+    if logs is not None:
+        await in_thread(logs.close)
     reach("release.before")
     try:
         await journal.call(lambda store: store.release_lease(ready.lease))

@@ -29,6 +29,7 @@ from agentos.workflow.place import Place
 from agentos.workflow.plans import plan_for_now
 from agentos.workflow.queue import CommandQueue, post
 from agentos.workflow.result import RunResult
+from agentos.workflow.secrecy import masker_for, plan_without_secrets
 from agentos.workflow.waiting import in_thread
 
 
@@ -210,7 +211,10 @@ def _in_memory(
     root: Path | None,
 ) -> tuple[Drive, Begin]:
     plan = plan_for_now(dag, params)
-    machine = Machine(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), gates=options.gates)
+    masker = masker_for(plan, options.secrets)
+    plan = plan_without_secrets(plan, params, masker)
+    facts = Facts(workflow_id=WorkflowId(workflow_id or new_id()))
+    machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     drive = Drive(
         base=plan,
         machine=machine,
@@ -218,5 +222,6 @@ def _in_memory(
         performers=PERFORMERS,
         functions=dag.functions,
         root=root or Path.cwd(),
+        masker=masker,
     )
     return drive, Begin(holder="memory", token=0, warnings=plan.warnings)

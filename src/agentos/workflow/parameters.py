@@ -18,9 +18,7 @@ journal. Tasks are given the variable's value at the moment an attempt starts.
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +26,15 @@ import msgspec
 
 from agentos.dag.findings import Finding
 from agentos.dag.references import as_text
-from agentos.exceptions import EvaluationError, WorkflowDefinitionError
+from agentos.exceptions import WorkflowDefinitionError
 from agentos.workflow.loading import read_file, shown
-
-_VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, Any]:
     """The parameters by name; those typed win over those of the file (a YAML or JSON map).
 
-    WorkflowDefinitionError holds every pair that cannot be read and every variable that is not set.
+    WorkflowDefinitionError holds every pair that cannot be read. `env:NAME` stays as it is: only tasks are given the
+    value of that variable.
     """
     findings: list[Finding] = []
     typed: dict[str, Any] = {}
@@ -50,34 +47,9 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
         except ValueError as error:
             findings.append(Finding(problem="bad argument", message=str(error)))
     params = {**(_from_file(file, findings) if file is not None else {}), **typed}
-    findings += [
-        Finding(problem="bad argument", message=f"{name}: the environment variable {variable} is not set")
-        for name, value in params.items()
-        if (variable := variable_of(value)) and variable not in os.environ
-    ]
     if findings:
         raise WorkflowDefinitionError(tuple(findings), name="parameters")
     return params
-
-
-def variable_of(value: object) -> str:
-    """The environment variable that a parameter names as `env:NAME`; empty where it names none."""
-    found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
-    return found[1] if found else ""
-
-
-def with_variables(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters as tasks are given them: `env:NAME` replaced. EvaluationError where a variable is not set."""
-    named = {name: variable for name, value in params.items() if (variable := variable_of(value))}
-    if not named:
-        return params
-    for name, variable in named.items():
-        if variable not in os.environ:
-            raise EvaluationError(
-                f"the parameter {name!r} is env:{variable}, and that variable is not set",
-                next_step=f"Set {variable} and resume.",
-            )
-    return {**params, **{name: os.environ[variable] for name, variable in named.items()}}
 
 
 def typed_value(text: str) -> Any:

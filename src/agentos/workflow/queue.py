@@ -10,8 +10,10 @@ from typing import Any
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import WorkflowId, new_id
 from agentos.run.commands import Command, command_to_data, parse_command
+from agentos.secrets import Masker
 from agentos.store.port import PostedCommand, StorePort
 from agentos.workflow.drive import utc_now
+from agentos.workflow.secrecy import hidden_command
 
 ATTEMPT_VARIABLE = "AGENTOS_ATTEMPT_ID"
 
@@ -31,6 +33,7 @@ class CommandQueue:
     def send(self, command: Command | Mapping[str, Any], *, author: str | None = None) -> str:
         """Check the command and put it in the queue; its id comes back. CommandRefusedError if it is malformed."""
         parsed = parse_command(command) if isinstance(command, Mapping) else command
+        parsed = hidden_command(parsed, Masker.for_run((), os.environ))
         posted = PostedCommand(
             id=new_id(),
             author=author or current_author(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +16,7 @@ from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.run.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
-from agentos.workflow.parameters import with_variables
+from agentos.workflow.secrecy import with_secrets
 
 
 def idempotency_key(facts: Facts, task_id: TaskId) -> str:
@@ -31,21 +32,25 @@ def attempt_spec(
     attempt: int,
     functions: Mapping[TaskId, Callable[..., Any]],
     root: Path,
+    *,
+    environment: Mapping[str, str] = os.environ,
 ) -> AttemptSpec:
-    """Everything the attempt needs. EvaluationError where a reference leads nowhere."""
+    """Everything the attempt needs. EvaluationError where a reference leads nowhere.
+
+    Only here do secrets have their values, taken from the `environment`.
+    """
     definition = task.definition
     env = {**plan.settings.env, **definition.env}
-    scope: dict[str, Any] = {}
-    if env or definition.inputs or definition.kind != "python":  # else there is nothing that could refer to anything
-        scope = scope_of(plan, facts, task)
-        scope["params"] = with_variables(scope["params"])
+    scope: Mapping[str, Any] = {}
+    if env or definition.inputs or definition.run:  # else there is nothing that could refer to anything
+        scope = with_secrets(scope_of(plan, facts, task), plan, environment)
     command: str | tuple[str, ...] = ""
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, Any] = {}
-    if definition.kind == "python":
-        arguments = resolve_inputs(definition, scope) if definition.inputs else {}
-    else:
+    if definition.kind != "python":
         command, variables = _command(definition.run, scope)
+    elif definition.inputs:
+        arguments = resolve_inputs(definition, scope)
     env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     return AttemptSpec(
         workflow_id=facts.workflow_id,

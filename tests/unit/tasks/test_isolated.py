@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agentos.run.events import NOTHING
 from agentos.tasks.attempt import AttemptSpec, ChildProcess
 from agentos.values import decode_value
 from tests.unit.tasks import for_import
@@ -195,3 +196,10 @@ def test_a_function_typed_into_the_interpreter_is_refused(tmp_path: Path) -> Non
     source = (tmp_path / "flow_script.py").read_text().replace("Path(__file__).parent", "Path('/tmp')")
 
     assert "cannot be imported by name" in run_script(tmp_path, "-c", source)
+
+
+def test_where_it_left_nothing_the_outcome_says_nothing() -> None:
+    outcome = perform(isolated(for_import.whoami))
+
+    assert outcome.messages is NOTHING
+    assert outcome.context is NOTHING

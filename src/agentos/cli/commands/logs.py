@@ -1,0 +1,178 @@
+"""`agentos logs`"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli.output import say
+from agentos.client import Client
+from agentos.dag.findings import nearest
+from agentos.exceptions import NotFoundError
+from agentos.run.facts import fold
+from agentos.store.port import StorePort
+from agentos.workflow.logs import LogFollower, LogLine, chosen, log_files, read_logs
+from agentos.workflow.plans import decode_plan
+
+OUTPUT = LogLine
+"""One object for each line."""
+
+LOOK_S = 0.1
+DRIVER_S = 0.5
+"""How often a follower looks for new lines, and whether anybody still drives the run."""
+
+
+@click.command(
+    "logs",
+    help="""\b
+What tasks printed, also while they print it.
+
+\b
+Examples:
+  agentos logs 01985c                       everything the run's tasks printed, in the order of time
+  agentos logs 01985c build --tail 20       the end of what one task printed
+  agentos logs 01985c -f                    go on until the run stops
+  agentos logs 01985c --json | jq -r 'select(.stream == "err") | .text'
+
+Shell commands, and Python functions with `isolation: process`, are kept line by line, with secrets masked; of
+other Python functions what they report with `ctx.progress`. A fan-out or a repeated task stands for all its
+items and rounds.
+""",
+)
+@run_argument
+@click.argument("task", metavar="[TASK]", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on, until the drive ends.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines.")
+@click.option("-t", "--times", is_flag=True, help="Put the time before each line.")
+@json_option
+@repo_option
+def command(
+    run: str,
+    task: str | None,
+    follow: bool,
+    attempt: int | None,
+    tail: int | None,
+    times: bool,
+    as_json: bool,
+    repo: Path | None,
+) -> None:
+    client = Client(repo)
+    store = client.place.open(readonly=True)
+    try:
+        workflow_id = store.find_run(run).workflow_id
+        task_ids = _tasks(store, workflow_id)
+        _refuse_unknown(task, task_ids, workflow_id)
+        several = task is None and len(task_ids) > 1
+        show: Callable[[LogLine], str] = _as_json if as_json else _as_text(several=several, times=times)
+        database = client.place.database
+        printed = 0
+        if follow:
+            follower = LogFollower(database, workflow_id)
+            for lines in _followed(follower, store, workflow_id, task_ids, task, attempt, tail):
+                printed += _print(lines, show)
+        else:
+            files = [file for file in log_files(database, workflow_id, task_ids) if chosen(file, task, attempt)]
+            printed = _print(_last(read_logs(files), tail), show)
+    finally:
+        store.close()
+    if not printed and tail != 0:
+        say(_nothing(task, attempt))
+
+
+def _followed(
+    follower: LogFollower,
+    store: StorePort,
+    workflow_id: str,
+    task_ids: list[str],
+    task: str | None,
+    attempt: int | None,
+    tail: int | None,
+) -> Iterator[Iterable[LogLine]]:
+    def look() -> list[LogLine]:
+        return follower.look(task_ids, task_id=task, attempt=attempt)
+
+    def so_far() -> Iterator[LogLine]:
+        while lines := look():
+            yield from lines
+
+    yield _last(so_far(), tail)
+    look_at = 0.0
+    while True:
+        if time.monotonic() >= look_at:
+            # Asked before the last look: what was printed is in the logs before the lease is let go.
+            over = store.find_run(workflow_id).holder is None
+            while lines := look():
+                yield lines
+            if over:
+                yield follower.rest()
+                return
+            look_at = time.monotonic() + DRIVER_S
+        time.sleep(LOOK_S)
+        yield look()
+
+
+def _last(lines: Iterator[LogLine], tail: int | None) -> Iterable[LogLine]:
+    return lines if tail is None else deque(lines, maxlen=tail)
+
+
+def _print(lines: Iterable[LogLine], show: Callable[[LogLine], str]) -> int:
+    """Print the lines, and how many they were. All of them are out on return: somebody may be watching."""
+    printed = 0
+    for line in lines:
+        sys.stdout.write(show(line) + "\n")
+        printed += 1
+    if printed:
+        sys.stdout.flush()
+    return printed
+
+
+def _as_json(line: LogLine) -> str:
+    return msgspec.json.encode(line).decode()
+
+
+def _as_text(*, several: bool, times: bool) -> Callable[[LogLine], str]:
+    def shown(line: LogLine) -> str:
+        label = f"{line.task_id} | " if several else ""
+        return _printable(f"{line.at} {label}{line.text}" if times else f"{label}{line.text}")
+
+    return shown
+
+
+def _printable(text: str) -> str:
+    """What a task printed must not steer the terminal that shows it: escapes are written out."""
+    if text.isprintable():
+        return text
+    signs = (sign if sign.isprintable() or sign == "\t" else sign.encode("unicode_escape").decode() for sign in text)
+    return "".join(signs)
+
+
+def _tasks(store: StorePort, workflow_id: str) -> list[str]:
+    record = store.find_run(workflow_id)
+    planned = decode_plan(store.read_plan(record.workflow_id)).tasks if record.kind == "workflow" else ()
+    begun = fold(record.workflow_id, store.read_events(record.workflow_id)).tasks
+    return list(dict.fromkeys((*planned, *begun)))
+
+
+def _refuse_unknown(task: str | None, known: list[str], workflow_id: str) -> None:
+    if task is not None and task not in known:
+        raise NotFoundError(
+            f"run {workflow_id} has no task {task!r}{nearest(task, known)}",
+            next_step=f"`agentos show {workflow_id}` lists its tasks.",
+        )
+
+
+def _nothing(task: str | None, attempt: int | None) -> str:
+    what = "No task of this run" if task is None else f"Task {task!r}"
+    when = f" in attempt {attempt}" if attempt is not None else ""
+    return (
+        f"{what} printed anything that was kept{when}. Python functions print to the terminal of the process that runs "
+        "them, unless they have `isolation: process`; ctx.progress is kept."
+    )

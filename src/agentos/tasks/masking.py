@@ -1,0 +1,110 @@
+"""Where an attempt's work enters the engine, secrets stay behind: lines, results, messages, errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from agentos.run.events import NOTHING, TaskFailure
+from agentos.secrets import Masker
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.capture import KEEP_BYTES, Capture
+from agentos.tasks.failures import LEFT_OUT
+from agentos.values import TAG, decode_value, encode_value
+
+_TAG_BYTES = TAG.encode()
+_LEFT_OUT = re.compile(LEFT_OUT.format(r"\d+").replace("[", r"\[").replace("]", r"\]"))
+
+
+def capture_of(
+    stream: Literal["stdout", "stderr"], spec: AttemptSpec, host: AttemptHost, *, head: int = KEEP_BYTES
+) -> Capture:
+    """What keeps and shows one stream of an attempt's child, masked."""
+    log = spec.log
+    return Capture(
+        lambda line: host.output(stream, line),
+        head=head,
+        masker=spec.masker,
+        log=None if log is None else lambda data: log.write(stream, data),
+    )
+
+
+def masked_outcome(outcome: Outcome, task_id: str, masker: Masker) -> Outcome:
+    """The outcome as it may be stored: no secret in it, and a warning where that changed the task's result."""
+    if not masker:
+        return outcome
+    found: set[str] = set()
+    output, messages, context = (
+        _masked_raw(raw, masker, found) for raw in (outcome.output, outcome.messages, outcome.context)
+    )
+    injected = tuple(_masked_task(one, masker, found) for one in outcome.injected)
+    return msgspec.structs.replace(
+        outcome,
+        output=output if output is not None else Raw(encode_value(_all_masks(masker, found))),
+        messages=messages if messages is not None else NOTHING,
+        context=context if context is not None else NOTHING,
+        injected=injected,
+        error=masked_failure(outcome.error, masker) if outcome.error is not None else None,
+        warnings=(*map(masker.text, outcome.warnings), *result_warning(task_id, found)),
+    )
+
+
+def result_warning(task_id: str, names: Iterable[str]) -> tuple[str, ...]:
+    """What is told where masking changed what a task gave."""
+    listed = ", ".join(sorted(names))
+    if not listed:
+        return ()
+    return (
+        f"the result of {task_id!r} held the value of {listed}, which was masked before it was stored: "
+        "tasks that use the result get the mask",
+    )
+
+
+def masked_failure(error: TaskFailure, masker: Masker) -> TaskFailure:
+    return TaskFailure(
+        type=masker.text(error.type),
+        text=masked_text(error.text, masker),
+        traceback=masked_text(error.traceback, masker),
+    )
+
+
+def masked_text(text: str, masker: Masker) -> str:
+    """A text whose middle may have been left out: what is left of a secret at the cut goes too."""
+    if not masker:
+        return text
+    masked = masker.text(text)
+    cut = _LEFT_OUT.search(masked)
+    if cut is None:
+        return masked
+    return masker.cut_end(masked[: cut.start()]) + cut[0] + masker.cut_start(masked[cut.end() :])
+
+
+def _masked_raw(raw: Raw, masker: Masker, found: set[str]) -> Raw | None:
+    """The stored form of a value without secrets; None where nothing of it can be kept."""
+    data = bytes(raw)
+    if not masker.may_be_in(data) and _TAG_BYTES not in data:
+        return raw
+    value, names = masker.masked(decode_value(data))
+    encoded = encode_value(value) if names else data
+    # Two parts of a value side by side may spell a secret together with the signs between them.
+    left = masker.found_in(encoded)
+    found.update(names, left)
+    if left:
+        return None
+    return Raw(encoded) if names else raw
+
+
+def _masked_task(
+    injected: tuple[str, Mapping[str, Any]], masker: Masker, found: set[str]
+) -> tuple[str, Mapping[str, Any]]:
+    masked, names = masker.masked([injected[0], injected[1]])
+    found.update(names)
+    return (masked[0], masked[1]) if names else injected
+
+
+def _all_masks(masker: Masker, found: set[str]) -> str:
+    return " ".join(masker.mask_of(name) for name in sorted(found))
