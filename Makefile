@@ -23,7 +23,7 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint matrix soak bench lock preflight clean distclean
+.PHONY: help demo test lint docs matrix soak bench lock preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows betwee
 			'lint-imports --no-logo'; do \
 		echo "$$check"; $(VENV)/bin/$$check || status=1; \
 	done; exit $$status
+
+docs: $(VENV)/.core ## write docs/cli.md and docs/schemas/ anew from the commands themselves
+	@$(VENV)/bin/python tools/write_docs.py
 
 matrix: $(VENV)/.test ## the whole kill matrix: every crash point, workflow and second kill (long)
 	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash $(PYTEST_ARGS)

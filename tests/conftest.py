@@ -58,6 +58,8 @@ def _own_home(
     """An empty home folder for each test; a test that writes there without asking for `home` fails."""
     folder = tmp_path_factory.mktemp("home")
     _clear(monkeypatch, folder, keep=_KEPT)
+    # Runs note their worktree in the state folder of the user, which is not the test's business.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     yield folder
     asked = {"home", "clean_env"} & set(request.fixturenames)
     if not asked and (found := sorted(entry.name for entry in folder.iterdir())):

@@ -177,5 +177,26 @@ def hello(folder: Path) -> Metrics:
 
 
 def importing(folder: Path) -> Metrics:
-    python("-c", "from agentos import Workflow, run", cwd=folder)
-    return cold_start("-c", "from agentos import Workflow, run", cwd=folder)
+    return _importing("import agentos", folder)
+
+
+def importing_names(folder: Path) -> Metrics:
+    return _importing("from agentos import Workflow, run", folder)
+
+
+def _importing(what: str, folder: Path) -> Metrics:
+    python("-c", what, cwd=folder)
+    return cold_start("-c", what, cwd=folder)
+
+
+def showing_help(folder: Path) -> Metrics:
+    python("-m", "agentos", "--help", cwd=folder)
+    return cold_start("-m", "agentos", "--help", cwd=folder, says="Usage")
+
+
+def listing(folder: Path) -> Metrics:
+    root = git_repository(folder / "work")
+    shutil.copy(SCRIPTS / "hello_agentos.py", root / "hello.py")
+    python("hello.py", cwd=root)
+    python("-m", "agentos", "list", cwd=root)
+    return cold_start("-m", "agentos", "list", cwd=root, says="complete")

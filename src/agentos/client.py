@@ -12,6 +12,8 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
 from agentos.run.board import GatePolicy
@@ -34,12 +36,15 @@ from agentos.workflow.driving import (
     preview_resume,
     resume_run,
 )
-from agentos.workflow.loading import refuse_while_loading
+from agentos.workflow.hooks import Hooks
+from agentos.workflow.importing import refuse_while_loading
 from agentos.workflow.logs import delete_logs, refuse_foreign
-from agentos.workflow.place import find_place
+from agentos.workflow.place import Place, find_place
 from agentos.workflow.result import RunResult
+from agentos.workflow.settings import load_settings
 from agentos.workflow.stream import follow
 from agentos.workflow.waiting import in_thread, to_the_end
+from agentos.workflow.worktrees import remember
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
@@ -51,14 +56,15 @@ def run(
     workflow_id: str | None = None,
     *,
     repo: str | Path | None = None,
-    gates: GatePolicy = "stop",
-    durability: Durability = "full",
-    keep: int = 5,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
 ) -> RunResult:
     """Run a workflow and wait for it; every step is durable before the next begins.
 
     With the id of a run that exists, of the same definition and parameters, that run is resumed. Where only gates are
-    left it returns with status `waiting`; `gates="wait"` stays, `gates="reject"` says no to them all.
+    left it returns with status `waiting`; `gates="wait"` stays, `gates="reject"` says no to them all. What is not
+    given here (gates, durability, keep) is as the settings of the repository say.
     """
     refuse_while_loading("run")
     return _blocking(
@@ -72,16 +78,15 @@ async def arun(
     workflow_id: str | None = None,
     *,
     repo: str | Path | None = None,
-    gates: GatePolicy = "stop",
-    durability: Durability = "full",
-    keep: int = 5,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `run`, inside an event loop. Cancelling it stops the run in order; `resume` goes on."""
     refuse_while_loading("arun")
-    place = await asyncio.to_thread(find_place, repo, durability=durability)
-    options = DriveOptions(gates=gates, keep=keep)
-    return await _driven(lambda: begin_run(place, workflow, params, workflow_id, options), started)
+    place, options = await asyncio.to_thread(settled, repo, gates=gates, durability=durability, keep=keep)
+    return await _driven(place, lambda: begin_run(place, workflow, params, workflow_id, options), started)
 
 
 def resume(
@@ -92,9 +97,9 @@ def resume(
     rerun: Iterable[str] = (),
     strict: bool = False,
     as_stored: bool = False,
-    gates: GatePolicy = "stop",
-    durability: Durability = "full",
-    keep: int = 5,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
 ) -> RunResult:
     """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
 
@@ -127,16 +132,17 @@ async def aresume(
     rerun: Iterable[str] = (),
     strict: bool = False,
     as_stored: bool = False,
-    gates: GatePolicy = "stop",
-    durability: Durability = "full",
-    keep: int = 5,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `resume`, inside an event loop."""
     refuse_while_loading("aresume")
-    place = await asyncio.to_thread(find_place, repo, durability=durability)
-    choices, options = ResumeOptions(rerun=frozenset(rerun), strict=strict), DriveOptions(gates=gates, keep=keep)
+    place, options = await asyncio.to_thread(settled, repo, gates=gates, durability=durability, keep=keep)
+    choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
     return await _driven(
+        place,
         lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
         started,
     )
@@ -148,21 +154,51 @@ def fork(
     workflow: Workflow | None = None,
     workflow_id: str | None = None,
     repo: str | Path | None = None,
-    gates: GatePolicy = "stop",
-    keep: int = 5,
+    gates: GatePolicy | None = None,
+    keep: int | None = None,
 ) -> RunResult:
     """Begin a new run from a checkpoint of another one, and wait for it."""
     refuse_while_loading("fork")
-    options = DriveOptions(gates=gates, keep=keep)
+    place, options = settled(repo, gates=gates, keep=keep)
 
     def ready() -> Ready:
-        return fork_run(find_place(repo), checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=options)
+        return fork_run(place, checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=options)
 
-    return _blocking(_driven(ready, None), "asyncio.to_thread(fork, ...)")
+    return _blocking(_driven(place, ready, None), "asyncio.to_thread(fork, ...)")
 
 
-async def _driven(prepare: Callable[[], Ready | Finished], started: Callable[[Drive], None] | None) -> RunResult:
-    ready = await prepared(prepare)
+def settled(
+    repo: str | Path | None = None,
+    *,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
+    max_concurrency: int | None = None,
+) -> tuple[Place, DriveOptions]:
+    """Where runs are kept and how they are driven: as given here, else as the settings of the repository say."""
+    place = find_place(repo)
+    settings = load_settings(place.root)
+    options = DriveOptions(
+        gates=settings.gates if gates is None else gates,
+        keep=settings.keep if keep is None else keep,
+        lease_s=settings.lease_s,
+        space_warning=settings.space_warning,
+        max_concurrency=settings.max_concurrency if max_concurrency is None else max_concurrency,
+        hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
+        secrets=settings.secrets,
+    )
+    return msgspec.structs.replace(place, durability=durability or settings.durability), options
+
+
+async def _driven(
+    place: Place, prepare: Callable[[], Ready | Finished], started: Callable[[Drive], None] | None
+) -> RunResult:
+    def noted() -> Ready | Finished:
+        ready = prepare()
+        remember(place.root, place.database)
+        return ready
+
+    ready = await prepared(noted)
     if isinstance(ready, Finished):
         return RunResult(ready.facts)
     return RunResult(await conduct(ready, started=started))

@@ -2,6 +2,7 @@
 
     AgentosError
     |-- WorkflowDefinitionError         fix the workflow: all findings at once
+    |   `-- WorkflowFileError           its file cannot be read or imported
     |-- ExpressionError                 fix a reference or condition: it cannot be read
     |-- ValueEncodingError              fix the task: its result cannot be written down
     |-- WorkflowConfigurationError      fix the place (also a RuntimeError)
@@ -10,7 +11,8 @@
     |   `-- CommandRefusedError         this command does not fit this run now
     |-- NotFoundError                   give another id
     |   |-- CheckpointNotFoundError
-    |   `-- RunNotFoundError
+    |   |-- RunNotFoundError
+    |   `-- WorkflowNotFoundError       no file of this name
     |-- IntegrityError                  do not trust this record
     |   |-- CheckpointCorruptedError    a stored row is damaged
     |   |-- StateInvariantError         a state contradicts itself
@@ -57,6 +59,15 @@ class WorkflowDefinitionError(AgentosError):
         )
 
 
+class WorkflowFileError(WorkflowDefinitionError):
+    """The file a workflow stands in cannot be used; `path` names it. Nothing was touched."""
+
+    def __init__(self, path: object, why: str, *, next_step: str = "Nothing was touched; mend the file.") -> None:
+        AgentosError.__init__(self, f"{path}: {why}", next_step=next_step)
+        self.path = str(path)
+        self.findings = (self.message,)
+
+
 class ExpressionError(AgentosError):
     """An expression cannot be read; `position` is where in `text`, counted from 0."""
 
@@ -98,12 +109,17 @@ class NotFoundError(AgentosError):
     """No record has this id."""
 
 
+def _short(given: str) -> str:
+    """An id as somebody gave it, which may be anything, for one line of a message."""
+    return repr(given if len(given) <= 100 else f"{given[:99]}…")
+
+
 class CheckpointNotFoundError(NotFoundError):
     def __init__(self, checkpoint_id: str) -> None:
         self.checkpoint_id = checkpoint_id
         super().__init__(
-            f"no checkpoint {checkpoint_id!r}",
-            next_step="It may have been pruned: list the checkpoints of the run, or resume by the run's id.",
+            f"no checkpoint {_short(checkpoint_id)}",
+            next_step="It may have been pruned: `agentos list` shows runs, `agentos checkpoints RUN` what a run keeps.",
         )
 
 
@@ -111,8 +127,12 @@ class RunNotFoundError(NotFoundError):
     def __init__(self, workflow_id: str) -> None:
         self.workflow_id = workflow_id
         super().__init__(
-            f"no run {workflow_id!r} in this store", next_step="List the runs of this worktree to see their ids."
+            f"no run {_short(workflow_id)} in this store", next_step="`agentos list` shows the runs of this worktree."
         )
+
+
+class WorkflowNotFoundError(NotFoundError):
+    """No workflow of this name or path."""
 
 
 class IntegrityError(AgentosError):

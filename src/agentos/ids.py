@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import NewType
-from uuid import UUID
 
 WorkflowId = NewType("WorkflowId", str)
 """Names a run, in every API, table and JSON."""
@@ -15,6 +14,8 @@ GateId = NewType("GateId", str)
 CheckpointId = NewType("CheckpointId", str)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_48_BITS = (1 << 48) - 1
 
 
 def new_id() -> str:
@@ -31,8 +32,8 @@ def checkpoint_id(workflow_id: str, sequence: int, at: datetime) -> CheckpointId
     The random bits are a hash of run and sequence, so that the pure machine can name a checkpoint without a source of
     randomness, and deciding twice names it alike.
     """
-    milliseconds = (at - EPOCH) // timedelta(milliseconds=1)
-    noise = int.from_bytes(blake2b(f"{workflow_id}\0{sequence}".encode(), digest_size=10).digest(), "big")
-    rand_a, rand_b = noise >> 68, noise & ((1 << 62) - 1)
-    bits = (milliseconds & ((1 << 48) - 1)) << 80 | 0x7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b
-    return CheckpointId(str(UUID(int=bits)))
+    milliseconds = (at - EPOCH) // _MILLISECOND
+    noise = blake2b(f"{workflow_id}\0{sequence}".encode(), digest_size=10).hexdigest()
+    # Written out and not through uuid.UUID, which takes as long as deciding the rest of the turn.
+    when, variant = f"{milliseconds & _48_BITS:012x}", "89ab"[int(noise[3], 16) & 3]
+    return CheckpointId(f"{when[:8]}-{when[8:]}-7{noise[:3]}-{variant}{noise[5:8]}-{noise[8:]}")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from agentos import Client, Workflow
-from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowConfigurationError
-from agentos.workflow.loading import load_workflow, refuse_while_loading, source_of
+from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowFileError
+from agentos.workflow.importing import refuse_while_loading
+from agentos.workflow.loading import load_workflow, source_of
 from tests.conftest import git
 from tests.workflow.support import python
 
@@ -145,7 +146,7 @@ def test_a_file_that_is_gone(tmp_git_repo: Path) -> None:
     path = flow_file(tmp_git_repo / "pipeline.py")
     begin(tmp_git_repo, "pipeline.py")
     path.rename(tmp_git_repo / "renamed.py")
-    assert "pipeline.py is not there" in failed(tmp_git_repo, "WorkflowConfigurationError")
+    assert "pipeline.py: the workflow's file is not there" in failed(tmp_git_repo, "WorkflowFileError")
 
 
 @pytest.mark.parametrize(
@@ -161,9 +162,9 @@ def test_a_file_that_raises_on_import(tmp_git_repo: Path, line: str, told: str) 
     path = flow_file(tmp_git_repo / "pipeline.py")
     begin(tmp_git_repo, "pipeline.py")
     path.write_text(f"{line}\n{path.read_text()}")
-    text = failed(tmp_git_repo, "WorkflowConfigurationError")
+    text = failed(tmp_git_repo, "WorkflowFileError")
     assert f"cannot be imported: {told}" in text
-    assert "mend the file and resume again" in text
+    assert "Nothing was touched" in text
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_a_module_of_the_same_name_from_elsewhere_is_not_taken_for_it(
     write(tmp_git_repo / "samename_wf" / "__init__.py", "")
     path = flow_file(tmp_git_repo / "samename_wf" / "flows.py")
     source = f'{{"file": "{path}", "module": "samename_wf.flows", "name": "named"}}'
-    with pytest.raises(WorkflowConfigurationError, match="does not lead to the workflow's file"):
+    with pytest.raises(WorkflowFileError, match="does not lead to the workflow's file"):
         load_workflow(source, tmp_git_repo)
     for name in ("samename_wf.flows", "samename_wf"):
         sys.modules.pop(name)

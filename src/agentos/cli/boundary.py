@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from agentos.cli.exits import Exit
+from agentos.cli.output import say
+from agentos.cli.text import printable, printable_lines
 from agentos.exceptions import (
     AgentosError,
     ExpressionError,
@@ -41,26 +43,29 @@ def guarded(program: Callable[[], int]) -> NoReturn:
     """
     try:
         code = program()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller: `agentos list >&-`
+            sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
         code = Exit.COMPLETE  # the reader had enough: `agentos list | head -1`
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except AgentosError as error:
-        print(error, file=sys.stderr)
+        say("\n".join(printable_lines(str(error))))
         code = exit_code(error)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        print(f"agentos: {error.strerror or error}{where}", file=sys.stderr)
+        say(printable(f"agentos: {error.strerror or error}{where}"))
+        _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
     except Exception:  # noqa: BLE001 - the last boundary
         traceback.print_exc()
-        print("agentos: this is a fault of AgentOS, not of yours; please report the lines above.", file=sys.stderr)
+        say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
         code = Exit.FAILED
     sys.exit(code)
 
 
 def _forget_stdout() -> None:
     """Python flushes stdout once more at exit, and would complain about the pipe that is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

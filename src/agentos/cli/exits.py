@@ -6,27 +6,31 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """How a command ended; the docstring of each member is its documentation."""
+    """How a command ended; MEANINGS says it in words."""
 
     COMPLETE = 0
-    """complete: what was asked is done"""
     FAILED = 1
-    """the run failed, or there is no place for its state"""
     USAGE = 2
-    """wrong usage, or a workflow that cannot be run as it is"""
     WAITING = 3
-    """waiting for a decision, or paused"""
     ABORTED = 4
-    """aborted"""
     INTEGRITY = 6
-    """a record is damaged, or was written by a newer AgentOS"""
     TRY_AGAIN = 75
-    """try again later: another process is at it, or the disk is full"""
     INTERRUPTED = 130
-    """stopped by Ctrl-C (SIGINT), in order"""
     TERMINATED = 143
-    """stopped by SIGTERM, in order"""
 
+
+MEANINGS = {
+    Exit.COMPLETE: "complete: what was asked is done",
+    Exit.FAILED: "the run failed, or there is no place for its state",
+    Exit.USAGE: "wrong usage, no such id, or a workflow that cannot be run as it is",
+    Exit.WAITING: "waiting for a decision, or paused",
+    Exit.ABORTED: "aborted",
+    Exit.INTEGRITY: "a record is damaged, or was written by a newer AgentOS",
+    Exit.TRY_AGAIN: "try again later: another process is at it, or the disk is full",
+    Exit.INTERRUPTED: "stopped by Ctrl-C (SIGINT), in order",
+    Exit.TERMINATED: "stopped by SIGTERM, in order",
+}
+"""What each code means, for the documents."""
 
 OF_STATUS = {
     "complete": Exit.COMPLETE,

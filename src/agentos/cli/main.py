@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from agentos import __version__
 from agentos.cli.boundary import guarded
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Write": {},
-    "Run": {},
+    "Run": {
+        "run": "Run a workflow; every step is durable before the next begins.",
+        "resume": "Go on with a run: keep what finished, repeat what was cut off.",
+        "fork": "Begin a new run from a checkpoint of another one.",
+        "watch": "Follow a run that another process drives.",
+    },
     "Look": {
         "list": "Runs of this worktree, newest first.",
         "logs": "What tasks printed, also while they print it.",
+        "inbox": "What waits for your answer, in every worktree known, newest first.",
+        "show": "A run as it stands: tasks, gates, checkpoints, and what to type next.",
+        "events": "What happened in a run, event by event.",
+        "why": "Why a task ran, was kept, was skipped, waits, failed, or has not run yet.",
+        "checkpoints": "Checkpoints that a run keeps, oldest first.",
+        "diff": "What differs between the states of two checkpoints or runs.",
     },
-    "Answer": {},
+    "Answer": {
+        "approve": "Say yes at a gate, and go on with the run.",
+        "reject": "Say no at a gate: what it guards does not run.",
+        "pause": "Let running tasks finish, start no others, and stop.",
+        "abort": "End a run now; running tasks are cancelled. Final.",
+        "send": "Give a run any command.",
+    },
     "Keep": {
+        "completion": "Print a script that completes commands and ids in your shell.",
         "db": "Where state lives, and how much of it there is.",
     },
 }
@@ -47,16 +67,24 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(context):
             return None
-        # `import` and the like are words of Python: their files end in an underscore.
-        module = import_module(f"agentos.cli.commands.{name}_" if name in _WORDS else f"agentos.cli.commands.{name}")
-        found: click.Command = module.command
+        found: click.Command = import_module(module_of(name)).command
         return found
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click has it, from the table: completing `agentos` must not load every command for its help."""
+        known = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
+        items = [CompletionItem(name, help=known[name]) for name in known if name.startswith(incomplete)]
+        return [*items, *click.Command.shell_complete(self, context, incomplete)]
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and name not in (known := self.list_commands(context)):
+        if (
+            not context.resilient_parsing
+            and not name.startswith("-")
+            and name not in (known := self.list_commands(context))
+        ):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean `agentos {near[0]}`?" if near else " `agentos --help` lists the commands."
             context.fail(f"There is no command {name!r}.{hint}")
@@ -70,6 +98,11 @@ class Commands(click.Group):
 
 
 _WORDS = {"import", "list"}
+
+
+def module_of(name: str) -> str:
+    """The module of a command. `import` and the like are words of Python: their files end in an underscore."""
+    return f"agentos.cli.commands.{name}_" if name in _WORDS else f"agentos.cli.commands.{name}"
 
 
 @click.group(
@@ -88,8 +121,13 @@ def main() -> None:
 
 
 def _run() -> int:
+    stdout = sys.stdout
     try:
         code = program.main(prog_name="agentos", standalone_mode=False)
+    except SystemExit:
+        if sys.stdout is not stdout:  # click puts another one there when the pipe is gone, and leaves with 1
+            raise BrokenPipeError from None
+        raise
     except click.exceptions.Abort:  # Ctrl-C or the end of input at a prompt
         raise KeyboardInterrupt from None
     except click.ClickException as error:

@@ -9,10 +9,13 @@ from typing import Any
 import click
 import msgspec
 
+from agentos.cli.text import printable
+
 
 def say(text: str) -> None:
     """A message for the person at the terminal. Never data: scripts read stdout alone."""
-    print(text, file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # closed by the caller; `print` would then write to stdout
+        print(text, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -25,7 +28,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
     if not rows:
         say(empty)
         return
-    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
+    table = [list(header), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    for row in table:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo(line.rstrip())

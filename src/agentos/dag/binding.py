@@ -47,7 +47,9 @@ class Signature(msgspec.Struct, frozen=True):
 class Parameters:
     """The run's parameters while a workflow is bound: which there are, which are asked for."""
 
-    def __init__(self, declared: Mapping[str, Any], required: tuple[str, ...], given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, declared: Mapping[str, Any], required: tuple[str, ...], given: Mapping[str, Any], *, closed: bool = False
+    ) -> None:
         self.values: dict[str, Any] = {**declared, **given}
         self.declared = {*declared, *required}
         self.given = given
@@ -55,23 +57,41 @@ class Parameters:
         """Names without a value that something cannot do without, and the tasks that ask."""
         self.known: set[str] = set(self.declared)
         """Names that anything takes, whether it must or may."""
+        self.closed = closed
+        """Every parameter has to be declared: one that only a reference names is a mistake."""
+        self.undeclared: dict[str, list[tuple[str, str]]] = {}
+        """By name: the tasks and settings that ask for it."""
         self.all_taken = False
         """Something takes every parameter at once: none is unknown."""
 
-    def take(self, name: str, task_id: str, *, optional: bool) -> bool:
+    def take(self, name: str, task_id: str, *, optional: bool, setting: str = "") -> bool:
         """Whether the parameter has a value; noted as missing where it must have one."""
         self.known.add(name)
         if name in self.values:
             return True
-        if not optional:
+        if self.closed and not optional and name not in self.declared:
+            self.undeclared.setdefault(name, []).append((task_id, setting))
+        elif not optional:
             self.asked.setdefault(name, []).append(task_id)
         return False
 
     def findings(self) -> list[Finding]:
         missing = [
             Finding(
+                problem="bad reference",
+                task_id=task_id,
+                setting=setting,
+                message=f"`params.{name}`: `params` declares no {name!r}{nearest(name, self.declared)}",
+            )
+            for name, tasks in self.undeclared.items()
+            for task_id, setting in tasks
+        ]
+        missing += [
+            Finding(
                 problem="bad argument",
                 task_id=tasks[0] if len(tasks) == 1 else "",
+                setting="params",
+                parameter=name,
                 message=f"the run's parameter {name!r} is missing"
                 + (f"; tasks {listed(tasks, 5)} take it" if len(tasks) > 1 else "")
                 + nearest(name, (self.declared | self.given.keys()) - {name}),
@@ -80,7 +100,11 @@ class Parameters:
         ]
         unknown = [] if self.all_taken else [name for name in self.given if name not in self.known]
         return missing + [
-            Finding(problem="bad argument", message=f"no task takes the parameter {name!r}{nearest(name, self.known)}")
+            Finding(
+                problem="bad argument",
+                setting="params",
+                message=f"no task takes the parameter {name!r}{nearest(name, self.known)}",
+            )
             for name in unknown
         ]
 
@@ -92,7 +116,8 @@ def stored_parameters(values: Mapping[str, Any], findings: list[Finding]) -> dic
         try:
             stored[name] = to_stored(value)
         except ValueEncodingError as error:
-            findings.append(Finding(problem="bad argument", message=f"parameter {name!r}: {error.message}"))
+            message = f"parameter {name!r}: {error.message}"
+            findings.append(Finding(problem="bad argument", setting="params", message=message))
     return stored
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from agentos.dag.conditions import parse_condition
@@ -22,7 +22,8 @@ _TASK_PARTS = ("output", "status", "error")
 _RESERVED = {"params", "tasks", SECRETS, "and", "or", "not", "success", "failure", "always", *LITERALS}
 _PLAIN_EFFECTS = (("none",), ("files",), ("external",), ("files", "external"))
 
-Found = tuple[Problem, str]
+Found = tuple[Problem, str, str]
+"""What kind of problem, in which setting, and the message."""
 References = list[tuple[str, Reference]]
 """Each reference of a task with the setting it stands in."""
 
@@ -55,12 +56,12 @@ def references_of(definition: TaskDef, inputs: Mapping[str, Any], findings: list
         try:
             found += [(where, reference) for reference in references_in(value)]
         except ExpressionError as error:
-            findings.append(_finding(definition, "bad reference", f"{where}: {error.message}"))
+            findings.append(_finding(definition, "bad reference", where, f"{where}: {error.message}"))
     for where, text in _conditions(definition):
         try:
             found += [(where, reference) for reference in parse_condition(text).references]
         except ExpressionError as error:
-            findings.append(_finding(definition, "bad reference", f"{where}: {error.message}"))
+            findings.append(_finding(definition, "bad reference", where, f"{where}: {error.message}"))
     return found
 
 
@@ -96,12 +97,19 @@ def _conditions(definition: TaskDef) -> Iterator[tuple[str, str]]:
 
 
 def reference_problems(
-    definition: TaskDef, references: References, variable: str | None, task_ids: Mapping[str, Any]
+    definition: TaskDef,
+    references: References,
+    variable: str | None,
+    task_ids: Mapping[str, Any],
+    before: Collection[str] = (),
 ) -> Iterator[Found]:
-    """References to what is not there. `variable` is that of the fan-out the task is, or came from."""
+    """References to what is not there. `variable` is that of the fan-out the task is, or came from.
+
+    `before` are the tasks whose round before it may refer to, itself among them.
+    """
     for where, reference in references:
         if reference.root == "tasks":
-            problem = _task_reference(definition, reference, task_ids)
+            problem = _task_reference(definition, reference, task_ids, before)
         elif reference.root == "params":
             named = all(isinstance(step, str) for step in reference.path[:2])
             problem = "" if named else "a parameter has a name"
@@ -115,15 +123,19 @@ def reference_problems(
         else:
             problem = ""
         if problem:
-            yield "bad reference", f"{where}: `{format_path(reference.path)}`: {problem}"
+            yield "bad reference", where, f"{where}: `{format_path(reference.path)}`: {problem}"
 
 
-def _task_reference(definition: TaskDef, reference: Reference, task_ids: Mapping[str, Any]) -> str:
+def _task_reference(
+    definition: TaskDef, reference: Reference, task_ids: Mapping[str, Any], before: Collection[str]
+) -> str:
     task_id, path = reference.task, reference.path
     if task_id is None:
         return "say which task: tasks.ID.output"
-    if task_id == definition.id:
+    if task_id == definition.id and task_id not in before:
         return "a task cannot refer to itself"
+    if task_id == definition.id and reference.required:
+        return "there is no round before the first: give a default, as in ${{ x.y || 'text' }}"
     if task_id not in task_ids:
         return f"there is no task {task_id!r}{nearest(task_id, task_ids)}"
     if len(path) > 2 and path[2] not in _TASK_PARTS:
@@ -166,28 +178,31 @@ def undeclared_secrets(
 def setting_problems(definition: TaskDef) -> Iterator[Found]:
     """Settings that are out of range, or do not go together."""
     for problem in _problems_of_kind(definition):
-        yield "bad setting", problem
+        yield "bad setting", "run" if definition.kind == "shell" else definition.kind, problem
     if definition.timeout_s is not None and not 0 < definition.timeout_s < math.inf:
-        yield "bad setting", f"timeout_s must be more than 0, not {definition.timeout_s}"
+        yield "bad setting", "timeout_s", f"timeout_s must be more than 0, not {definition.timeout_s}"
     if definition.retry != _NO_RETRY:
-        yield from (("bad setting", problem) for problem in _retry_problems(definition.retry))
+        yield from (("bad setting", "retries", problem) for problem in _retry_problems(definition.retry))
     if definition.effects not in _PLAIN_EFFECTS:
         yield (
             "bad setting",
+            "effects",
             f"effects {', '.join(definition.effects) or '(none given)'}: say none, files, external or both",
         )
     if definition.concurrency is not None and (definition.concurrency.slots < 1 or not definition.concurrency.group):
-        yield "bad setting", "concurrency needs a group's name and at least 1 slot"
+        yield "bad setting", "concurrency", "concurrency needs a group's name and at least 1 slot"
     if definition.env:
-        yield from (("bad setting", problem) for problem in env_problems(definition.env))
+        yield from (("bad setting", "env", problem) for problem in env_problems(definition.env))
     if "" in definition.produces:
-        yield "bad setting", "produces holds an empty path"
+        yield "bad setting", "produces", "produces holds an empty path"
     if definition.approve is not None:
-        yield from (("bad setting", problem) for problem in _approve_problems(definition.approve))
+        yield from (("bad setting", "approve", problem) for problem in _approve_problems(definition.approve))
     if definition.for_each is not None:
-        yield from (("bad setting", problem) for problem in _fan_out_problems(definition, definition.for_each))
+        yield from (
+            ("bad setting", "for_each", problem) for problem in _fan_out_problems(definition, definition.for_each)
+        )
     if definition.repeat is not None:
-        yield from (("bad setting", problem) for problem in _repeat_problems(definition, definition.repeat))
+        yield from (("bad setting", "repeat", problem) for problem in _repeat_problems(definition, definition.repeat))
 
 
 def env_problems(env: Mapping[str, str]) -> Iterator[str]:
@@ -285,11 +300,13 @@ def together_problems(definitions: Iterable[TaskDef], schedule: str, groups: dic
         group = definition.concurrency
         if group is not None and groups.setdefault(group.group, group.slots) != group.slots:
             both = f"{groups[group.group]} and {group.slots} slots"
-            findings.append(_finding(definition, "bad setting", f"concurrency group {group.group!r} has both {both}"))
+            message = f"concurrency group {group.group!r} has both {both}"
+            findings.append(_finding(definition, "bad setting", "concurrency", message))
     if unisolated:
         findings.append(
             Finding(
                 problem="bad setting",
+                setting="schedule",
                 message=f"schedule 'ready' lets file changes of tasks overlap that nothing could tell apart: "
                 f"{listed(unisolated)} need isolation 'worktree', other effects, or schedule 'layers'",
             )
@@ -313,5 +330,5 @@ def changes_files(definition: TaskDef) -> bool:
     return "files" in definition.effects and definition.isolation != "worktree"
 
 
-def _finding(definition: TaskDef, problem: Problem, message: str) -> Finding:
-    return Finding(problem=problem, task_id=definition.id, message=message)
+def _finding(definition: TaskDef, problem: Problem, setting: str, message: str) -> Finding:
+    return Finding(problem=problem, task_id=definition.id, setting=setting, message=message)

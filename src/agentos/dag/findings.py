@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Literal
 
@@ -18,19 +18,44 @@ Problem = Literal[
     "bad setting",
     "parameter and task",
     "bad id",
+    "bad file",
 ]
 
 _MANY = 200
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong, with which task and setting, and where that stands in a file as far as it can be known."""
+
     problem: Problem
     task_id: str = ""
+    setting: str = ""
+    """The setting it is about: of the task, or of the whole workflow where no task is named."""
     message: str = ""
+    parameter: str = ""
+    """The run's parameter that was not given, where that is all that is wrong."""
+    file: str = ""
+    line: int = 0
+    """Counted from 1, as is `column`; 0 where the place is not known."""
+    column: int = 0
+    where: str = ""
+    """The path to it in a workflow file: `tasks.ship.needs`."""
 
     def __str__(self) -> str:
+        if self.file:
+            place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
+            problem = "" if self.problem.startswith("bad ") else f"{self.problem}: "
+            return f"{place}{f'{self.where}: ' if self.where else ''}{problem}{self.message}"
         where = f"task {self.task_id!r}: " if self.task_id else ""
         return f"{where}{self.problem}: {self.message}"
+
+
+def located(findings: Iterable[Finding], locate: Callable[[Finding], Finding]) -> tuple[Finding, ...]:
+    """The findings with their places and by their places, each once: a bad default is not told for every task."""
+    found: dict[object, Finding] = {}
+    for index, finding in enumerate(map(locate, findings)):
+        found.setdefault(finding if finding.line else index, finding)
+    return tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.column)))
 
 
 def nearest(word: str, known: Collection[str]) -> str:

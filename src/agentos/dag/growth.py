@@ -6,7 +6,8 @@ Each function gives a new plan that shares what did not change with the old one,
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import msgspec
 
@@ -16,9 +17,9 @@ from agentos.dag.findings import Finding, listed
 from agentos.dag.fingerprint import changed_fingerprint
 from agentos.dag.items import item_tasks
 from agentos.dag.layers import cycle_findings, layer_tasks, overlap_warnings
-from agentos.dag.linking import check_definition, group_of, link_definition, take_parameters
+from agentos.dag.linking import check_definition, group_of, link_definition, round_before, take_parameters
 from agentos.dag.plan import Origin, Plan, PlannedTask, plan_task
-from agentos.dag.task import TaskDef
+from agentos.dag.task import Repeat, TaskDef
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 
@@ -147,17 +148,33 @@ def _linked(
     parameters = Parameters(plan.params, (), {})
     for_each = plan.tasks[parent].definition.for_each if parent is not None else None
     linked: dict[TaskId, TaskDef] = {}
-    for definition in definitions:
+    new = list(definitions)
+    repeats = _repeats(plan, new)
+    for definition in new:
         references = references_of(definition, definition.inputs, findings)
         own = definition.for_each or for_each
-        check_definition(definition, references, own.as_ if own is not None else None, order, findings)
+        before: frozenset[str] = frozenset()
+        if any(not reference.required for _, reference in references):
+            before = round_before(definition.id, repeats())
+        check_definition(definition, references, own.as_ if own is not None else None, order, findings, before)
         take_parameters(definition.id, references, parameters)
         named = [*definition.needs, *group_of(definition)]
-        needs = link_definition(definition, named, references, order, findings)
+        needs = link_definition(definition, named, references, order, findings, before)
         linked[definition.id] = msgspec.structs.replace(definition, needs=needs)
     findings += parameters.findings()
     findings += together_problems(linked.values(), plan.settings.schedule, _slots(plan, linked.values()))
     return linked
+
+
+def _repeats(plan: Plan, new: Sequence[TaskDef]) -> Callable[[], list[Repeat]]:
+    """Every `repeat` of the plan and of the new tasks; only looked for where a reference may mean the round before."""
+
+    @cache
+    def found() -> list[Repeat]:
+        old = (task.definition for task in plan.tasks.values())
+        return [task.repeat for task in (*old, *new) if task.repeat is not None]
+
+    return found
 
 
 class _Order(Mapping[str, str]):

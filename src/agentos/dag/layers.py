@@ -55,7 +55,7 @@ def layer_tasks(
 def cycle_findings(definitions: Mapping[TaskId, TaskDef]) -> list[Finding]:
     """A finding for each task that needs itself and for each loop, with its path; every loop once."""
     findings = [
-        Finding(problem="self-loop", task_id=task_id, message="it needs itself")
+        Finding(problem="self-loop", task_id=task_id, setting="needs", message="it needs itself")
         for task_id, definition in definitions.items()
         if task_id in definition.needs
     ]
@@ -66,9 +66,17 @@ def cycle_findings(definitions: Mapping[TaskId, TaskDef]) -> list[Finding]:
         shown: tuple[str, ...] = path
         if len(path) > 20:
             shown = (*path[:10], f"… {len(path) - 20} more …", *path[-10:])
-        message = f"{' -> '.join((*shown, path[0]))} (each needs the next)"
-        findings.append(Finding(problem="cycle", task_id=path[0], message=message))
+        message = f"{' -> '.join((*shown, path[0]))} (each needs the next){_way_out(path, definitions)}"
+        findings.append(Finding(problem="cycle", task_id=path[0], setting="needs", message=message))
     return findings
+
+
+def _way_out(path: Sequence[TaskId], definitions: Mapping[TaskId, TaskDef]) -> str:
+    """What to do where the loop is meant: a `repeat` has rounds."""
+    groups = (task.repeat.tasks for task in definitions.values() if task.repeat is not None)
+    if not any(all(task_id in group for task_id in path) for group in groups):
+        return ""
+    return ": an earlier task of a repeat refers to the round before with a default, as in ${{ x.y || 'text' }}"
 
 
 def _loops(definitions: Mapping[TaskId, TaskDef]) -> Iterator[list[TaskId]]:

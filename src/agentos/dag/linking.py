@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from agentos.dag.checks import References, id_problem, reference_problems, refer
 from agentos.dag.code import code_digest
 from agentos.dag.findings import Finding, nearest
 from agentos.dag.settings import Draft
-from agentos.dag.task import TaskDef
+from agentos.dag.task import Repeat, TaskDef
 from agentos.ids import TaskId
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ def link_workflow(flow: Workflow, parameters: Parameters, findings: list[Finding
         message = f"{name!r} is both a parameter of the run and a task"
         findings.append(Finding(problem="parameter and task", task_id=name, message=message))
     functions = _Functions(flow)
-    return {task_id: _link_draft(draft, functions, order, parameters, findings) for task_id, draft in drafts.items()}
+    repeats = [draft.fields["repeat"] for draft in drafts.values() if draft.fields.get("repeat") is not None]
+    return {
+        task_id: _link_draft(draft, functions, order, parameters, findings, round_before(task_id, repeats))
+        for task_id, draft in drafts.items()
+    }
 
 
 def link_definition(
@@ -36,16 +41,23 @@ def link_definition(
     references: References,
     order: Mapping[str, Any],
     findings: list[Finding],
+    before: Collection[str] = (),
 ) -> tuple[TaskId, ...]:
-    """Every task it needs, by plan order: those named and those its references and its group imply."""
+    """Every task it needs, by plan order: those named and those its references and its group imply.
+
+    A reference with a default to one of `before` means the round before, and implies no need.
+    """
     linked: set[str] = set()
     for need in needs:
         if need in order:
             linked.add(need)
         else:
             message = f"there is no task {need!r}{nearest(need, order)}"
-            findings.append(Finding(problem="unknown need", task_id=definition.id, message=message))
+            setting = "repeat" if need in group_of(definition) else "needs"
+            findings.append(Finding(problem="unknown need", task_id=definition.id, setting=setting, message=message))
     for _, reference in references:
+        if not reference.required and reference.task in before:
+            continue
         if reference.task in order and reference.task != definition.id:
             linked.add(str(reference.task))
     if len(linked) > 1:
@@ -54,14 +66,19 @@ def link_definition(
 
 
 def check_definition(
-    definition: TaskDef, references: References, variable: str | None, order: Mapping[str, Any], findings: list[Finding]
+    definition: TaskDef,
+    references: References,
+    variable: str | None,
+    order: Mapping[str, Any],
+    findings: list[Finding],
+    before: Collection[str] = (),
 ) -> None:
     """A finding for each setting and each reference of one task that is wrong."""
-    for problem, message in setting_problems(definition):
-        findings.append(Finding(problem=problem, task_id=definition.id, message=message))
+    problems = [setting_problems(definition)]
     if references:
-        for problem, message in reference_problems(definition, references, variable, order):
-            findings.append(Finding(problem=problem, task_id=definition.id, message=message))
+        problems.append(reference_problems(definition, references, variable, order, before))
+    for problem, setting, message in chain.from_iterable(problems):
+        findings.append(Finding(problem=problem, task_id=definition.id, setting=setting, message=message))
 
 
 def group_of(definition: TaskDef) -> tuple[str, ...]:
@@ -69,6 +86,12 @@ def group_of(definition: TaskDef) -> tuple[str, ...]:
     if definition.repeat is None:
         return ()
     return tuple(task_id for task_id in definition.repeat.tasks if task_id != definition.id)
+
+
+def round_before(task_id: str, repeats: Iterable[Repeat]) -> frozenset[str]:
+    """What a task of a `repeat` can only know from the round before: itself, and those its group names after it."""
+    groups = (repeat.tasks for repeat in repeats if task_id in repeat.tasks)
+    return frozenset(name for group in groups for name in group[group.index(task_id) :])
 
 
 def _unique(drafts: Iterable[Draft], findings: list[Finding]) -> dict[TaskId, Draft]:
@@ -86,7 +109,12 @@ def _unique(drafts: Iterable[Draft], findings: list[Finding]) -> dict[TaskId, Dr
 
 
 def _link_draft(
-    draft: Draft, functions: _Functions, order: Mapping[str, Any], parameters: Parameters, findings: list[Finding]
+    draft: Draft,
+    functions: _Functions,
+    order: Mapping[str, Any],
+    parameters: Parameters,
+    findings: list[Finding],
+    before: Collection[str],
 ) -> TaskDef:
     fields, written = draft.fields, draft.fields.get("inputs", {})
     needs = [functions.need(need, draft.id, findings) for need in draft.needs]
@@ -98,21 +126,22 @@ def _link_draft(
     definition = TaskDef(id=draft.id, **fields)
     references = references_of(definition, written, findings)
     variable = definition.for_each.as_ if definition.for_each is not None else None
-    check_definition(definition, references, variable, order, findings)
+    check_definition(definition, references, variable, order, findings, before)
     take_parameters(definition.id, references, parameters)
-    linked = link_definition(definition, [*filter(None, needs), *group_of(definition)], references, order, findings)
+    named = [*filter(None, needs), *group_of(definition)]
+    linked = link_definition(definition, named, references, order, findings, before)
     return TaskDef(id=draft.id, needs=linked, **fields) if linked else definition
 
 
 def take_parameters(task_id: str, references: References, parameters: Parameters) -> None:
     """Note the run's parameters that references ask for."""
-    for _, reference in references:
+    for where, reference in references:
         if reference.root != "params":
             continue
         if len(reference.path) == 1:
             parameters.all_taken = True
         elif isinstance(name := reference.path[1], str):
-            parameters.take(name, task_id, optional=not reference.required)
+            parameters.take(name, task_id, optional=not reference.required, setting=where)
 
 
 class _Functions:

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from agentos.dag.checks import id_problem
 from agentos.dag.findings import Finding, nearest
-from agentos.dag.settings import default_effects, draft, known_settings
+from agentos.dag.settings import Draft, default_effects, draft, known_settings
 from agentos.dag.task import Approve, Retry, TaskDef
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
@@ -54,43 +55,84 @@ def tasks_from_mappings(mappings: Mapping[str, Mapping[str, Any]], *, name: str 
 
 def read_mapping(task_id: str, mapping: Any) -> tuple[TaskDef, list[Finding]]:
     """The task as far as it can be read, and what is wrong with it."""
-
-    def stand_in(problem: Any, message: str) -> tuple[TaskDef, list[Finding]]:
-        finding = Finding(problem=problem, task_id=str(task_id), message=message)
-        return TaskDef(id=TaskId(str(task_id)), kind="python"), [finding]
-
+    made = draft_mapping(task_id, mapping)
     if problem := id_problem(task_id):
-        return stand_in("bad id", problem)
+        finding = Finding(problem="bad id", task_id=str(task_id), message=problem)
+        return TaskDef(id=TaskId(str(task_id)), kind="python"), [finding, *made.findings]
+    return TaskDef(id=TaskId(task_id), needs=made.needs, **made.fields), made.findings
+
+
+def draft_mapping(task_id: str, mapping: Any) -> Draft:
+    """The task as a draft, with a finding for everything that is wrong with its shape; its id is not looked at."""
     if not isinstance(mapping, Mapping):
-        return stand_in("bad setting", f"a task is a map of settings, not {mapping!r}")
+        instead = f", not {mapping!r}" if mapping is not None else ""
+        finding = _finding(task_id, "", f"a task is a map of settings{instead}")
+        return Draft(id=TaskId(task_id), fields={"kind": "python"}, findings=[finding])
     work = [key for key in WORK if key in mapping]
-    if len(work) > 1:
-        return stand_in("bad setting", f"{' and '.join(work)}: a task does one of them")
-    if not work and "repeat" not in mapping:
-        return stand_in("bad setting", f"nothing says what it does: give one of {', '.join(WORK)}{_meant(mapping)}")
-    kind, setting = WORK[work[0]] if work else ("python", "")
-    settings = {
-        setting if key in work else key: value for key, value in mapping.items() if key != setting or key in work
-    }
-    made = draft(task_id, kind, settings)
-    for key in mapping.keys() & {
-        "call",
-        "question",
-        "if_",
-        "as_",
-    }:  # Python's spelling of what a mapping says otherwise
-        message = f"unknown setting {key!r}{nearest(key, [*WORK, *known_settings(kind)])}"
-        made.findings.append(Finding(problem="bad setting", task_id=task_id, message=message))
-    strangers = [need for need in made.needs if not isinstance(need, str)]
-    if strangers:
-        made.findings.append(Finding(problem="bad setting", task_id=task_id, message="needs takes ids"))
-    needs = tuple(TaskId(need) for need in made.needs if isinstance(need, str))
-    return TaskDef(id=TaskId(task_id), needs=needs, **made.fields), made.findings
+    if len(work) != 1 and (work or "repeat" not in mapping):
+        return _of_no_kind(task_id, mapping, work)
+    key = work[0] if work else ""
+    kind, setting = WORK[key] if key else ("python", "")
+    if key and mapping[key] is None:
+        made = _without_work(task_id, mapping, kind)
+        made.findings.append(_finding(task_id, key, f"{key} is empty"))
+    else:
+        made = draft(task_id, kind, {setting if name == key else name: mapping[name] for name in _own(mapping, key)})
+    if setting != key:
+        made.findings = [_as_written(finding, setting, key) for finding in made.findings]
+    for name in mapping:
+        if name in _PYTHONS and name != key:
+            message = f"unknown setting {name!r}{nearest(name, [*WORK, *known_settings(kind)])}"
+            made.findings.append(_finding(task_id, name, message))
+    if any(not isinstance(need, str) for need in made.needs):
+        made.findings.append(_finding(task_id, "needs", "needs takes ids"))
+    made.needs = tuple(TaskId(need) for need in made.needs if isinstance(need, str))
+    return made
 
 
-def _meant(mapping: Mapping[str, Any]) -> str:
-    known = known_settings("python")
-    return next((hint for key in mapping if key not in known and (hint := nearest(str(key), list(WORK)))), "")
+_PYTHONS = ("call", "question", "if_", "as_")
+"""Python's spelling of what a mapping says otherwise."""
+
+
+def _own(mapping: Mapping[str, Any], key: str) -> list[str]:
+    return [name for name in mapping if name == key or name not in _PYTHONS]
+
+
+def _of_no_kind(task_id: str, mapping: Mapping[str, Any], work: list[str]) -> Draft:
+    """A task that does several things, or none: the rest of it is looked at all the same."""
+    meant = ""
+    if work:
+        message = f"{' and '.join(work)}: a task does one of them"
+    else:
+        known = known_settings("python")
+        hints = {key: hint for key in mapping if key not in known and (hint := nearest(str(key), list(WORK)))}
+        meant = next(iter(hints), "")
+        message = f"nothing says what it does: give one of {', '.join(WORK)}{hints.get(meant, '')}"
+    made = _without_work(task_id, {key: value for key, value in mapping.items() if key != meant}, "")
+    made.findings.insert(0, _finding(task_id, work[1] if work else meant, message))
+    made.needs = tuple(need for need in made.needs if isinstance(need, str))
+    return made
+
+
+def _without_work(task_id: str, mapping: Mapping[str, Any], kind: str) -> Draft:
+    """What the mapping says beside what the task does. Settings of no kind in particular go with any."""
+    kinds = [kind] if kind else [name for name, _ in WORK.values()]
+    special = {name for each in kinds for name in known_settings(each)} - set(known_settings(""))
+    rest = {key: value for key, value in mapping.items() if key not in WORK and key not in special}
+    made = draft(task_id, "approval", rest)  # nothing that this kind does is missed
+    made.fields = {**made.fields, "kind": "python"}
+    return made
+
+
+def _as_written(finding: Finding, setting: str, key: str) -> Finding:
+    """Told with the key that stands in the mapping, not with the setting it becomes."""
+    if finding.setting != setting:
+        return finding
+    return replace(finding, setting=key, message=finding.message.replace(f"{setting} takes", f"{key} takes", 1))
+
+
+def _finding(task_id: str, setting: str, message: str) -> Finding:
+    return Finding(problem="bad setting", task_id=str(task_id), setting=str(setting), message=message)
 
 
 def task_to_mapping(definition: TaskDef) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from immutables import Map
 
 from agentos.dag.binding import stored_parameters
 from agentos.dag.checks import References, item_id_problems, together_problems, undeclared_secrets
-from agentos.dag.findings import Finding
+from agentos.dag.findings import Finding, located
 from agentos.dag.fingerprint import plan_fingerprint, task_fingerprint
 from agentos.dag.layers import cycle_findings, layer_tasks, overlap_warnings
 from agentos.dag.linking import link_workflow, take_parameters
@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a run with these parameters. WorkflowDefinitionError holds every problem of the workflow."""
-    findings: list[Finding] = []
+    findings: list[Finding] = [*flow.findings]
     settings = read_settings(flow, findings)
     parameters = read_parameters(flow, params, findings)
     take_parameters("", _references_in_env(settings), parameters)
@@ -88,7 +88,7 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
     if len(layers) < len(definitions):
         findings += cycle_findings({task_id: definitions[task_id] for task_id in definitions if task_id not in layers})
     if findings:
-        raise WorkflowDefinitionError(tuple(findings), name=flow.name)
+        raise WorkflowDefinitionError(located(findings, flow.locate), name=flow.name)
     planned = [
         plan_task(definition, layers[task_id], f"{index:06d}")
         for index, (task_id, definition) in enumerate(definitions.items())

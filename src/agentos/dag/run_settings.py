@@ -38,7 +38,9 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
     """The workflow's settings; a finding, and the default, for each that makes no sense."""
 
     def complain(message: str) -> None:
-        findings.append(Finding(problem="bad setting", message=message))
+        # Each of these begins with the setting it is about.
+        setting = message.partition(" ")[0] if not message.startswith("the ") else "name"
+        findings.append(Finding(problem="bad setting", setting=setting.rstrip(":"), message=message))
 
     most: Any = flow.max_concurrency
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
@@ -69,20 +71,29 @@ def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: l
     required: list[str] = []
     params: Any = flow.params or {}
     if isinstance(params, Mapping):
-        declared.update(params)
+        declared.update((name, default) for name, default in params.items() if default is not msgspec.UNSET)
+        required.extend(name for name, default in params.items() if default is msgspec.UNSET)
     elif isinstance(params, Iterable) and not isinstance(params, str):
         required.extend(params)
     else:
         findings.append(
-            Finding(problem="bad setting", message=f"params takes a map or a list of names, not {params!r}")
+            Finding(
+                problem="bad setting",
+                setting="params",
+                message=f"params takes a map or a list of names, not {params!r}",
+            )
         )
     names: list[Any] = [*declared, *required, *(given or {})]
     bad = [name for name in names if not isinstance(name, str) or not NAME.fullmatch(name)]
-    findings += [Finding(problem="bad argument", message=f"{name!r} cannot be the name of a parameter") for name in bad]
+    findings += [
+        Finding(problem="bad argument", setting="params", message=f"{name!r} cannot be the name of a parameter")
+        for name in bad
+    ]
     return Parameters(
         {name: value for name, value in declared.items() if name not in bad},
         tuple(name for name in required if name not in bad),
         {name: value for name, value in (given or {}).items() if name not in bad},
+        closed=flow.params_closed,
     )
 
 

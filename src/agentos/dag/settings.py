@@ -70,12 +70,16 @@ def draft(task_id: Any, kind: str, settings: Mapping[str, Any], function: Callab
             else:
                 _read_work(made.fields, kind, name, value)
         except BadSetting as error:
-            made.findings.append(Finding(problem=error.problem, task_id=str(task_id), message=str(error)))
+            made.findings.append(_finding(task_id, name, error))
     try:
-        _finish(made.fields, kind, fan_out, function)
+        _finish(made.fields, kind, fan_out, function, settings)
     except BadSetting as error:
-        made.findings.append(Finding(problem=error.problem, task_id=str(task_id), message=str(error)))
+        made.findings.append(_finding(task_id, "for_each" if fan_out else "", error))
     return made
+
+
+def _finding(task_id: Any, setting: Any, error: BadSetting) -> Finding:
+    return Finding(problem=error.problem, task_id=str(task_id), setting=str(setting), message=str(error))
 
 
 def known_settings(kind: str) -> tuple[str, ...]:
@@ -86,9 +90,11 @@ def default_effects(kind: str) -> tuple[str, ...]:
     return ("files",) if kind in FILES_BY_DEFAULT else ("none",)
 
 
-def _finish(fields: dict[str, Any], kind: str, fan_out: Mapping[str, Any], function: Any) -> None:
+def _finish(
+    fields: dict[str, Any], kind: str, fan_out: Mapping[str, Any], function: Any, given: Mapping[str, Any]
+) -> None:
     """What depends on more than one setting."""
-    if kind == "python" and function is None and "call" not in fields and "repeat" not in fields:
+    if kind == "python" and function is None and given.get("call") is None and given.get("repeat") is None:
         raise BadSetting("there is nothing to run: give a function, or call as 'module:function'")
     if function is not None and fields.pop("call", ""):
         raise BadSetting("call and a function: give one of them")

@@ -66,8 +66,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class Workflow:
     """Tasks and what they need, in the order they were written.
 
-    `params` maps the run's parameters to their defaults, or lists those that every run must give; a parameter that only
-    a function asks for need not be declared.
+    `params` maps the run's parameters to their defaults (`msgspec.UNSET` for one that has none), or lists those that
+    every run must give; a parameter that only a function asks for need not be declared.
     """
 
     def __init__(
@@ -94,6 +94,12 @@ class Workflow:
         self.functions: dict[TaskId, Callable[..., Any]] = {}
         """The function of each python task that was given as one."""
         self.source: Source | None = _source(_caller(self))
+        self.findings: list[Finding] = []
+        """What the file it was read from has wrong already; told together with the rest."""
+        self.locate: Callable[[Finding], Finding] = _as_it_is
+        """Where in that file a finding stands."""
+        self.params_closed = False
+        """References may name no parameter but those declared."""
 
     @overload
     def task(self, function: Function, /) -> Function: ...
@@ -139,6 +145,10 @@ class Workflow:
 
 
 _SPELT = {"if_": "if", "as_": "as"}
+
+
+def _as_it_is(finding: Finding) -> Finding:
+    return finding
 
 
 def _caller(flow: Workflow) -> FrameType:

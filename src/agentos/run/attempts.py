@@ -1,4 +1,4 @@
-"""An attempt is over: what follows for its task, and for tasks that used an earlier result of it."""
+"""What follows when an attempt is over: a result, another attempt, or a failure; and what that means for others."""
 
 from __future__ import annotations
 
@@ -6,23 +6,43 @@ from datetime import timedelta
 from hashlib import blake2b
 
 import msgspec
+from msgspec import Raw
 
-from agentos.dag.growth import with_tasks
 from agentos.dag.mapping import task_from_mapping
 from agentos.dag.plan import PlannedTask
 from agentos.dag.task import TaskDef
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
+from agentos.run import beginning
 from agentos.run import events as ev
-from agentos.run.board import Board, failed_status, failure_of, order
-from agentos.run.facts import NO_RESULT
-from agentos.run.inputs import AttemptEnded
-from agentos.run.resume import needs_answer
+from agentos.run.board import Board, failed_status, failure_of
+from agentos.run.changes import apply_change
+from agentos.run.facts import Facts, TaskFacts
+from agentos.run.inputs import AttemptEnded, ChildStarted
+from agentos.run.record import result_mark
+from agentos.run.resume import plan_follow_up, plan_repeat
+
+_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def attempt_ended(board: Board, given: AttemptEnded) -> None:
+def child_started(board: Board, given: ChildStarted) -> None:
+    if board.facts.running.get(given.task_id) == given.attempt:
+        board.emit(
+            ev.TaskProcess(
+                task_id=given.task_id,
+                layer=board.plan.tasks[given.task_id].layer,
+                attempt=given.attempt,
+                pid=given.pid,
+                pgid=given.pgid,
+                started=given.started,
+            )
+        )
+
+
+def ended(board: Board, given: AttemptEnded) -> None:
+    """An attempt is over. One that no longer counts changes nothing."""
     if board.facts.running.get(given.task_id) != given.attempt:
-        return  # of an attempt that no longer counts
+        return
     task = board.plan.tasks[given.task_id]
     for message in given.warnings:
         board.warn(task, message, attempt=given.attempt)
@@ -33,28 +53,17 @@ def attempt_ended(board: Board, given: AttemptEnded) -> None:
     elif given.retryable and _may_retry(board, task):
         _retry(board, task, given.error)
     else:
-        _failed(board, task, given, given.error)
-
-
-def _failed(board: Board, task: PlannedTask, given: AttemptEnded, error: ev.TaskFailure) -> None:
-    was = board.facts.task(task.id)
-    board.fail(task, error, status=failed_status(task), given=given)
-    if failed_status(task) == "failed_safe" and was.previous is not None and was.previous != NO_RESULT:
-        set_back_dependants(board, task)
+        board.fail(task, given.error, status=failed_status(task), given=given)
 
 
 def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
-    grown: tuple[TaskDef, ...] = ()
+    change = None
     if given.injected:
         try:
-            # A task that runs again asks for the same tasks again: those it has got.
-            asked = (one for one in given.injected if board.plan.tasks.get(TaskId(one[0]), task).origin != "inject")
-            grown = tuple(task_from_mapping(task_id, mapping) for task_id, mapping in asked)
-            with_tasks(board.plan, grown, origin="inject", min_layer=task.layer + 1)
+            change = _injection(board, task, given)
         except WorkflowDefinitionError as error:
-            _failed(board, task, given, failure_of(error))
+            board.fail(task, failure_of(error), status=failed_status(task), given=given)
             return
-    was = board.facts.task(task.id)
     _warn_of_shared_keys(board, task, given)
     board.emit(
         ev.TaskComplete(
@@ -68,47 +77,35 @@ def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
             execution_time_ms=given.execution_time_ms,
         )
     )
-    if grown:
-        board.change_plan(ev.PlanChanged(origin="inject", added=grown, min_layer=task.layer + 1))
-    if was.previous is not None and bytes(was.previous) != bytes(given.output):
-        set_back_dependants(board, task)
+    if change is not None:
+        board.change_plan(change)
 
 
-def set_back_dependants(board: Board, task: PlannedTask) -> None:
-    """The task ran again with another result: finished tasks that used the old one run again too."""
-    verdicts: list[ev.PlannedVerdict] = []
-    regrown: list[TaskId] = []
-    for name in board.plan.dependants.get(task.id, ()):
-        dependant = board.plan.tasks[name]
-        # Items of a fan-out are left to it: its list is made anew.
-        if dependant.origin != "for_each" and _has_used(board, dependant):
-            begun = needs_answer(dependant) and board.facts.task(name).attempts
-            verdict: ev.Verdict = "ask" if begun else "rerun"
-            reason = f"{task.id} ran again with another result"
-            verdicts.append(ev.PlannedVerdict(task_id=name, verdict=verdict, reason=reason))
-            if dependant.definition.for_each is not None:
-                regrown.append(name)
-    if not verdicts:
-        return
-    board.emit(
-        ev.ResumePlanned(
-            plan_revision=board.facts.plan_revision,
-            verdicts=tuple(verdicts),
-            reset=tuple(row.task_id for row in verdicts),
-            ask=tuple(row.task_id for row in verdicts if row.verdict == "ask"),
-            regrown=tuple(regrown),
-        )
-    )
-    board.drop_items(regrown)
-    board.frontier.regrow(board.plan, board.facts)
+def _injection(board: Board, task: PlannedTask, given: AttemptEnded) -> ev.PlanChanged | None:
+    """The tasks an attempt asked for, without those that an earlier attempt of the task brought in just like that."""
+    wanted = [task_from_mapping(task_id, mapping) for task_id, mapping in given.injected]
+    known: set[TaskId] = set()
+    if any(definition.id in board.plan.tasks for definition in wanted):
+        known = _injected_before(board.facts, task, wanted)
+    added = tuple(definition for definition in wanted if definition.id not in known)
+    if not added:
+        return None
+    change = ev.PlanChanged(origin="inject", added=added, min_layer=task.layer + 1, under=task.place)
+    apply_change(board.plan, change)
+    return change
 
 
-def _has_used(board: Board, task: PlannedTask) -> bool:
-    """Whether what became of this task followed from its needs: not where a gate or a command decided it."""
-    was = board.facts.task(task.id)
-    if was.status == "skipped":
-        return not was.because or was.because in board.plan.tasks
-    return was.status in ("complete", "failed_safe") or (task.id in board.facts.children and not was.ended)
+def _injected_before(facts: Facts, task: PlannedTask, wanted: list[TaskDef]) -> set[TaskId]:
+    before = {
+        definition.id: definition
+        for change in facts.changes
+        if change.origin == "inject" and change.under == task.place
+        for definition in change.added
+    }
+    return {definition.id for definition in wanted if before.get(definition.id) == definition}
+
+
+# --- trying again -----------------------------------------------------------------------------------------------
 
 
 def _may_retry(board: Board, task: PlannedTask) -> bool:
@@ -125,20 +122,37 @@ def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
     noise = blake2b(f"{board.facts.workflow_id}\0{task.id}\0{was.attempts}".encode(), digest_size=8).digest()
     spread = int.from_bytes(noise, "big") / 2**64
     delay *= 1 + retry.jitter * (2 * spread - 1)
-    not_before = board.now + timedelta(seconds=max(delay, 0.0))
+    not_before = board.now + timedelta(seconds=delay)
     board.emit(
         ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=was.attempts, not_before=not_before, error=error)
     )
-    board.frontier.wake_at(not_before, task.id)
-    board.free_slot(task)
+
+
+# --- what it means for others -----------------------------------------------------------------------------------
+
+
+def follow(board: Board, task: PlannedTask, was: TaskFacts) -> None:
+    """The task has ended. If it ran again and something came of it that was not so before, dependants follow."""
+    now = board.facts.task(task.id)
+    if was.outdated and now.status != "cancelled":
+        beginning.follow_up(board, plan_repeat(board.plan, board.facts, task.id))
+    elif was.previous is not None and now.previous is None and result_mark(now) != was.previous:
+        planned = plan_follow_up(board.plan, board.facts, task.id)
+        if planned.reset:
+            beginning.follow_up(board, planned)
 
 
 def _warn_of_shared_keys(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
     if given.context is ev.NOTHING:
         return
-    for key in msgspec.json.decode(given.context, type=dict[str, msgspec.Raw]):
-        other = board.setters.get(key)
-        if other is not None and other != task.id:
-            later = max((board.plan.tasks[name] for name in (other, task.id) if name in board.plan.tasks), key=order)
-            board.warn(task, f"context key {key!r} is also set by {other!r}; {later.id!r}, later in the plan, wins")
-        board.setters[key] = task.id
+    for key in _keys(given.context):
+        other = board.setters.get(key, task.id)
+        latest = max(other, task.id, key=lambda name: _order(board, name))
+        if other != task.id:
+            board.warn(task, f"context key {key!r} is also set by {other!r}; {latest!r}, later in the plan, wins")
+        board.setters[key] = latest
+
+
+def _order(board: Board, task_id: TaskId) -> tuple[int, str, TaskId]:
+    task = board.plan.tasks.get(task_id) or board.facts.task(task_id)
+    return task.layer, task.place, task_id

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
 
 from agentos.dag.growth import item_tasks, with_definition, with_tasks, without_tasks
-from agentos.dag.plan import Plan
+from agentos.dag.plan import Origin, Plan, PlannedTask
+from agentos.dag.task import TaskDef
 from agentos.exceptions import WorkflowDefinitionError
+from agentos.ids import TaskId
 from agentos.run.events import PlanChanged
 from agentos.values import decode_value
 
@@ -21,19 +25,58 @@ def apply_change(plan: Plan, change: PlanChanged) -> Plan:
         grown = item_tasks(plan, change.parent, items, keys=change.children)
         return with_tasks(plan, grown, origin="for_each", parent=change.parent, min_layer=change.min_layer)
     if change.origin == "repeat":
-        moved = tuple(definition.id for definition in change.changed)
-        plan = without_tasks(plan, moved, replaced=moved)
-        plan = with_tasks(plan, change.added, origin="repeat", min_layer=change.min_layer)
-        return with_tasks(plan, change.changed, origin="replan", min_layer=change.min_layer)
+        return _with_round(plan, change)
     if change.removed:
         kept = {definition.id for definition in change.added}
         plan = without_tasks(plan, change.removed, replaced=kept)
     for definition in change.changed:
         plan = with_definition(plan, definition.id, definition)
     if change.added:
-        origin: Literal["replan", "inject"] = "replan" if change.origin == "replan" else "inject"
+        origin: Origin = "replan" if change.origin == "replan" else "inject"
+        next_place = plan.next_place
         plan = with_tasks(plan, change.added, origin=origin, min_layer=change.min_layer)
+        if change.under:
+            plan = _placed(plan, _places(change.added, change.under), next_place)
     return plan
+
+
+def _with_round(plan: Plan, change: PlanChanged) -> Plan:
+    """The plan with another round; the task that asked for it comes behind that round."""
+    before = {definition.id: plan.tasks[definition.id] for definition in change.changed}
+    grown = without_tasks(plan, before, replaced=before)
+    grown = with_tasks(grown, change.added, origin="repeat", min_layer=change.min_layer)
+    grown = with_tasks(grown, change.changed, origin="replan", min_layer=change.min_layer)
+    places = _places(change.added, change.under) | {task_id: task.place for task_id, task in before.items()}
+    placed = _placed(grown, places, plan.next_place)
+    back = {task_id: replace(placed.tasks[task_id], origin=task.origin) for task_id, task in before.items()}
+    return replace(placed, tasks=placed.tasks.update(back))
+
+
+def _places(added: Iterable[TaskDef], under: str) -> dict[TaskId, str]:
+    return {definition.id: f"{under}.{index:06d}" for index, definition in enumerate(added)}
+
+
+def _placed(plan: Plan, places: Mapping[TaskId, str], next_place: int) -> Plan:
+    """The plan with its newest tasks, which stand at its end, moved to these places, behind the task that asked.
+
+    At the end they would stand in the order in which tasks finished, and no two runs need agree on that.
+    """
+    moved: list[PlannedTask] = [replace(plan.tasks[task_id], place=place) for task_id, place in places.items()]
+    tasks = plan.tasks.update({task.id: task for task in moved})
+    layers = list(plan.layers)
+    for task in moved:
+        layers[task.layer] = layers[task.layer][:-1]
+    for task in moved:
+        layer = layers[task.layer]
+        at = bisect_left(layer, task.place, key=lambda one: tasks[one].place)
+        layers[task.layer] = (*layer[:at], task.id, *layer[at:])
+    return replace(plan, tasks=tasks, layers=tuple(layers), next_place=next_place)
+
+
+def without_items(plan: Plan, items: Iterable[TaskId]) -> Plan:
+    """The plan before a fan-out was expanded to these items."""
+    gone = [item for item in items if item in plan.tasks]
+    return without_tasks(plan, gone, replaced=gone)
 
 
 def current_plan(base: Plan, changes: Iterable[PlanChanged]) -> tuple[Plan, list[str]]:

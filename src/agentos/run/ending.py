@@ -1,92 +1,74 @@
-"""How a drive ends: with exactly one terminal event, and only once nothing else follows by itself."""
+"""How a drive ends: always with exactly one terminal event, and nothing after it."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from agentos.ids import TaskId
 from agentos.run import events as ev
-from agentos.run import requests
+from agentos.run import layers, requests
 from agentos.run.board import Board, order
-from agentos.run.layers import cut_next
 
 
 def settle(board: Board) -> bool:
     """Nothing follows by itself: wait for an input, or end the drive. True if something changed after all."""
-    retries = _retries_pending(board)
-    if board.facts.running or board.frontier.held or (retries and board.starts):
+    facts = board.facts
+    if facts.running or board.frontier.held or (board.frontier.retrying and board.starts):
         return False
-    if board.facts.commands:
+    if facts.commands:
         requests.at_boundary(board)
         return True
-    if board.facts.open_gates:
+    if facts.open_gates:
         return _only_gates_left(board)
-    if board.left_for_later or retries:
-        _finish(board, ev.WorkflowPaused(reason="asked"))
+    if board.frontier.unmet and not board.starts and facts.refused is None:
+        board.finish(ev.WorkflowPaused(reason="asked"))
     else:
         _end(board)
     return False
 
 
-def _retries_pending(board: Board) -> bool:
-    return any(board.facts.task(TaskId(whose)).status == "retrying" for _, whose in board.frontier.timers)
-
-
 def _only_gates_left(board: Board) -> bool:
+    gates = sorted(board.facts.open_gates)
     if board.gates == "reject":
-        for gate_id in sorted(board.facts.open_gates):
-            requests.answer_gate(board, gate_id, approved=False, author="--gates reject", reason="nobody to ask")
+        for gate_id in gates:
+            if gate_id in board.facts.open_gates:
+                gate = board.facts.gates[gate_id].opened
+                requests.answer_gate(board, gate, approved=False, author="--gates reject", reason="nobody to ask")
         return True
-    if board.gates == "stop":
-        _finish(board, ev.WorkflowPaused(reason="waiting", gates=tuple(sorted(board.facts.open_gates))))
+    if board.gates == "stop" or board.gates_left.issuperset(gates):
+        board.finish(ev.WorkflowPaused(reason="waiting", gates=tuple(gates)))
     return False
 
 
 def _end(board: Board) -> None:
-    failed = sorted(
-        (order(task), task.id)
-        for task in board.plan.tasks.values()
-        if board.facts.task(task.id).status in ("failed", "cancelled")
-    )
-    rejected = [
-        gate_id
-        for gate_id, gate in board.facts.gates.items()
-        if gate.answer == "rejected" and gate.opened.task_id is None and gate.epoch == board.facts.epoch
-    ]
-    left = [task_id for task_id in board.plan.tasks if not board.facts.task(task_id).ended]
-    if left and not failed and not rejected:
-        # Never by design; should it happen, the run must not look complete.
-        _finish(board, ev.WorkflowFailed(reason=f"never became ready: {', '.join(sorted(left)[:5])}"))
-    elif failed or rejected:
-        names = tuple(task_id for _, task_id in failed)
-        reason = f"rejected at {', '.join(rejected)}" if rejected else f"{len(names)} task(s) failed"
-        _finish(board, ev.WorkflowFailed(reason=reason, failed=names))
+    """Every task has ended, or nothing lets the rest begin: say how it went."""
+    facts, tasks = board.facts, board.plan.tasks
+    failed = tuple(task.id for task in sorted((tasks[name] for name in facts.failed if name in tasks), key=order))
+    if facts.refused is not None:
+        board.finish(ev.WorkflowFailed(reason=f"rejected at {facts.refused.gate_id}", failed=failed))
+    elif failed:
+        board.finish(ev.WorkflowFailed(reason=f"{len(failed)} task(s) failed", failed=failed))
     else:
-        _finish(board, ev.WorkflowComplete())
+        board.finish(ev.WorkflowComplete())
 
 
 def stop(board: Board) -> None:
     """Somebody wants the run to stop: end the drive once nothing runs any more."""
     if board.facts.running:
         return
-    while board.next_cut < len(board.frontier.left) and _layer_finished(board, board.next_cut):
-        cut_next(board)
-    if board.facts.stopping == "abort":
-        _finish(board, ev.WorkflowAborted(reason=board.facts.stop_reason))
-    elif board.next_cut >= len(board.frontier.left) and not board.facts.open_gates:
+    while not _was_cancelled(board, board.frontier.next_cut) and layers.cut_finished(board):
+        pass
+    facts = board.facts
+    if facts.stopping == "abort":
+        requests.refuse_waiting(board, "the run was aborted")
+        board.finish(ev.WorkflowAborted(reason=facts.stop_reason))
+    elif board.frontier.next_cut == len(board.frontier.left) and not facts.commands:
         _end(board)  # it finished while it was asked to stop
     else:
-        reason: Literal["asked", "stopped"] = "asked" if board.facts.stopping == "pause" else "stopped"
-        _finish(board, ev.WorkflowPaused(reason=reason, gates=tuple(sorted(board.facts.open_gates))))
+        reason: Literal["asked", "stopped"] = "asked" if facts.stopping == "pause" else "stopped"
+        board.finish(ev.WorkflowPaused(reason=reason, gates=tuple(sorted(facts.open_gates))))
 
 
-def _layer_finished(board: Board, layer: int) -> bool:
-    """Every task of the layer has ended, and none only because it was told to stop."""
-    if board.frontier.left[layer]:
-        return False
-    return all(board.facts.task(task_id).status != "cancelled" for task_id in board.plan.layers[layer])
-
-
-def _finish(board: Board, terminal: ev.Event) -> None:
-    board.emit(terminal)
-    board.over = True
+def _was_cancelled(board: Board, layer: int) -> bool:
+    """Whether the stop itself ended a task of this layer: that one is to run again, so the layer is not finished."""
+    cancelled = (task for name in board.facts.failed if (task := board.facts.task(name)).status == "cancelled")
+    return any(task.layer == layer for task in cancelled)

@@ -320,6 +320,10 @@ class PlanChanged(Event, frozen=True, kw_only=True):
     """for_each: the id of each item's task, in the order of the list."""
     min_layer: int = 0
     """New tasks come in this layer or later, so that none lands in one already passed."""
+    under: str = ""
+    """Asked for by a task: its place. What it added stands right behind it, whichever task finished first."""
+    total_layers: int = 0
+    """Layers of the plan with this change."""
 
 
 class RolledBack(Event, frozen=True, kw_only=True):
@@ -330,6 +334,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
     to_seq: int
     layer: int
     epoch: int
+    drive: int = 0
     ask: tuple[TaskId, ...] = ()
     """Tasks whose external effect has begun since that checkpoint: not repeated without an answer."""
     reason: str = ""

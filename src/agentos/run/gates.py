@@ -4,75 +4,72 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from msgspec.structs import replace
-
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import as_text, resolve
 from agentos.dag.task import Approve
-from agentos.ids import GateId
+from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
 from agentos.run.scope import scope_of, shown_digest
 
 
 def gate_name(facts: Facts, kind: ev.GateKind, subject: str, number: int) -> GateId:
-    """`approve:ship`, then `approve:ship#2`; in a later epoch `approve:ship~1`: no answer fits two gates."""
+    """`approve:ship`, then `approve:ship#2`; in a later epoch `approve:ship~1`."""
     epoch = f"~{facts.epoch}" if facts.epoch else ""
     again = f"#{number}" if number > 1 else ""
     return GateId(f"{kind}:{subject}{epoch}{again}")
 
 
-def newest_gate(facts: Facts, kind: ev.GateKind, subject: str) -> tuple[GateFacts | None, GateId]:
-    """The newest gate before this subject in this epoch, if any, and the name the next one would have."""
+def newest_gate(
+    facts: Facts, kind: ev.GateKind, subject: str, task_id: TaskId | None = None
+) -> tuple[GateFacts | None, GateId]:
+    """The newest gate before this subject in this epoch, if any, and the name the next one would have.
+
+    No answer fits two gates: a name that was ever used, if only because a task is called `ship#2`, is not used again.
+    """
     number, newest = 1, None
-    while (gate := facts.gates.get(gate_name(facts, kind, subject, number))) is not None:
-        newest, number = gate, number + 1
-    return newest, gate_name(facts, kind, subject, number)
+    while (gate := facts.gates.get(name := gate_name(facts, kind, subject, number))) is not None:
+        if gate.opened.task_id == task_id:
+            newest = gate
+        number += 1
+    return newest, name
 
 
-def task_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.DecisionRequired | None]:
+def task_gate(plan: Plan, facts: Facts, task: PlannedTask, now: datetime) -> tuple[bool, ev.DecisionRequired | None]:
     """Whether the task may start, and else the gate to open first (None where it is open already, or answered no)."""
     approve = task.definition.approve
     if approve is None:
         return True, None
-    kind: ev.GateKind = "approval" if task.definition.kind == "approval" else "approve"
-    gate, next_name = newest_gate(facts, kind, task.id)
+    kind = gate_kind(task)
+    gate, next_name = newest_gate(facts, kind, task.id, task.id)
     if gate is not None and gate.opened.gate_id in facts.open_gates:
         return False, None
     digest, text = shown_digest(plan, facts, task)
     if gate is not None and gate.answer and gate.opened.shown == digest:
         return gate.answer == "approved", None
-    question = as_text(resolve(approve.question, scope_of(plan, facts, task)))
-    return False, _question(facts, next_name, kind, task, replace(approve, question=question), digest, text)
-
-
-def _question(
-    facts: Facts,
-    gate_id: GateId,
-    kind: ev.GateKind,
-    task: PlannedTask,
-    approve: Approve,
-    digest: str,
-    text: str,
-) -> ev.DecisionRequired:
-    return ev.DecisionRequired(
-        gate_id=gate_id,
+    return False, ev.DecisionRequired(
+        gate_id=next_name,
         kind=kind,
         task_id=task.id,
         layer=task.layer,
         place=task.place,
-        question=approve.question,
+        question=as_text(resolve(approve.question, scope_of(plan, facts, task))),
         by=approve.by,
         shown=digest,
         inputs=text,
-        command=answer_command(facts, gate_id),
+        command=answer_command(facts, next_name),
+        deadline=_deadline(approve, now),
         on_timeout=approve.on_timeout,
     )
 
 
+def gate_kind(task: PlannedTask) -> ev.GateKind:
+    return "approval" if task.definition.kind == "approval" else "approve"
+
+
 def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired | None:
     """The question about an effect that may have happened; None where it is asked already."""
-    gate, next_name = newest_gate(facts, "ask", task.id)
+    gate, next_name = newest_gate(facts, "ask", task.id, task.id)
     if gate is not None and gate.opened.gate_id in facts.open_gates:
         return None
     return ev.DecisionRequired(
@@ -86,25 +83,6 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
     )
 
 
-def layer_gate(
-    facts: Facts, kind: ev.GateKind, layer: int, question: str, shown: str = ""
-) -> tuple[bool, ev.DecisionRequired | None]:
-    """As `task_gate`, for a decision point before a layer; it asks anew where something else is `shown`."""
-    gate, next_name = newest_gate(facts, kind, str(layer))
-    if gate is not None and not gate.answer:
-        return False, None
-    if gate is not None and gate.answer != "withdrawn" and gate.opened.shown == shown:
-        return gate.answer == "approved", None
-    return False, ev.DecisionRequired(
-        gate_id=next_name,
-        kind=kind,
-        layer=layer,
-        question=question,
-        shown=shown,
-        command=answer_command(facts, next_name),
-    )
-
-
 def answer_command(facts: Facts, gate_id: GateId) -> str:
     return f"agentos approve {facts.workflow_id} {_quoted(gate_id)}"
 
@@ -114,7 +92,5 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-def deadline_of(approve: Approve | None, now: datetime) -> datetime | None:
-    if approve is None or approve.timeout_s is None:
-        return None
-    return now + timedelta(seconds=approve.timeout_s)
+def _deadline(approve: Approve, now: datetime) -> datetime | None:
+    return None if approve.timeout_s is None else now + timedelta(seconds=approve.timeout_s)

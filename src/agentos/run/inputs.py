@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.run.commands import Asked
 from agentos.run.events import NOTHING, RunForked, TaskFailure
 from agentos.run.resume import ResumePlan
@@ -85,6 +85,12 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class GatesLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """Nobody answers these gates now: where only they are left, the drive need not wait for them."""
+
+    gates: frozenset[GateId]
+
+
 class EffectsHeld(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an abandoned thread is still at work: while it is, no file or external attempt starts."""
 
@@ -92,5 +98,14 @@ class EffectsHeld(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Input = (
-    Begin | Planned | AttemptEnded | ChildStarted | CommandArrived | CommandUnreadable | Tick | StopAsked | EffectsHeld
+    Begin
+    | Planned
+    | AttemptEnded
+    | ChildStarted
+    | CommandArrived
+    | CommandUnreadable
+    | Tick
+    | StopAsked
+    | GatesLeft
+    | EffectsHeld
 )

@@ -1,123 +1,129 @@
-"""Layers: a checkpoint after each finished one, a decision point before the next where one is asked for."""
+"""Layers: a checkpoint after each that is finished, and what must hold before the next begins."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from agentos.dag.checks import changes_files
 from agentos.dag.plan import PlannedTask
-from agentos.ids import checkpoint_id
+from agentos.ids import TaskId, checkpoint_id
 from agentos.run import events as ev
 from agentos.run import requests
-from agentos.run.board import Board
-from agentos.run.frontier import schedule_is_layers
-from agentos.run.gates import layer_gate
+from agentos.run.board import Board, order
+from agentos.run.frontier import by_layers, fan_out_of
+from agentos.run.gates import answer_command, newest_gate
+from agentos.run.needs import runs_always
+from agentos.run.record import Added, result_mark
 
 
-def close_layers(board: Board) -> None:
-    """Cut a checkpoint after each finished layer and open the next, while that goes on by itself."""
-    _withdraw_gates(board)
-    frontier = board.frontier
-    while not board.over and board.next_cut < len(frontier.left) and frontier.left[board.next_cut] == 0:
-        cut_next(board)
-        if not schedule_is_layers(board.plan):
+def close(board: Board) -> None:
+    """Cut a checkpoint after each finished layer and open the next, as far as that goes by itself."""
+    _withdraw_points(board)
+    while not board.over and cut_finished(board):
+        if not by_layers(board.plan):
             requests.at_boundary(board)
-    if schedule_is_layers(board.plan) and not board.over:
-        _open_layer(board, board.next_cut)
+    if by_layers(board.plan) and not board.over:
+        _open_next(board)
 
 
-def _withdraw_gates(board: Board) -> None:
-    """A decision point before a layer that has begun, or has nothing left to run, needs no answer any more."""
-    for gate_id in sorted(board.facts.open_gates):
-        gate = board.facts.gates[gate_id].opened
-        if gate.task_id is None and not _guards(board, gate.layer):
-            board.emit(
-                ev.DecisionMade(
-                    gate_id=gate_id,
-                    kind=gate.kind,
-                    layer=gate.layer,
-                    answer="withdrawn",
-                    author="agentos",
-                    reason="nothing is left behind it",
-                )
-            )
+def _withdraw_points(board: Board) -> None:
+    """A decision point before a layer of which nothing is left, or that the workflow asks no more, needs no answer."""
+    open_points = [board.facts.gates[name].opened for name in board.points if name in board.facts.open_gates]
+    for point in open_points:
+        if point.layer in board.frontier.opened or not board.frontier.unfinished(point.layer):
+            requests.withdraw_gate(board, point)
+    board.points = [point.gate_id for point in open_points if point.gate_id in board.facts.open_gates]
 
 
-def _guards(board: Board, layer: int) -> bool:
-    left = board.frontier.left
-    return layer < len(left) and left[layer] > 0 and layer not in board.frontier.begun
-
-
-def cut_next(board: Board) -> None:
-    """Cut the checkpoint of the next layer, unless it was finished and cut in an earlier drive."""
-    layer = board.next_cut
-    board.next_cut += 1
-    if layer not in board.frontier.touched and layer <= board.facts.finished_layer:
-        return
-    tasks, messages, decisions, keys = board.layer_counts.pop(layer, (0, 0, 0, 0))
-    board.emit(ev.StateUpdated(layer=layer, tasks=tasks, messages=messages, decisions=decisions, context_keys=keys))
+def cut_finished(board: Board) -> bool:
+    """Cut a checkpoint for the first layer without one, if it is finished. Whether it is."""
+    layer = board.frontier.next_cut
+    if layer >= len(board.frontier.left) or board.frontier.unfinished(layer):
+        return False
+    counts = board.facts.added.get(layer, Added())
+    board.emit(ev.StateUpdated(layer=layer, **counts._asdict()))
     name = checkpoint_id(board.facts.workflow_id, board.facts.sequence + 1, board.now)
     board.emit(ev.Checkpointed(checkpoint_id=name, layer=layer))
+    board.frontier.next_cut = layer + 1
+    return True
 
 
-def _open_layer(board: Board, layer: int) -> None:
-    if layer >= len(board.frontier.left):
+def begin_if_new(board: Board, layer: int) -> None:
+    """Say that a layer begins, if that was not said in this drive."""
+    if layer not in board.frontier.opened:
+        board.emit(ev.LayerStart(layer=layer, tasks=board.frontier.left[layer]))
+        board.frontier.open_layer(layer)
+
+
+def _open_next(board: Board) -> None:
+    layer = board.frontier.next_cut
+    if layer in board.frontier.opened or not board.frontier.unfinished(layer):
         return
-    if board.halted is not None and layer > board.halted:
-        _offer_always(board)
-        return
-    if layer in board.frontier.begun:
-        return
-    if not _was_broken(board, layer):
+    # A crash moves no boundary: commands that came while an earlier drive was in this layer wait for its end.
+    if not (board.facts.interrupted and layer <= board.facts.begun_layer):
         requests.at_boundary(board)
-    if board.over or board.stopping or layer != board.next_cut or layer >= len(board.frontier.left):
+    if board.over or board.stopping or not board.frontier.unfinished(layer):
         return
-    if not board.frontier.left[layer]:
-        return  # a command took away what was left of it
-    if _may_open(board, layer):
-        begin_layer(board, layer)
-        board.frontier.offer_layer(layer)
+    if not _skip_after_broken_files(board) and _may_open(board, layer):
+        begin_if_new(board, layer)
 
 
-def _was_broken(board: Board, layer: int) -> bool:
-    """Whether commands wait that came while an earlier drive was in this layer: a crash moves no boundary."""
-    return bool(board.facts.commands) and any(board.facts.task(one).attempts for one in board.plan.layers[layer])
+def _skip_after_broken_files(board: Board) -> bool:
+    """After a failed file task only tasks that say always() are still looked at. Whether others were skipped."""
+    broken = [board.plan.tasks[task_id] for task_id in board.facts.failed if _broke_files(board, task_id)]
+    if not broken:
+        return False
+    left = [board.plan.tasks[task_id] for task_id in board.frontier.unmet]
+    skipped = sorted((task for task in left if not _goes_on(board, task)), key=order)
+    for task in skipped:
+        board.skip(task, min(broken, key=order).id)
+    return bool(skipped)
 
 
-def begin_layer(board: Board, layer: int) -> None:
-    board.frontier.begun.add(layer)
-    board.frontier.layer = max(board.frontier.layer, layer) if schedule_is_layers(board.plan) else board.frontier.layer
-    board.emit(ev.LayerStart(layer=layer, tasks=board.frontier.left[layer]))
+def _goes_on(board: Board, task: PlannedTask) -> bool:
+    """Whether the task says always(); an item leaves that to its fan-out."""
+    parent = fan_out_of(task)
+    return runs_always(task if parent is None else board.plan.tasks[parent])
+
+
+def _broke_files(board: Board, task_id: TaskId) -> bool:
+    """Whether this failed task may have left files half written. One that never began has not."""
+    task = board.plan.tasks.get(task_id)
+    was = board.facts.task(task_id)
+    rejected = was.error is not None and was.error.type == "GateRejected"
+    return task is not None and changes_files(task.definition) and was.attempts > 0 and not rejected
 
 
 def _may_open(board: Board, layer: int) -> bool:
     """Whether the decision point before this layer, if there is one, has been passed."""
-    points = board.plan.settings.decision_points
+    facts, points = board.facts, board.plan.settings.decision_points
+    if facts.refused is not None and layer >= facts.refused.layer:
+        return False
     if points == "never" or layer == 0:
         return True
-    if points == "per_layer":
-        text = f"Layer {layer - 1} is finished. Start layer {layer}?"
-        passed, question = layer_gate(board.facts, "layer", layer, text)
-    else:
-        failed = [task_id for task_id in board.plan.layers[layer - 1] if board.facts.task(task_id).status == "failed"]
+    kind: ev.GateKind = "layer" if points == "per_layer" else "error"
+    gate, name = newest_gate(facts, kind, str(layer))
+    if gate is not None and gate.opened.gate_id in facts.open_gates:
+        return False
+    question, shown = f"Layer {layer - 1} is finished. Start layer {layer}?", ""
+    if kind == "error":
+        failed = [task_id for task_id in board.plan.layers[layer - 1] if task_id in facts.failed]
         if not failed:
             return True
-        text = f"{', '.join(failed)} failed in layer {layer - 1}. Go on with layer {layer}?"
-        passed, question = layer_gate(board.facts, "error", layer, text, shown=", ".join(failed))
-    board.open_gate(question)
-    return passed
+        question = f"{', '.join(failed)} failed in layer {layer - 1}. Go on with layer {layer}?"
+        shown = _what_failed(board, failed)
+    if gate is not None and gate.answer != "withdrawn" and gate.opened.shown == shown:
+        return gate.answer == "approved"
+    board.open_gate(
+        ev.DecisionRequired(
+            gate_id=name, kind=kind, layer=layer, question=question, shown=shown, command=answer_command(facts, name)
+        )
+    )
+    return False
 
 
-def _offer_always(board: Board) -> None:
-    """After a failed file task only tasks that say always() still run, layer by layer, wherever they stand."""
-    for layer, ids in enumerate(board.plan.layers[board.next_cut :], start=board.next_cut):
-        left = [board.plan.tasks[name] for name in ids if name in board.frontier.unmet]
-        still = [task for task in left if _runs_always(task)]
-        for task in still:
-            if task.id not in board.facts.running:
-                board.frontier.begun.add(layer)
-                board.frontier.candidates.append((layer, task.place, task.id))
-        if still:
-            board.frontier.candidates.sort()
-            return
-
-
-def _runs_always(task: PlannedTask) -> bool:
-    return "always()" in task.definition.condition.replace(" ", "")
+def _what_failed(board: Board, failed: Iterable[TaskId]) -> str:
+    """What an approval to go on is about: if something else fails, it is asked anew. The same however often it ran."""
+    marks = (name.encode() + b"\0" + result_mark(board.facts.task(name)) for name in failed)
+    return blake2b(b"".join(marks), digest_size=16).hexdigest()

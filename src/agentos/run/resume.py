@@ -9,9 +9,13 @@ import msgspec
 
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import RunRefusedError
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.run.events import PlannedVerdict, Verdict
 from agentos.run.facts import Facts, TaskFacts
+from agentos.run.frontier import fan_out_of
+from agentos.run.gates import newest_gate
+from agentos.run.record import FAILED
+from agentos.run.state import SUCCEEDED
 
 MAX_CUTS = 3
 """So many attempts in a row cut short by a dead driver, and somebody is asked before the next."""
@@ -60,18 +64,34 @@ def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, r
     judge = _Judge(old, new, facts, options)
     for task in _in_order(new):
         judge.consider(task)
-    judge.gather_again()
     judge.orphans()
-    if options.strict:
-        _refuse_differences(facts, judge.differences)
-    return ResumePlan(
-        verdicts=tuple(judge.verdicts),
-        reset=tuple(judge.reset),
-        cut_off=tuple(judge.cut_off),
-        ask=tuple(judge.ask),
-        regrown=tuple(judge.regrown),
-        revision=revision,
-    )
+    if options.strict and judge.differences:
+        raise RunRefusedError(
+            f"the workflow of run {facts.workflow_id} differs from the plan last accepted: "
+            f"{'; '.join(judge.differences)}",
+            next_step="Resume without --strict to go on with the workflow as it is now.",
+        )
+    return judge.plan(revision)
+
+
+def plan_follow_up(plan: Plan, facts: Facts, changed: TaskId) -> ResumePlan:
+    """What follows where a task that was set back has ended otherwise than before: those that used it run again.
+
+    Looks at the dependants alone; what depends on them follows when they have ended otherwise too.
+    """
+    judge = _Judge(plan, plan, facts, ResumeOptions())
+    for task in _dependants(plan, changed):
+        judge.follow(task, f"{changed} ran again with another result")
+    judge.follow_skipped()
+    return judge.plan(facts.plan_revision)
+
+
+def plan_repeat(plan: Plan, facts: Facts, outdated: TaskId) -> ResumePlan:
+    """What follows where a task has ended that was given what no longer holds."""
+    judge = _Judge(plan, plan, facts, ResumeOptions())
+    judge.again(plan.tasks[outdated], "a need of it ran again with another result while it was under way")
+    judge.follow_skipped()
+    return judge.plan(facts.plan_revision)
 
 
 def _in_order(plan: Plan) -> Iterable[PlannedTask]:
@@ -80,12 +100,10 @@ def _in_order(plan: Plan) -> Iterable[PlannedTask]:
             yield plan.tasks[task_id]
 
 
-def _refuse_differences(facts: Facts, differences: list[str]) -> None:
-    if differences:
-        raise RunRefusedError(
-            f"the workflow of run {facts.workflow_id} differs from the plan last accepted: {'; '.join(differences)}",
-            next_step="Resume without --strict to go on with the workflow as it is now.",
-        )
+def _dependants(plan: Plan, task_id: TaskId) -> list[PlannedTask]:
+    """In plan order, so that a fan-out comes before its items."""
+    tasks = [plan.tasks[name] for name in plan.dependants.get(task_id, ())]
+    return sorted(tasks, key=lambda task: (task.layer, task.place))
 
 
 class _Judge:
@@ -97,113 +115,176 @@ class _Judge:
         self.reset: dict[TaskId, None] = {}
         self.cut_off: list[TaskId] = []
         self.ask: list[TaskId] = []
-        self.regrown: list[TaskId] = []
+        self.regrown: dict[TaskId, None] = {}
+        self.outdated: set[TaskId] = set()
         self.differences: list[str] = []
+
+    def plan(self, revision: int) -> ResumePlan:
+        return ResumePlan(
+            verdicts=tuple(self.verdicts),
+            reset=tuple(self.reset),
+            cut_off=tuple(self.cut_off),
+            ask=tuple(self.ask),
+            regrown=tuple(self.regrown),
+            revision=revision,
+        )
 
     def consider(self, task: PlannedTask) -> None:
         was = self.facts.task(task.id)
         known = self.old.tasks.get(task.id)
-        changed = known is not None and known.fingerprint != task.fingerprint
+        changed = known is None or known.fingerprint != task.fingerprint
         if changed:
-            self.differences.append(f"{task.id} changed")
-        if task.id in self.facts.children and task.definition.for_each is None:
-            self.reset[task.id] = None
-            self.regrown.append(task.id)
-            self._say(task, "rerun", "it is no fan-out any more")
+            self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
+        if fan_out_of(task) in self.regrown:
+            self.cut_off += [task.id] if task.id in self.facts.running else []
+            if task.id not in self.ask:
+                self._say(task, "rerun", f"the list of {task.parent} is made anew")
             return
         if known is None and was.status == "pending" and not was.attempts:
-            self.differences.append(f"{task.id} is new")
             self._say(task, "new", "added to the workflow since")
-        elif was.status in ("complete", "failed_safe"):
+        elif was.status in SUCCEEDED:
             self._finished(task, was, changed=changed)
-        elif was.status in ("failed", "cancelled"):
+        elif was.status in FAILED:
             self._failed(task, was)
         elif was.status == "skipped":
             self._skipped(task, was)
         elif task.id in self.facts.running:
             self._cut_off(task, was)
+        elif task.id in self.facts.children and (reason := self._reason_to_expand_again(task)):
+            self.again(task, reason)
         else:
             self._not_run(task, was, changed=changed)
-
-    def gather_again(self) -> None:
-        """A fan-out of which an item runs again gives its list anew; it keeps the items it was expanded to."""
-        again = {self.new.tasks[name].parent for name in self.reset if self.new.tasks[name].origin == "for_each"}
-        for index, row in enumerate(self.verdicts):
-            if row.task_id in again and row.task_id not in self.reset:
-                self.reset[row.task_id] = None
-                self.verdicts[index] = PlannedVerdict(
-                    task_id=row.task_id, verdict="rerun", reason="one of its items runs again"
-                )
 
     def orphans(self) -> None:
         for task in _in_order(self.old):
             if task.id not in self.new.tasks:
-                if task.id in self.facts.running:
-                    self.cut_off.append(task.id)
                 self.differences.append(f"{task.id} is gone")
-                self.verdicts.append(
-                    PlannedVerdict(task_id=task.id, verdict="orphan", reason="no longer in the workflow; not run")
-                )
+                self._say(task, "orphan", "no longer in the workflow; not run")
+        self.cut_off += sorted(task_id for task_id in self.facts.running if task_id not in self.new.tasks)
+
+    def follow(self, task: PlannedTask, reason: str) -> None:
+        """The task used a result that is another one now."""
+        if fan_out_of(task) in self.regrown or fan_out_of(task) in self.outdated:
+            return
+        was, children = self.facts.task(task.id), self.facts.children.get(task.id, ())
+        if task.id in self.facts.running or any(child in self.facts.running for child in children):
+            self.outdated.add(task.id)
+            self.reset[task.id] = None
+            self._say(task, "rerun", f"{reason} while it was under way")
+        elif was.status in SUCCEEDED or children:
+            self.again(task, reason)
+        elif was.status in FAILED and not _was_rejected(was):
+            self.reset[task.id] = None
+            self._say(task, "rerun", reason)
+
+    def follow_skipped(self) -> None:
+        """A skipped task never stands behind one that is to run: it is decided anew."""
+        ahead = [task_id for task_id in self.reset if task_id not in self.outdated]
+        while ahead:
+            for task in _dependants(self.new, ahead.pop()):
+                was = self.facts.task(task.id)
+                if was.status == "skipped" and task.id not in self.reset and fan_out_of(task) not in self.regrown:
+                    self._skipped(task, was)
+                    ahead += [task.id] if task.id in self.reset else []
+
+    def again(self, task: PlannedTask, reason: str) -> None:
+        """The task has ended and is to run again; a fan-out from its list on."""
+        self.reset[task.id] = None
+        parent = fan_out_of(task)
+        if parent is not None and self.facts.task(parent).ended:
+            self.reset[parent] = None  # keeps its list, and gathers the results anew
+        if needs_answer(task) and self.facts.task(task.id).attempts:
+            self._ask(task, f"{reason}, but its effect may not be repeated unasked")
+            return
+        self._say(task, "rerun", reason)
+        if task.id in self.facts.children:
+            self.regrown[task.id] = None
+        for child in self.facts.children.get(task.id, ()):
+            if child in self.new.tasks and needs_answer(task) and self.facts.task(child).attempts:
+                self._ask(self.new.tasks[child], f"{reason}, but its effect may not be repeated unasked")
+
+    # --- one by one ----------------------------------------------------------------------------------------------
 
     def _say(self, task: PlannedTask, verdict: Verdict, reason: str) -> None:
         self.verdicts.append(PlannedVerdict(task_id=task.id, verdict=verdict, reason=reason))
 
+    def _ask(self, task: PlannedTask, reason: str) -> None:
+        self.ask.append(task.id)
+        self._say(task, "ask", reason)
+
     def _finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
-        if task.id in self.options.rerun or (changed and "changed" in self.options.rerun):
-            self._again(task, "asked for" if task.id in self.options.rerun else "its definition or code changed")
-        elif task.id in self.options.missing:
-            self._again(task, f"something it produces is gone ({', '.join(task.definition.produces)})")
-        elif self._parent_regrown(task):
-            self._say(task, "rerun", f"the list of {task.parent} is made anew")
+        again = self._reason_to_repeat(task, changed=changed)
+        items = self.facts.children.get(task.id, ())
+        item_again = any(self._reason_to_repeat(self.new.tasks[item]) for item in items if item in self.new.tasks)
+        if item_again and not again:
+            again = self._reason_to_expand_again(task)
+        if again:
+            self.again(task, again)
+        elif item_again:
+            self.reset[task.id] = None
+            self._say(task, "rerun", "an item of it runs again")
         elif changed:
             compared = "definition and code" if task.definition.code else "definition"
             self._say(task, "reuse, changed", f"finished, but its {compared} changed since; --rerun changed runs it")
         else:
             self._say(task, "reuse", "finished, unchanged")
 
-    def _again(self, task: PlannedTask, reason: str) -> None:
-        if needs_answer(task) and self.facts.task(task.id).attempts:
-            self.reset[task.id] = None
-            self.ask.append(task.id)
-            self._say(task, "ask", f"{reason}, but its effect may not be repeated unasked")
-            return
-        self.reset[task.id] = None
-        if task.definition.for_each is not None:
-            self.regrown.append(task.id)
-        self._say(task, "rerun", reason)
+    def _reason_to_expand_again(self, task: PlannedTask) -> str:
+        if task.definition.for_each is None:
+            return "it is no fan-out any more"
+        if task.definition.approve is None:
+            return ""
+        gate, _ = newest_gate(self.facts, "approve", task.id, task.id)
+        return "" if gate is not None and gate.answer == "approved" else "its approval does not carry over"
 
-    def _parent_regrown(self, task: PlannedTask) -> bool:
-        return task.parent is not None and task.parent in self.regrown
+    def _reason_to_repeat(self, task: PlannedTask, *, changed: bool = False) -> str:
+        if task.id in self.options.rerun:
+            return "asked for"
+        if changed and "changed" in self.options.rerun:
+            return "its definition or code changed"
+        if task.id in self.options.missing:
+            return f"something it produces is gone ({', '.join(task.definition.produces)})"
+        return ""
 
     def _failed(self, task: PlannedTask, was: TaskFacts) -> None:
-        if was.error is not None and was.error.type == "GateRejected":
+        if _was_rejected(was):
             self._say(task, "reuse", "rejected at its gate; a fork asks anew")
-        elif was.status == "cancelled" and was.attempts and needs_answer(task):
-            self.reset[task.id] = None
-            self.ask.append(task.id)
-            self._say(task, "ask", "was cancelled while its effect was under way")
+            return
+        if self.facts.refused is not None and task.id not in self.options.rerun:
+            self._say(task, "reuse", f"failed; the run was rejected at {self.facts.refused.gate_id}, a fork asks anew")
+            return
+        anew = "asked for" if task.id in self.options.rerun else self._reason_to_expand_again(task)
+        if anew and task.id in self.facts.children:
+            self.again(task, anew)
+            return
+        self.reset[task.id] = None
+        if was.status == "cancelled" and was.attempts and needs_answer(task):
+            self._ask(task, "was cancelled while its effect was under way")
         else:
-            self.reset[task.id] = None
             self._say(task, "rerun", "failed" if was.status == "failed" else "was cancelled")
 
     def _skipped(self, task: PlannedTask, was: TaskFacts) -> None:
-        cause = TaskId(was.because)
-        if cause and cause not in self.old.tasks:
-            self._say(task, "reuse", f"skipped because of {cause}")  # a gate or a command said so, and that holds
-        elif cause in self.reset or any(need in self.reset for need in task.definition.needs):
-            self.reset[task.id] = None
-            self._say(task, "run", f"was skipped because of {cause or 'its condition'}, which is decided anew")
+        cause = f"because of {was.because}" if was.because else "by its condition"
+        if self._stays_skipped(task, was):
+            self._say(task, "reuse", f"skipped {cause}")
         else:
-            self._say(task, "reuse", f"skipped because of {cause}" if cause else "skipped by its condition")
+            self.reset[task.id] = None
+            self._say(task, "run", f"was skipped {cause}, which is decided anew")
+
+    def _stays_skipped(self, task: PlannedTask, was: TaskFacts) -> bool:
+        if was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates:
+            return True  # somebody said so
+        return not any(self._is_to_run(need) for need in (*task.definition.needs, TaskId(was.because)))
+
+    def _is_to_run(self, need: TaskId) -> bool:
+        return need in self.new.tasks and (need in self.reset or not self.facts.task(need).ended)
 
     def _cut_off(self, task: PlannedTask, was: TaskFacts) -> None:
         self.cut_off.append(task.id)
         if needs_answer(task):
-            self.ask.append(task.id)
-            self._say(task, "ask", f"was cut off while {_what_began(task)}")
+            self._ask(task, f"was cut off while {_what_began(task)}")
         elif was.cuts + 1 >= MAX_CUTS:
-            self.ask.append(task.id)
-            self._say(task, "ask", f"was cut off {was.cuts + 1} times in a row")
+            self._ask(task, f"was cut off {was.cuts + 1} times in a row")
         else:
             self._say(task, "rerun", "was cut off")
 
@@ -213,9 +294,17 @@ class _Judge:
             return
         waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
         reason = waits.get(was.status, "not yet run")
-        if was.status == "running" and task.id in self.facts.children:
+        if task.id in self.facts.children:
             reason = "its items are looked at one by one"
         self._say(task, "run", reason + ("; its definition changed since" if changed else ""))
+
+
+SKIP_LAYER = "skip_layer "
+"""What `because` begins with where a command skipped the task."""
+
+
+def _was_rejected(was: TaskFacts) -> bool:
+    return was.error is not None and was.error.type == "GateRejected"
 
 
 def needs_answer(task: PlannedTask) -> bool:

@@ -17,37 +17,39 @@ from agentos.exceptions import AgentosError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.board import Board, failed_status, failure_of
-from agentos.run.changes import apply_change
 from agentos.run.scope import scope_of
 from agentos.values import encode_value
 
 
 def close_round(board: Board, task: PlannedTask, repeat: Repeat) -> None:
     """A round has ended: complete the task, add another round, or give up."""
+    done = rounds_of(board.plan, repeat)
     try:
-        _close(board, task, repeat)
+        scope = scope_of(board.plan, board.facts, task)
+        if evaluate(parse_condition(repeat.until), scope, succeeded=True, failed=False):
+            output = msgspec.Raw(encode_value({"rounds": done}))
+            board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
+        elif done < repeat.max:
+            board.change_plan(_another_round(board, task, done + 1))
+        else:
+            text = f"after {done} round(s) this does not hold: {repeat.until}"
+            exhausted = ev.TaskFailure(type="RoundsExhausted", text=text, traceback="")
+            board.fail(task, exhausted, status=failed_status(task))
     except AgentosError as error:
         board.fail(task, failure_of(error), status=failed_status(task))
 
 
-def _close(board: Board, task: PlannedTask, repeat: Repeat) -> None:
-    plan = board.plan
-    done = rounds_of(plan, repeat)
-    scope = scope_of(plan, board.facts, task)
-    if evaluate(parse_condition(repeat.until), scope, succeeded=True, failed=False):
-        output = msgspec.Raw(encode_value({"rounds": done}))
-        board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
-    elif done >= repeat.max:
-        text = f"after {done} round(s) this does not hold: {repeat.until}"
-        board.fail(task, ev.TaskFailure(type="RoundsExhausted", text=text, traceback=""))
-    else:
-        grown = tuple(round_tasks(plan, task.id, done + 1))
-        waiting = replace(task.definition, needs=(*task.definition.needs, *(added.id for added in grown)))
-        change = ev.PlanChanged(
-            origin="repeat", parent=task.id, added=grown, changed=(waiting,), min_layer=board.next_layer
-        )
-        apply_change(plan, change)  # what does not fit fails the task, before anything is written
-        board.change_plan(change)
+def _another_round(board: Board, task: PlannedTask, number: int) -> ev.PlanChanged:
+    grown = tuple(round_tasks(board.plan, task.id, number))
+    waiting = replace(task.definition, needs=(*task.definition.needs, *(added.id for added in grown)))
+    return ev.PlanChanged(
+        origin="repeat",
+        parent=task.id,
+        added=grown,
+        changed=(waiting,),
+        min_layer=task.layer + 1,
+        under=task.place,
+    )
 
 
 def rounds_of(plan: Plan, repeat: Repeat) -> int:

@@ -16,23 +16,29 @@ from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.values import decode_value, encode_value
 
+_UNDER_WAY = ("pending", "running", "retrying", "waiting")
+"""Nothing has come of such a task yet: its output is missing, so that a default stands in (a repeat's first round)."""
+
 
 class TaskResults(Mapping[str, Any]):
     """Results by task id, each decoded only when it is looked at."""
 
-    def __init__(self, plan: Plan, facts: Facts) -> None:
+    def __init__(self, plan: Plan, facts: Facts, reader: PlannedTask | None = None) -> None:
         self._plan = plan
         self._facts = facts
+        self._reader = reader
 
     def __getitem__(self, task_id: str) -> Any:
         if task_id not in self._plan.tasks:
             raise KeyError(task_id)
-        task = self._facts.task(newest_round(self._plan, self._facts, TaskId(task_id)))
-        return {
-            "output": decode_value(task.output) if task.status == "complete" else None,
+        task = self._facts.task(newest_round(self._plan, self._facts, TaskId(task_id), self._reader))
+        result: dict[str, Any] = {
             "status": task.status,
             "error": msgspec.to_builtins(task.error) if task.error else None,
         }
+        if task.status not in _UNDER_WAY:
+            result["output"] = decode_value(task.output) if task.status == "complete" else None
+        return result
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._plan.tasks)
@@ -41,19 +47,35 @@ class TaskResults(Mapping[str, Any]):
         return len(self._plan.tasks)
 
 
-def newest_round(plan: Plan, facts: Facts, task_id: TaskId) -> TaskId:
-    """The task whose result a reference to `task_id` means: that of the newest round (`draft@2`) that completed."""
+def newest_round(plan: Plan, facts: Facts, task_id: TaskId, reader: PlannedTask | None = None) -> TaskId:
+    """The task whose result a reference to `task_id` means: that of the newest round (`draft@2`) that completed.
+
+    A reader that does not wait for the rounds sees none of them: else it would matter when it starts.
+    """
     newest, number = task_id, 2
     while (name := TaskId(f"{task_id}@{number}")) in plan.tasks:
-        if facts.task(name).status == "complete":
+        if facts.task(name).status == "complete" and (reader is None or _waits_for(plan, reader, plan.tasks[name])):
             newest = name
         number += 1
     return newest
 
 
+def _waits_for(plan: Plan, reader: PlannedTask, other: PlannedTask) -> bool:
+    """Whether the reader needs the other task, directly or not."""
+    ahead, seen = [reader], {reader.id}
+    while ahead:
+        for need in ahead.pop().definition.needs:
+            if need == other.id:
+                return True
+            if need in plan.tasks and need not in seen and plan.tasks[need].layer > other.layer:
+                seen.add(need)
+                ahead.append(plan.tasks[need])
+    return False
+
+
 def scope_of(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, Any]:
     """The names a task's references may use."""
-    scope: dict[str, Any] = {"params": from_stored(plan.params), "tasks": TaskResults(plan, facts)}
+    scope: dict[str, Any] = {"params": from_stored(plan.params), "tasks": TaskResults(plan, facts, task)}
     if task.parent is not None and task.item is not msgspec.UNSET:
         for_each = plan.tasks[task.parent].definition.for_each
         if for_each is not None:
@@ -69,26 +91,27 @@ def resolved_inputs(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, An
 
 
 def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]:
-    """What an approval of this task is about: a digest, and the inputs as text for people."""
+    """What an approval of this task is about: a digest, and the inputs as text for people.
+
+    Of a fan-out, which is approved once and before its items are, that is what each item would get.
+    """
     definition = task.definition
     scope = scope_of(plan, facts, task)
-    if definition.for_each is not None:
-        # One question for all items: it is about the list, and about what each item's task would be given.
-        inputs: Any = resolve_items(definition, scope)
-        each = [{**scope, definition.for_each.as_: item} for item in inputs]
-        about: list[Any] = [inputs, *(_given(definition, one) for one in each)]
+    if definition.for_each is None:
+        inputs, about = _shown(definition, scope)
     else:
-        inputs = resolve_inputs(definition, scope)
-        about = _given(definition, scope)
+        scopes = [{**scope, definition.for_each.as_: item} for item in resolve_items(definition, scope)]
+        shown = [_shown(definition, one) for one in scopes]
+        inputs, about = [given for given, _ in shown], [full for _, full in shown]
     digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
     text = encode_value(inputs).decode()
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
 
 
-def _given(definition: TaskDef, scope: Mapping[str, Any]) -> list[Any]:
-    """What an attempt would be given, references resolved."""
-    run, env = resolve(definition.run, scope), resolve(dict(definition.env), scope)
-    return [resolve_inputs(definition, scope), run, env]
+def _shown(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """The inputs, and with them all else that a reference may change."""
+    inputs = resolve_inputs(definition, scope)
+    return inputs, [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
 
 
 _SHOWN_TEXT = 2000

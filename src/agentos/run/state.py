@@ -41,7 +41,7 @@ class WorkflowState(msgspec.Struct, frozen=True, kw_only=True):
 
     workflow_id: WorkflowId
     current_layer: int = 0
-    """The highest layer begun so far; at a checkpoint, the layer it closes."""
+    """The highest layer begun or finished so far; at a checkpoint, the layer it closes."""
     messages: tuple[Any, ...] = ()
     """`{role, content}` each, by layer, place in the plan, place within the task."""
     tasks: tuple[TaskEntry, ...] = ()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +34,8 @@ WAL_PAGES = 500
 
 _MAGIC = b"SQLite format 3\0"
 _NO_LOG_YET = b"\1\1"  # the header's word for a database without a write-ahead log: ours gets it last of all
+_UNREADABLE = -1
+_HALF_WRITTEN_S = 1.0
 _ELSEWHERE = "Name another file, or move this one away. It was not changed."
 
 
@@ -149,18 +154,28 @@ def _is_blank(path: Path, header: bytes) -> bool:
         return False  # filled by another process just now
     if found == 0 and not tables and header[18:20] == _NO_LOG_YET:
         return True  # another process is filling it, or died doing so
+    if found == _UNREADABLE and os.path.exists(f"{path}-journal"):
+        return True  # caught in the middle of that, which SQLite sorts out with its locks
     what = f"with the tables {', '.join(tables)}" if tables else "without tables"
     raise ForeignDatabaseError(f"{path} is an SQLite database of another program, {what}", next_step=_ELSEWHERE)
 
 
 def _described(path: Path) -> tuple[int, list[str]]:
+    """The application's id and some names of tables; looked at again for a while where it is caught half written."""
+    until = time.monotonic() + _HALF_WRITTEN_S
+    while (seen := _seen(path))[0] == _UNREADABLE and time.monotonic() < until:
+        time.sleep(0.01)
+    return seen
+
+
+def _seen(path: Path) -> tuple[int, list[str]]:
     # Immutable: no locks, and no -wal and -shm made beside a file that is not ours.
     with closing(sqlite3.connect(_uri(path, "immutable=1"), uri=True)) as connection:
         try:
             found: int = connection.execute("PRAGMA application_id").fetchone()[0]
             tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 4").fetchall()
         except sqlite3.Error as error:
-            return -1, [f"that cannot be read ({error})"]
+            return _UNREADABLE, [f"that cannot be read ({error})"]
     return found, [name for (name,) in tables]
 
 
@@ -220,10 +235,36 @@ def _refuse_unwritable(path: Path) -> None:
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
+    frozen = not os.access(path.parent, os.W_OK)
+    if frozen and os.path.exists(f"{path}-wal") and not os.path.exists(f"{path}-shm"):
+        return _connect_copy(path)
     # Without -wal and a folder to make it in, only the promise that nobody writes lets SQLite read the file.
-    frozen = not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal")
-    uri = _uri(path, "mode=ro&immutable=1" if frozen else "mode=ro")
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    immutable = frozen and not os.path.exists(f"{path}-wal")
+    return _connect_to(path, "mode=ro&immutable=1" if immutable else "mode=ro")
+
+
+def _connect_copy(path: Path) -> sqlite3.Connection:
+    """A connection to a private copy. SQLite cannot read a log that was left behind without an index of it (-shm), and
+    in a read-only folder there is no place for one. No index also means that nobody has the database open.
+    """
+    with tempfile.TemporaryDirectory(prefix="agentos-") as folder:
+        copy = Path(folder) / "copy.db"
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{path}{end}", f"{copy}{end}")
+        connection = _connect_to(copy, "mode=ro")
+        try:
+            # All three files are open from here on, so that the folder may go: nothing is left behind.
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _connect_to(path: Path, query: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        _uri(path, query), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
 
 
 def _check_schema(

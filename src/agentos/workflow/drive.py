@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 from agentos.crashpoints import reach
 from agentos.dag.plan import Plan
 from agentos.exceptions import AgentosError, CheckpointCutError, CommandRefusedError, TaskCancelledError
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.commands import Asked, parse_command
@@ -31,6 +31,7 @@ from agentos.run.inputs import (
     CommandArrived,
     CommandUnreadable,
     EffectsHeld,
+    GatesLeft,
     Input,
     Planned,
     StopAsked,
@@ -94,7 +95,7 @@ class Drive:
         self._now = now
         self._mail: list[Mail] = []
         self._mail_came = asyncio.Event()
-        self._attempts: dict[TaskId, asyncio.Task[Outcome]] = {}
+        self._attempts: dict[TaskId, asyncio.Task[None]] = {}
         self._cancelling = False
         self._stop_reason = ""
         self._uncut: ev.CheckpointFailed | None = None
@@ -124,6 +125,10 @@ class Drive:
         """Start nothing new, let what runs finish, then end in order."""
         self._stop_reason = reason
         self._post(StopAsked(reason=reason))
+
+    def leave_gates(self, gates: Iterable[GateId]) -> None:
+        """Nobody answers these gates now: once only they are left, the drive ends as waiting."""
+        self._post(GatesLeft(gates=frozenset(gates)))
 
     def cancel_attempts(self) -> None:
         """End what runs now, and what is about to, instead of waiting for it."""
@@ -260,7 +265,7 @@ class Drive:
         await self._commit(self.machine.step(StopAsked(reason=self._stop_reason), self._now()))
 
     def _start_over(self, plan: Plan, facts: Facts) -> None:
-        self.machine = Machine(plan, facts, gates=self.machine.gates)
+        self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
 
     def _forget_cut(self, decided: ev.Checkpointed) -> None:
@@ -273,30 +278,34 @@ class Drive:
     # --- attempts ------------------------------------------------------------------------------------------------
 
     def _start(self, event: ev.TaskStart) -> None:
-        attempt = asyncio.create_task(self._attempt(event.task_id, event.attempt))
+        attempt = asyncio.create_task(self._attempt(event))
         self._attempts[event.task_id] = attempt
-        attempt.add_done_callback(lambda ended: self._attempt_ended(event, ended))
+        attempt.add_done_callback(lambda ended: self._make_sure(event, ended))
         if self._cancelling:
             attempt.cancel()
 
-    async def _attempt(self, task_id: TaskId, number: int) -> Outcome:
+    async def _attempt(self, started: ev.TaskStart) -> None:
+        # It mails its own end: a callback would be one more turn of the event loop for each attempt.
+        self._attempt_ended(started, await self._performed(started))
+
+    async def _performed(self, started: ev.TaskStart) -> Outcome:
         reach("attempt.before")
         machine = self.machine
-        task = machine.plan.tasks[task_id]
+        task = machine.plan.tasks[started.task_id]
         try:
-            spec = attempt_spec(machine.plan, machine.facts, task, number, self._functions, self._root)
+            spec = attempt_spec(machine.plan, machine.facts, task, started.attempt, self._functions, self._root)
         except AgentosError as error:
             return Outcome(error=told(error), retryable=False)
-        log_file = self._logs.open(task_id, number) if self._logs is not None else None
+        log_file = self._logs.open(task.id, started.attempt) if self._logs is not None else None
         spec = msgspec.structs.replace(spec, masker=self.masker, log=log_file)
-        host = _Host(self, task_id, task.layer, number, log_file)
+        host = _Host(self, task.id, task.layer, started.attempt, log_file)
         try:
             outcome = await self._performers[task.definition.kind](spec, host)
         finally:
             if log_file is not None:
                 log_file.close()
         reach("attempt.after")
-        outcome = await self._masked(outcome, task_id)
+        outcome = await self._masked(outcome, task.id)
         if self._logs is not None and log_file is not None and log_file.used:
             # Who sees that a task has ended finds its log complete.
             await log_file.written()
@@ -314,13 +323,13 @@ class Drive:
                 await asyncio.wait([masking])
         return masking.result()
 
-    def _attempt_ended(self, started: ev.TaskStart, ended: asyncio.Task[Outcome]) -> None:
-        """Mail how it ended, whatever happened: also where it was cancelled before its first step."""
+    def _make_sure(self, started: ev.TaskStart, ended: asyncio.Task[None]) -> None:
+        """Also one that was cancelled before its first step, or broke, is mailed."""
         if self._attempts.get(started.task_id) is ended:
-            del self._attempts[started.task_id]
-        outcome = _outcome_of(ended)
-        if ended.cancelled() or ended.exception() is not None:
-            outcome = masked_outcome(outcome, started.task_id, self.masker)
+            self._attempt_ended(started, masked_outcome(_broken(ended), started.task_id, self.masker))
+
+    def _attempt_ended(self, started: ev.TaskStart, outcome: Outcome) -> None:
+        del self._attempts[started.task_id]
         self._post(
             AttemptEnded(
                 task_id=started.task_id,
@@ -431,12 +440,12 @@ class _Host:
         self._drive.hold_effects(ended)
 
 
-def _outcome_of(ended: asyncio.Task[Outcome]) -> Outcome:
-    if ended.cancelled():
-        error = TaskCancelledError("the attempt was cancelled before it began")
-        return Outcome(error=told(error), retryable=False, cancelled=True)
-    broken = ended.exception()
-    return Outcome(error=failure_of(broken)) if broken is not None else ended.result()
+def _broken(ended: asyncio.Task[None]) -> Outcome:
+    broken = None if ended.cancelled() else ended.exception()
+    if broken is not None:
+        return Outcome(error=failure_of(broken))
+    error = TaskCancelledError("the attempt was cancelled before it began")
+    return Outcome(error=told(error), retryable=False, cancelled=True)
 
 
 def _input_of(posted: PostedCommand, masker: Masker) -> CommandArrived | CommandUnreadable:

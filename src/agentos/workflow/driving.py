@@ -42,6 +42,7 @@ from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive import Drive, readable, utc_now
 from agentos.workflow.forking import forked_event
+from agentos.workflow.hooks import NO_HOOKS, Hooks, call_hook
 from agentos.workflow.journal import PATIENCE_S, StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
@@ -76,6 +77,10 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
     max_log: int = MAX_LOG
     """Bytes kept of what one attempt prints; 0 keeps no logs."""
+    max_concurrency: int | None = None
+    """At most so many tasks at once; a workflow that asks for fewer gets fewer."""
+    hooks: Hooks = NO_HOOKS
+    """Commands to run once the drive is over and the lease let go."""
 
     def __post_init__(self) -> None:
         if self.keep < 0:
@@ -178,7 +183,7 @@ def _ready(
         lease=lease,
         base=plan,
         accepted=plan,
-        machine=Machine(plan, facts, gates=options.gates),
+        machine=Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency),
         first=begin,
         functions=functions,
         options=options,
@@ -333,7 +338,7 @@ def _compared(
         warnings=(*problems, *_space_warnings(store, options)),
     )
     ready = _ready(place, store, lease, base, facts, functions, options, begin)
-    ready.machine = Machine(plan, facts, gates=options.gates)
+    ready.machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     ready.accepted, ready.choices = accepted, choices
     return ready
 
@@ -370,7 +375,12 @@ def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
 
 
 def preview_resume(
-    place: Place, target: str | None, *, workflow: Workflow | None = None, choices: ResumeOptions = ResumeOptions()
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
 ) -> tuple[RunRecord, ResumePlan]:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
@@ -379,8 +389,10 @@ def preview_resume(
         _refuse_elsewhere(place, record)
         _refuse_unresumable(record, checkpoint)
         accepted = decode_plan(store.read_plan(record.workflow_id))
-        flow = workflow or load_workflow(record.source, place.root)
-        base = plan_for_now(flow, {name: from_stored(value) for name, value in accepted.params.items()})
+        base = accepted
+        if not as_stored:
+            flow = workflow or load_workflow(record.source, place.root)
+            base = plan_for_now(flow, {name: from_stored(value) for name, value in accepted.params.items()})
         facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
         if checkpoint is not None and not _is_head(store, checkpoint):
             facts = _rolled_back(store, accepted, facts, checkpoint)
@@ -486,7 +498,7 @@ def fork_run(
         holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=tuple(problems)
     )
     ready = _ready(place, store, lease, base, Facts(workflow_id=run.workflow_id), flow.functions, options, begin)
-    ready.machine = Machine(plan, ready.machine.facts, gates=options.gates)
+    ready.machine = Machine(plan, ready.machine.facts, gates=options.gates, at_once=options.max_concurrency)
     ready.choices = choices
     return ready
 
@@ -536,9 +548,11 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
         first: list[Input] = [ready.first, *drive.taken(posted)]
         await drive.run(first, plan=plan)
-        return await _with_late_commands_refused(ready, journal, drive)
+        facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
         await to_the_end(_end_drive(ready, keeper, journal, logs))
+    await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
+    return facts
 
 
 def _logs(ready: Ready) -> LogWriter | None:

@@ -213,7 +213,8 @@ def _in_memory(
     plan = plan_for_now(dag, params)
     masker = masker_for(plan, options.secrets)
     plan = plan_without_secrets(plan, params, masker)
-    machine = Machine(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), gates=options.gates)
+    facts = Facts(workflow_id=WorkflowId(workflow_id or new_id()))
+    machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     drive = Drive(
         base=plan,
         machine=machine,

@@ -1,19 +1,23 @@
-"""Finding a workflow again by where it was defined."""
+"""Finding workflows: by path, by name in `workflows/`, or again by where one was defined."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import stat
 from pathlib import Path
-from threading import local
-from types import ModuleType
 
 import msgspec
 
-from agentos.dag.workflow import Workflow
-from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowConfigurationError
+from agentos.dag.findings import nearest
+from agentos.dag.workflow import Source, Workflow
+from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowFileError, WorkflowNotFoundError
+from agentos.workflow.importing import imported, module_name
+from agentos.workflow.python_tasks import look_at_python_tasks
+
+FOLDER = "workflows"
+"""Where workflows are found by name."""
+YAML = (".yaml", ".yml")
+SUFFIXES = (*YAML, ".py")
 
 
 class SourceRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +26,6 @@ class SourceRecord(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     module: str
     name: str
-
-
-_loading = local()
-"""Per thread, the files being imported to find a workflow: a run that one of them starts on import is refused."""
 
 
 def source_of(workflow: Workflow, root: Path) -> str:
@@ -42,7 +42,7 @@ def source_of(workflow: Workflow, root: Path) -> str:
 
 
 def load_workflow(source: str, root: Path) -> Workflow:
-    """Import the file the workflow was defined in, never as `__main__`, and find it by its name."""
+    """The workflow as its file defines it now: Python is imported, never as `__main__`; YAML is read."""
     if not source:
         raise RunRefusedError(
             "this run's workflow was not defined in a file",
@@ -53,8 +53,11 @@ def load_workflow(source: str, root: Path) -> Workflow:
     except msgspec.DecodeError as error:
         raise CheckpointCorruptedError("the record of where the workflow was defined", str(error)) from error
     path = root / record.file
-    module = _imported(path, record.module)
-    found = [value for value in vars(module).values() if isinstance(value, Workflow) and value.name == record.name]
+    if path.suffix in YAML:
+        found = [flow for flow in [read_yaml(path, root)] if flow.name == record.name]
+    else:
+        module = imported(path, record.module, root)
+        found = [value for value in vars(module).values() if isinstance(value, Workflow) and value.name == record.name]
     if not found:
         raise RunRefusedError(
             f"{path} no longer defines a workflow named {record.name!r}",
@@ -63,87 +66,133 @@ def load_workflow(source: str, root: Path) -> Workflow:
     return found[0]
 
 
-def refuse_while_loading(what: str) -> None:
-    """Raise if a workflow's file is being imported: it would start a run of its own inside a resume."""
-    files: list[str] = getattr(_loading, "files", [])
-    if files:
-        raise RunRefusedError(
-            f"{files[-1]} calls {what}() while it is imported to find its workflow",
-            next_step='Put the call under `if __name__ == "__main__":`.',
-        )
+def find_workflow(name_or_path: str, root: Path, *, static: bool = False) -> Workflow:
+    """The workflow that a person means: a path, or a name in `workflows/` of the root; `FILE:NAME` for one of several.
+
+    WorkflowNotFoundError where there is none, RunRefusedError where there are several, WorkflowFileError where a file
+    cannot be read. Problems of the workflow itself are told when it is planned. `static` looks at the functions of YAML
+    tasks without importing their modules; a Python file is always imported.
+    """
+    text, name = _split(name_or_path)
+    path = _path(text, root)
+    if path.suffix in YAML:
+        if name:
+            raise RunRefusedError(f"{shown(path)} holds one workflow: leave out {':' + name!r}")
+        return read_yaml(path, root, static=static)
+    module = imported(path, module_name(path), root)
+    return _only([flow for flow in _flows(vars(module), path) if not name or name in flow], name, path)[0]
 
 
-def _imported(path: Path, name: str) -> ModuleType:
-    if not path.is_file():
-        raise WorkflowConfigurationError(
-            f"the workflow's file {path} is not there", next_step="Bring it back, or resume with workflow=flow."
-        )
-    if name == "__main__":  # `python folder`: never under that name again
-        name = f"{path.resolve().parent.name}_main"
-    loaded = sys.modules.get(name)
-    if loaded is not None and _is_from(loaded, path):
-        return loaded
-    with _being_loaded(path):
-        try:
-            if "." in name:
-                _on_sys_path(_package_parent(path, name))
-                module = importlib.import_module(name)
-            else:
-                _on_sys_path(path.parent)
-                module = _imported_by_path(path, name)
-        except RunRefusedError:
-            raise
-        except (Exception, SystemExit) as error:  # whatever the user's file raises on import
-            raise WorkflowConfigurationError(
-                f"the workflow's file {path} cannot be imported: {type(error).__name__}: {error}",
-                next_step="Nothing was touched; mend the file and resume again.",
-            ) from error
-    if not _is_from(module, path):
-        raise WorkflowConfigurationError(
-            f"importing {name!r} does not lead to the workflow's file {path} but to {module.__file__}",
-            next_step="Resume in a fresh process, or from Python with resume(id, workflow=flow).",
-        )
-    return module
+def read_yaml(path: Path, root: Path, *, static: bool = False) -> Workflow:
+    """The workflow of a YAML file, with its functions imported (or only looked for)."""
+    # yaml costs some milliseconds that a Python workflow need not pay.
+    from agentos.dag.document import MAX_BYTES
+    from agentos.dag.workflow_file import read_workflow
+
+    flow = read_workflow(read_file(path, MAX_BYTES + 1), file=shown(path), name=path.stem)
+    flow.source = Source(file=str(path.absolute()), module="")
+    look_at_python_tasks(flow, root, static=static)
+    return flow
 
 
-def _is_from(module: ModuleType, path: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve() == path.resolve()
-
-
-def _imported_by_path(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(name)
-    sys.modules[name] = module
+def read_file(path: Path, most: int) -> bytes:
+    """The first bytes of a regular file; WorkflowFileError where it is something else or cannot be read."""
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        if before is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = before
-        raise
-    return module
+        # Without O_NONBLOCK the open itself would hang at a named pipe.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise WorkflowFileError(shown(path), "this is not a regular file")
+            return file.read(most)
+    except IsADirectoryError:
+        raise WorkflowFileError(shown(path), "this is a directory, not a workflow file") from None
+    except FileNotFoundError:
+        raise WorkflowFileError(
+            shown(path), "the workflow's file is not there", next_step="Bring it back, or resume with workflow=flow."
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise WorkflowFileError(shown(path), f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _package_parent(path: Path, name: str) -> Path:
-    # `pkg/sub/__init__.py` is `pkg.sub`: one folder further down than its name tells.
-    return path.resolve().parents[name.count(".") + (path.name == "__init__.py")]
-
-
-def _on_sys_path(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-@contextmanager
-def _being_loaded(path: Path) -> Iterator[None]:
-    files: list[str] = vars(_loading).setdefault("files", [])
-    files.append(str(path))
+def shown(path: Path) -> str:
+    """The path as a person would type it here."""
     try:
-        yield
-    finally:
-        files.pop()
+        return str(path.absolute().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+# --- what a name means ---------------------------------------------------------------------------------------------
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A file (or name), and which workflow of it."""
+    file, colon, name = text.rpartition(":")
+    return (file, name) if colon and file and "/" not in name and not text.endswith(SUFFIXES) else (text, "")
+
+
+def _path(text: str, root: Path) -> Path:
+    given = Path(text)
+    if text.endswith(SUFFIXES):
+        for path in (given, root / given):
+            if _exists(path):
+                return path
+        raise _not_found(text, root, f"there is no file {text}")
+    named = [path for suffix in SUFFIXES if _exists(path := root / FOLDER / f"{text}{suffix}")]
+    if len(named) > 1:
+        both = " and ".join(shown(path) for path in named)
+        raise RunRefusedError(f"{text!r} is both {both}", next_step="Name the file by its path.")
+    if named:
+        return named[0]
+    if _exists(given):
+        kind = "a directory" if given.is_dir() else "no workflow file"
+        raise WorkflowFileError(text, f"this is {kind}: those end in {', '.join(SUFFIXES)}", next_step="Name a file.")
+    raise _not_found(text, root, f"there is no workflow {text!r}: no {FOLDER}/{text}.yaml, .yml or .py in {root}")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or with NUL
+        return False
+
+
+def _not_found(text: str, root: Path, message: str) -> WorkflowNotFoundError:
+    try:
+        names = sorted({path.stem for path in (root / FOLDER).iterdir() if path.suffix in SUFFIXES})
+    except OSError:
+        names = []
+    hint = nearest(Path(text).stem, names)
+    if not hint and names:
+        hint = f"; there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+    return WorkflowNotFoundError(
+        f"{message}{hint}", next_step="Name a file, or a workflow in workflows/; `agentos init` writes a first one."
+    )
+
+
+def _flows(names: dict[str, object], path: Path) -> list[tuple[Workflow, str, str]]:
+    """The workflows of a module, each with its variable and its name; those it only imported where it has no own."""
+    found: dict[int, tuple[Workflow, str, str]] = {}
+    for variable, value in names.items():
+        if isinstance(value, Workflow):
+            found.setdefault(id(value), (value, variable, value.name))
+    own = [flow for flow in found.values() if _is_defined_in(flow[0], path)]
+    return own or list(found.values())
+
+
+def _is_defined_in(flow: Workflow, path: Path) -> bool:
+    return flow.source is not None and Path(flow.source.file).resolve() == path.resolve()
+
+
+def _only(flows: list[tuple[Workflow, str, str]], name: str, path: Path) -> tuple[Workflow, str, str]:
+    if len(flows) == 1:
+        return flows[0]
+    file = shown(path)
+    if not flows:
+        what = f"no workflow {name!r}" if name else "no workflow"
+        raise WorkflowFileError(
+            file, f"it defines {what}", next_step='Define one at its top level: flow = Workflow("name").'
+        )
+    raise RunRefusedError(
+        f"{file} defines several workflows: {', '.join(flow[2] for flow in flows)}",
+        next_step=f"Say which: {file}:{flows[0][2]}.",
+    )

@@ -1,6 +1,6 @@
 """Where state lives, settled once, before anything is read or run.
 
-    AGENTOS_WORKFLOW_DB  ->  agentos.toml of the root  ->  .agentos/ of the git root or worktree  ->  an error
+    AGENTOS_WORKFLOW_DB  ->  settings file of the root  ->  .agentos/ of the git root or worktree  ->  an error
 
 `find_location` decides and checks, and writes nothing; `prepare` makes the folder. What lies inside a repository may
 have come with a clone, and a clone must not bring its own runs: there the folder, its .gitignore and the database have
@@ -20,11 +20,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.workflow.settings_file import SETTINGS, SettingsFile, read_settings_file
 from agentos.worktree import git
 from agentos.worktree.git import shown
 
 VARIABLE = "AGENTOS_WORKFLOW_DB"
-SETTINGS = "agentos.toml"
 FOLDER = ".agentos"
 DATABASE = "issue_workflow.db"
 OLD_DATABASE = "~/.agentos/issue_workflow.db"
@@ -54,6 +54,8 @@ class Location:
     source: Source
     root: Path
     """Root of the repository or worktree. Under the variable git is not asked: the directory that was asked about."""
+    settings: str = SETTINGS
+    """The settings file that names it, where one does."""
 
     @property
     def is_postgresql(self) -> bool:
@@ -62,10 +64,7 @@ class Location:
     @property
     def shown(self) -> str:
         """`database` as it may be printed: a URL without its password."""
-        if not self.is_postgresql:
-            return shown(self.database)
-        hidden = re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", self.database)
-        return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
+        return without_password(self.database) if self.is_postgresql else shown(self.database)
 
     @property
     def why(self) -> str:
@@ -74,9 +73,15 @@ class Location:
             case Source.VARIABLE:
                 return f"{VARIABLE} is set"
             case Source.SETTINGS:
-                return f"{shown(self.root / SETTINGS)} names it"
+                return f"{shown(self.root / self.settings)} names it"
             case Source.REPOSITORY:
                 return f"{shown(self.root)} is the root of this git repository or worktree"
+
+
+def without_password(database: str) -> str:
+    """A URL as it may be printed; a path as it is."""
+    hidden = re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", database)
+    return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
 
 
 def find_location(target: Path | None = None) -> Location:
@@ -90,16 +95,18 @@ def find_location(target: Path | None = None) -> Location:
         return Location(database=_named_by_variable(value), source=Source.VARIABLE, root=directory)
     repository = _repository(directory)
     root = repository.root
-    named = _named_by_settings(root)
-    if named is None:
+    file = _settings(root)
+    named = None if file is None else _named_by_settings(file)
+    if file is None or named is None:
         database = root / FOLDER / DATABASE
         check_private(database, root, repository)
         return Location(database=str(database), source=Source.REPOSITORY, root=root)
+    where = file.path.name
     if _URL.match(named):
-        return Location(database=_postgresql(named, SETTINGS), source=Source.SETTINGS, root=root)
-    database = _inside(root, named)
+        return Location(database=_postgresql(named, where), source=Source.SETTINGS, root=root, settings=where)
+    database = _inside(root, named, where)
     check_private(database, root, repository)
-    return Location(database=str(database), source=Source.SETTINGS, root=root)
+    return Location(database=str(database), source=Source.SETTINGS, root=root, settings=where)
 
 
 def prepare(location: Location) -> Location:
@@ -167,20 +174,17 @@ def _named_by_variable(value: str) -> str:
     return str(path)
 
 
-def _named_by_settings(root: Path) -> str | None:
-    path = root / SETTINGS
+def _settings(root: Path) -> SettingsFile | None:
     try:
-        if not path.exists():
-            return None
-        if not path.is_file():  # reading a pipe would wait for ever
-            raise refused(f"{shown(path)} is not a file", "Move it out of the way.")
-        import tomllib  # here, since most repositories have no such file and every process would pay for it
+        return read_settings_file(root)
+    except WorkflowConfigurationError as error:
+        raise refused(error.message, error.next_step) from error
 
-        named = tomllib.loads(path.read_text(encoding="utf-8")).get("database")
-    except (OSError, ValueError) as error:  # errors of TOML and of UTF-8 are ValueErrors
-        raise refused(f"{shown(path)} cannot be read: {error}", "Correct that file.") from error
+
+def _named_by_settings(file: SettingsFile) -> str | None:
+    named = file.table.get("database")
     if named is not None and not (isinstance(named, str) and named.strip()):
-        raise refused(f"`database` in {shown(path)} is neither a path nor a PostgreSQL URL", _OWN_FOLDER)
+        raise refused(f"`database` in {file.shown} is neither a path nor a PostgreSQL URL", _OWN_FOLDER)
     return named
 
 
@@ -191,17 +195,17 @@ def _postgresql(url: str, where: str) -> str:
     return url
 
 
-def _inside(root: Path, named: str) -> Path:
-    """The path that agentos.toml names: below the root, in a folder of its own."""
+def _inside(root: Path, named: str, where: str) -> Path:
+    """The path that the settings name: below the root, in a folder of its own."""
     path = Path(os.path.normpath(root / named))
     if not path.is_relative_to(root) or named.startswith("~"):
-        raise refused(f"{SETTINGS} names {named!r}, which is not inside {shown(root)}", _OWN_FOLDER)
-    with _os_errors_told(f"look at what {SETTINGS} names,", path):
+        raise refused(f"{where} names {named!r}, which is not inside {shown(root)}", _OWN_FOLDER)
+    with _os_errors_told(f"look at what {where} names,", path):
         if named.endswith("/") or path.is_dir():
-            raise refused(f"{SETTINGS} names a directory, {shown(path)}", _OWN_FOLDER)
+            raise refused(f"{where} names a directory, {shown(path)}", _OWN_FOLDER)
         parts = [part.lower() for part in path.relative_to(root).parts]
         if len(parts) < 2 or ".git" in parts or _holds_other_files(path):
-            raise refused(f"{SETTINGS} names {named!r}, which is not in a folder of its own", _OWN_FOLDER)
+            raise refused(f"{where} names {named!r}, which is not in a folder of its own", _OWN_FOLDER)
     return path
 
 

@@ -39,9 +39,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return open_store(self.database, durability=self.durability, create=create, readonly=readonly)
 
 
-def find_place(repo: str | Path | None = None, *, durability: Literal["full", "process"] = "full") -> Place:
-    """Where runs of this worktree (default: the current directory's) are kept; the folder is made."""
-    location = prepare(find_location(Path(repo) if repo is not None else None))
+def find_place(
+    repo: str | Path | None = None, *, durability: Literal["full", "process"] = "full", make: bool = True
+) -> Place:
+    """Where runs of this worktree (default: the current directory's) are kept.
+
+    The folder is made, unless `make` is False: who only looks writes nothing, and may look at a read-only tree.
+    """
+    location = find_location(Path(repo) if repo is not None else None)
+    if make:
+        prepare(location)
     root = location.root
     if location.source is Source.VARIABLE:
         # The variable says where state lives and git was not asked; tasks still work on the worktree they are in.

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.findings import Finding
+from agentos.dag.findings import Finding, located
 from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
 from agentos.dag.task import TaskDef
 from agentos.dag.workflow import Workflow
@@ -38,7 +38,7 @@ def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) ->
         for what in _not_yet(task.definition)
     )
     if findings:
-        raise WorkflowDefinitionError(findings, name=plan.name)
+        raise WorkflowDefinitionError(located(findings, workflow.locate), name=plan.name)
     return plan
 
 

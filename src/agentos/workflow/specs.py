@@ -42,15 +42,15 @@ def attempt_spec(
     definition = task.definition
     env = {**plan.settings.env, **definition.env}
     scope: Mapping[str, Any] = {}
-    if env or definition.inputs or definition.run:
+    if env or definition.inputs or definition.kind != "python":  # else there is nothing that could refer to anything
         scope = with_secrets(scope_of(plan, facts, task), plan, environment)
     command: str | tuple[str, ...] = ""
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, Any] = {}
-    if definition.kind != "python":
-        command, variables = _command(task, scope)
-    elif definition.inputs:
-        arguments = resolve_inputs(definition, scope)
+    if definition.kind == "python":
+        arguments = resolve_inputs(definition, scope) if definition.inputs else {}
+    else:
+        command, variables = _command(definition.run, scope)
     env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     return AttemptSpec(
         workflow_id=facts.workflow_id,
@@ -77,9 +77,8 @@ def _function(
     return functions.get(task.id) if task.origin not in ("inject", "replan") else None
 
 
-def _command(task: PlannedTask, scope: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dict[str, str]]:
+def _command(run: str | tuple[str, ...], scope: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dict[str, str]]:
     """The command with no value inside a script: values travel as variables, or as whole arguments."""
-    run = task.definition.run
     if isinstance(run, tuple):
         return tuple(arguments_for(run, scope)), {}
     return script_for(run, scope)

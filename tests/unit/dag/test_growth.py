@@ -360,3 +360,35 @@ def test_a_round_runs_the_group_again_behind_the_round_before() -> None:
 def test_a_task_without_repeat_has_no_rounds() -> None:
     with pytest.raises(ValueError, match="has no repeat"):
         round_tasks(plan_of({"a": []}), T("a"), 2)
+
+
+def test_a_task_of_a_group_may_refer_back_with_a_default() -> None:
+    flow = Workflow("flow")
+    flow.add("draft", "shell", run="echo ${{ tasks.review.output.stdout || 'first' }}")
+    flow.add("review", "shell", run="cat ${{ tasks.draft.output.stdout }}")
+    flow.add("loop", repeat={"tasks": ["draft", "review"], "until": "true", "max": 3})
+    plan = compile_plan(flow)
+    assert plan.layers == (("draft",), ("review",), ("loop",))
+    second = with_tasks(plan, round_tasks(plan, T("loop"), 2), origin="repeat")
+    assert second.tasks[T("draft@2")].definition.needs == ("draft", "review")
+    # A task that is defined anew keeps its place: what it says about the round before still implies no need.
+    changed = msgspec.structs.replace(plan.tasks[T("draft")].definition, timeout_s=3)
+    assert with_definition(plan, T("draft"), changed).tasks[T("draft")].definition.needs == ()
+
+
+def test_a_loop_in_a_group_says_how_to_refer_back() -> None:
+    flow = Workflow("flow")
+    flow.add("draft", "shell", run="echo ${{ tasks.review.output.stdout }}")
+    flow.add("review", "shell", run="cat ${{ tasks.draft.output.stdout }}")
+    flow.add("loop", repeat={"tasks": ["draft", "review"], "until": "true", "max": 3})
+    (finding,) = findings_of(lambda: compile_plan(flow))
+    assert finding.problem == "cycle"
+    assert "refers to the round before with a default" in finding.message
+
+
+def test_the_first_round_has_none_before_it() -> None:
+    flow = Workflow("flow")
+    flow.add("draft", "shell", run="echo ${{ tasks.draft.output.stdout }}")
+    flow.add("loop", repeat={"tasks": ["draft"], "until": "true", "max": 3})
+    (finding,) = findings_of(lambda: compile_plan(flow))
+    assert "give a default" in finding.message

@@ -80,7 +80,7 @@ def test_an_approval_and_a_repeat_are_tasks_too() -> None:
         ({"run": "ls", "prompt": "x"}, "'prompt' is a setting of agent and llm tasks"),
         ({"run": "ls", "if_": "true"}, "unknown setting 'if_'"),
         ({"python": "m:f", "call": "m:g"}, "unknown setting 'call'"),
-        ({"python": "m.f"}, "call takes 'module:function'"),
+        ({"python": "m.f"}, "python takes 'module:function'"),
         ({"run": "ls", "needs": [len]}, "needs takes ids"),
         ({"run": "ls", "retries": "x"}, "retries takes a number"),
         ({"approval": 7}, "approve takes a question, or a map"),

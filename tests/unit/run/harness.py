@@ -7,12 +7,12 @@
     run.later(5)                        # time passes
     run.resume(edited)                  # the driver died (or stopped); another one goes on
 
-After each step the journal is folded anew and compared with what the machine holds, and the frontier derived anew.
+After each step the journal is folded anew and compared with what the machine holds, the frontier derived anew, the
+invariants asked for, and the step decided once more by a machine made afresh.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -27,12 +27,13 @@ from agentos.run.board import GatePolicy
 from agentos.run.changes import current_plan
 from agentos.run.commands import Asked, parse_command
 from agentos.run.facts import Facts, TaskFacts, fold, workflow_state
-from agentos.run.frontier import Frontier
 from agentos.run.inputs import AttemptEnded, Begin, CommandArrived, Input, Planned, Tick
+from agentos.run.invariants import validate_facts
 from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.run.state import WorkflowState
 from agentos.values import decode_value, encode_value
+from tests.unit.run.checks import PureFace, check_frontier
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AnEvent = TypeVar("AnEvent", bound=ev.Event)
@@ -136,7 +137,9 @@ class Run:
 
     def give(self, *inputs: Input) -> list[str]:
         """One step with these inputs; what followed, as text."""
+        afresh = PureFace(self.machine)
         self.out = self.machine.steps(inputs, self.now)
+        afresh.check(inputs, self.now, self.out)
         self.journal += self.out
         self._check()
         return told(self.out)
@@ -148,10 +151,8 @@ class Run:
             assert isinstance(self.out[-1], ev.RolledBack), "nothing may follow in the step that goes back"
             return
         assert fold(self.workflow_id, self.journal) == self.facts
-        fresh = Frontier(self.machine.plan, self.facts)
-        assert fresh.left == self.machine.frontier.left
-        assert fresh.unmet == self.machine.frontier.unmet
-        assert +_counts(fresh.slots) == +_counts(self.machine.frontier.slots)
+        validate_facts(self.facts)
+        check_frontier(self.machine)
 
     def begin(self, **more: Any) -> Run:
         self.give(Begin(holder="me", token=1, **more))
@@ -277,7 +278,3 @@ class Run:
 def _options(options: Mapping[str, Any]) -> ResumeOptions:
     sets: dict[str, Any] = {name: frozenset(value) if name != "strict" else value for name, value in options.items()}
     return ResumeOptions(**sets)
-
-
-def _counts(slots: Mapping[str, int]) -> Counter[str]:
-    return Counter(slots)

@@ -193,9 +193,12 @@ def test_values_in_the_state_are_fresh_each_time() -> None:
 
 
 def test_a_fold_refuses_events_out_of_order_and_decisions_without_a_gate() -> None:
-    facts = reduce(Facts(workflow_id=WorkflowId("w")), ev.LayerStart(seq=2, layer=0, tasks=1))
-    with pytest.raises(StateInvariantError, match="comes after 2"):
-        reduce(facts, ev.LayerStart(seq=2, layer=1, tasks=1))
+    facts = Facts(workflow_id=WorkflowId("w"))
+    for seq in (1, 2):
+        facts = reduce(facts, ev.LayerStart(seq=seq, layer=0, tasks=1))
+    for wrong in (1, 2, 4):
+        with pytest.raises(StateInvariantError, match=f"event {wrong} of run w comes after 2"):
+            reduce(facts, ev.LayerStart(seq=wrong, layer=1, tasks=1))
     decision = ev.DecisionMade(seq=3, gate_id="approve:x", kind="approve", layer=0, answer="approved", author="me")  # type: ignore[arg-type]
     with pytest.raises(StateInvariantError, match="never opened"):
         reduce(facts, decision)

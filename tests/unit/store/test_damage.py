@@ -134,8 +134,8 @@ def test_an_unreadable_event_under_a_checkpoint_is_told(store: SqliteStore, path
 
 
 def test_rows_put_in_another_order_are_told(store: SqliteStore, path: Path) -> None:
-    for before, after in ((1, -1), (2, 1), (-1, 2)):
-        change(path, "UPDATE event SET seq = ? WHERE seq = ?", after, before)
+    for before, after in ((1, 0), (2, 1), (0, 2)):
+        change(path, "UPDATE event SET no = no - seq + ? WHERE seq = ?", after, before)
     with pytest.raises(CheckpointCorruptedError, match="event 1 of"):
         store.read_events(RUN)
 

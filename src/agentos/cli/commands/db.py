@@ -16,7 +16,12 @@ class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
     """Where state lives, as `db path --json` prints it."""
 
     path: str
+    """Of the database, or its URL."""
     source: str
+    """What decided it: variable, settings or repository."""
+
+
+OUTPUT = {"path": DatabasePath}
 
 
 @click.group(

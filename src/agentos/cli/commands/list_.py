@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import click
 import msgspec
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table
-from agentos.client import Client
+from agentos.cli.survey import survey
+from agentos.cli.text import short
+from agentos.cli.times import ago
+from agentos.store.port import RunRecord, RunStatus
+from agentos.workflow.finding import list_runs, places
+from agentos.workflow.place import Place
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,10 +24,23 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     workflow_id: str
     name: str
-    status: str
+    """Of the workflow."""
+    status: RunStatus
+    """`interrupted`: it has not ended, and nobody drives it."""
     layer: int
+    """The highest layer begun so far, counted from 0."""
     layers: int
-    created_at: str
+    created_at: datetime
+    """ISO 8601, UTC; as all times."""
+    updated_at: datetime
+    root: str
+    """The worktree it belongs to."""
+    driver: str | None
+    """The process that drives it now, if any."""
+    parent_id: str | None
+    """The run it was forked from."""
+    saved_states: bool
+    """Made by a CheckpointManager used by itself: it holds states, and no tasks."""
 
 
 OUTPUT = list[RunRow]
@@ -34,28 +54,75 @@ Runs of this worktree, newest first.
 \b
 Examples:
   agentos list
-  agentos list --json | jq -r '.[] | select(.status == "waiting") | .workflow_id'
+  agentos list --all --status waiting
+  agentos list --json | jq -r '.[] | select(.status == "failed") | .workflow_id'
+
+Nothing is written, so that it works in a read-only repository too.
+
+\b
+Exit codes:
+  0  listed (also where there are none)
+  6  a database is damaged, or was written by a newer AgentOS; with --all the others are listed
 """,
 )
+@click.option("--all", "everywhere", is_flag=True, help="Runs of every worktree known on this machine.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(get_args(RunStatus)),
+    help="Only runs in this status; may be given several times.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs, the newest.")
 @json_option
 @repo_option
-def command(as_json: bool, repo: Path | None) -> None:
-    rows = [
-        RunRow(
-            workflow_id=record.workflow_id,
-            name=record.name,
-            status=record.status,
-            layer=record.layer,
-            layers=record.layers,
-            created_at=record.created_at.isoformat(),
-        )
-        for record in Client(repo).list_runs()
-    ]
+def command(
+    everywhere: bool, statuses: tuple[str, ...], limit: int | None, as_json: bool, repo: Path | None
+) -> int | None:
+    here = places(everywhere=everywhere, repo=repo)
+    found, code = survey(here, list_runs)
+    records = [(place, record) for place, record in found if not statuses or record.status in statuses]
+    records.sort(key=lambda row: row[1].created_at, reverse=True)
+    records = records[:limit]
     if as_json:
-        print_json(rows)
-        return
+        print_json([_row(place, record) for place, record in records])
+    else:
+        _print_for_people(records, several=everywhere or len({record.root for _, record in records}) > 1)
+    return code
+
+
+def _row(place: Place, record: RunRecord) -> RunRow:
+    return RunRow(
+        workflow_id=record.workflow_id,
+        name=record.name,
+        status=record.status,
+        layer=record.layer,
+        layers=record.layers,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        root=record.root or str(place.root),
+        driver=str(record.holder) if record.holder else None,
+        parent_id=record.parent_id,
+        saved_states=record.kind == "states",
+    )
+
+
+def _print_for_people(records: list[tuple[Place, RunRecord]], *, several: bool) -> None:
+    now = datetime.now(UTC)
+    where = ("WORKTREE",) if several else ()
+    rows = [
+        (
+            record.workflow_id,
+            short(record.name, 40),
+            record.status,
+            f"{record.layer + 1}/{record.layers}" if record.layers else "-",
+            ago(record.created_at, now),
+            *((record.root or str(place.root),) if several else ()),
+        )
+        for place, record in records
+    ]
     print_table(
-        ("RUN", "WORKFLOW", "STATUS", "LAYER", "BEGAN"),
-        [(row.workflow_id, row.name, row.status, f"{row.layer}/{row.layers}", row.created_at) for row in rows],
-        empty="No runs here yet. `agentos run FILE` begins one.",
+        ("RUN", "WORKFLOW", "STATUS", "LAYER", "BEGAN", *where),
+        rows,
+        empty="No such runs. `agentos run FILE` begins one.",
     )

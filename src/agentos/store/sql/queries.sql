@@ -13,7 +13,8 @@ UPDATE run SET sequence = ?, digest = ?, status = ?, layer = ?, layers = ?, epoc
 WHERE no = ? AND token = ? AND sequence = ? AND holder IS NOT NULL;
 
 -- insert_event: one row of the journal
-INSERT INTO event (run, seq, at, type, version, body, blob, digest) VALUES (?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?);
+INSERT INTO event (no, at, type, version, body, blob, digest)
+VALUES ((? << 40) + ?, ?, ?, ?, CAST(? AS TEXT), ?, ?);
 
 -- insert_blob: a large output; the same bytes are stored once
 INSERT INTO blob (digest, size, body) VALUES (?, ?, CAST(? AS TEXT)) ON CONFLICT (digest) DO NOTHING;
@@ -38,10 +39,10 @@ SELECT no, sequence, digest FROM run WHERE id = ?;
 
 -- read_events: a stretch of the journal
 SELECT seq, at, type, version, CAST(body AS BLOB), blob, digest FROM event
-WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq;
+WHERE no > (?1 << 40) + ?2 AND no <= (?1 << 40) + ?3 ORDER BY no;
 
 -- read_digest: the running digest at one place
-SELECT digest FROM event WHERE run = ? AND seq = ?;
+SELECT digest FROM event WHERE no = (? << 40) + ?;
 
 -- read_blob: a large output
 SELECT CAST(body AS BLOB) FROM blob WHERE digest = ?;
@@ -65,13 +66,13 @@ FROM run ORDER BY created_at DESC, no DESC;
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
        e.at, e.type, CAST(e.body AS BLOB), e.digest
-FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
+FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.no = (c.run << 40) + c.sequence
 WHERE c.id = ?1 OR (c.id > ?1 AND c.id < ?1 || char(1114111)) ORDER BY c.id LIMIT ?2;
 
 -- list_checkpoints: oldest first, with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
        e.at, e.type, CAST(e.body AS BLOB), e.digest
-FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
+FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.no = (c.run << 40) + c.sequence
 WHERE r.id = ? ORDER BY c.sequence;
 
 -- prune_checkpoints: all but the newest, the head (newest that counts) and the named
@@ -110,11 +111,12 @@ SELECT id, holder, lease_boot, lease_expires, lease_until FROM run WHERE holder 
 SELECT no FROM run WHERE id = ? AND token = ? AND holder IS NOT NULL;
 
 -- delete_blobs: those that only this run uses
-DELETE FROM blob WHERE digest IN (SELECT blob FROM event WHERE run = ?1 AND blob IS NOT NULL)
+DELETE FROM blob WHERE digest IN (
+    SELECT blob FROM event WHERE no > ?1 << 40 AND no < (?1 + 1) << 40 AND blob IS NOT NULL)
 AND NOT EXISTS (SELECT 1 FROM event WHERE event.blob = blob.digest AND event.run <> ?1);
 
 -- delete_events: the journal of a run
-DELETE FROM event WHERE run = ?;
+DELETE FROM event WHERE no > ?1 << 40 AND no < (?1 + 1) << 40;
 
 -- delete_plans: all revisions
 DELETE FROM plan WHERE run = ?;

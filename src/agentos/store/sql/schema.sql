@@ -43,16 +43,18 @@ CREATE TABLE run (
 );
 
 -- The journal. Rows are added and never changed; they go only with their run.
+-- Run and sequence together are the row's number (room for 8 million runs, and a million million events in each): so
+-- there is one tree to write to and not a second one that finds its rows. Look for `no`, not for run and seq.
 CREATE TABLE event (
-    run INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
+    no INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
     type INTEGER NOT NULL,
     version INTEGER NOT NULL,
     body TEXT NOT NULL,
     blob BLOB,
     digest BLOB NOT NULL,
-    PRIMARY KEY (run, seq)
+    run INTEGER GENERATED ALWAYS AS (no >> 40) VIRTUAL,
+    seq INTEGER GENERATED ALWAYS AS (no & 1099511627775) VIRTUAL
 );
 
 -- Events that change what others mean (resume_planned, plan_changed, rolled_back, run_forked) are few: the views find
@@ -77,8 +79,9 @@ CREATE TABLE plan (
 ) WITHOUT ROWID;
 
 -- Cuts in the journal. The state of one is folded from the events up to its sequence: see the view workflow_checkpoint.
+-- There are few of them, so that one is found by its id without an index, which every cut would have to write.
 CREATE TABLE checkpoint (
-    id TEXT NOT NULL UNIQUE,
+    id TEXT NOT NULL,
     run INTEGER NOT NULL,
     sequence INTEGER NOT NULL,
     layer INTEGER NOT NULL CHECK (layer >= 0),
@@ -86,10 +89,9 @@ CREATE TABLE checkpoint (
     digest BLOB NOT NULL,
     snapshot TEXT NOT NULL,
     name TEXT NOT NULL DEFAULT '',
-    abandoned INTEGER NOT NULL DEFAULT 0
-);
-
-CREATE INDEX checkpoint_run_sequence ON checkpoint (run, sequence);
+    abandoned INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run, sequence)
+) WITHOUT ROWID;
 
 -- Commands for whoever drives the run. Consumed ones stay, as a record of who asked for what.
 CREATE TABLE inbox (

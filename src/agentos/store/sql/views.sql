@@ -33,7 +33,7 @@ SELECT r.id AS workflow_id, e.seq,
        CASE WHEN e.blob IS NULL THEN e.body
             ELSE json_set(e.body, CASE e.type WHEN 24 THEN '$.items' ELSE '$.output' END,
                           json((SELECT b.body FROM blob AS b WHERE b.digest = e.blob))) END AS body
-FROM event AS e JOIN run AS r ON r.no = e.run LEFT JOIN event_type AS t ON t.code = e.type;
+FROM run AS r JOIN event AS e ON e.no > r.no << 40 AND e.no < (r.no + 1) << 40 LEFT JOIN event_type AS t ON t.code = e.type;
 
 -- Each task that anything has happened to, as it stands at the head of its run. The output of a fan-out (for_each) is
 -- NULL here: it is the list of its items' outputs.
@@ -88,7 +88,7 @@ SELECT c.id, r.id AS workflow_id,
        CASE r.kind WHEN 'states' THEN (
            WITH saved AS MATERIALIZED (
                SELECT e.seq, e.body FROM event AS e
-               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type = 27
+               WHERE e.no > c.run << 40 AND e.no <= (c.run << 40) + c.sequence AND e.type = 27
                  AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
                                  AND b.before > e.seq AND b.after < e.seq)
            ),
@@ -141,7 +141,7 @@ SELECT c.id, r.id AS workflow_id,
            -- checkpoint anew at every turn.
            WITH journal AS (
                SELECT e.seq, e.type, e.body, e.blob FROM event AS e
-               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (9, 11, 12, 13, 14, 19, 20)
+               WHERE e.no > c.run << 40 AND e.no <= (c.run << 40) + c.sequence AND e.type IN (9, 11, 12, 13, 14, 19, 20)
                  AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
                                  AND b.before > e.seq AND b.after < e.seq)
            ),

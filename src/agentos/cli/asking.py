@@ -1,0 +1,299 @@
+"""Gates at the terminal: show what is asked, take an answer, and say so if somebody else was quicker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from agentos.cli.text import printable, short, value_in_short
+from agentos.cli.view.feed import Feed, View
+from agentos.dag.plan import PlannedTask
+from agentos.dag.references import as_text, format_path, look_up, references_in
+from agentos.exceptions import CommandRefusedError, EvaluationError
+from agentos.ids import GateId, TaskId
+from agentos.run.commands import ApprovalResponse
+from agentos.run.facts import Facts, GateFacts
+from agentos.run.scope import newest_round, scope_of
+from agentos.workflow.drive import Drive
+from agentos.workflow.queue import CommandQueue
+from agentos.workflow.waiting import in_thread
+
+MOST = 8
+"""Tasks listed as what ran before, or what comes next."""
+
+
+class LeftOpen(Exception):
+    """The person at the terminal does not answer now."""
+
+
+def somebody_is_there() -> bool:
+    """Whether a question can be asked here: a terminal on both sides, and ours to read from."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    try:
+        # In the background, reading from the terminal would stop the whole process.
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+class Asking:
+    """Asks about each gate of a drive as it opens. Gates that are left open end the drive once nothing else runs."""
+
+    def __init__(self, drive: Drive, view: View, feed: Feed, stop: asyncio.Event, write: Callable[[str], None]) -> None:
+        self._drive = drive
+        self._view = view
+        self._feed = feed
+        self._stop = stop
+        self._write = write
+        self._left: set[GateId] = set()
+        self._commands = CommandQueue(lambda posted: drive.deliver([posted]), list)
+
+    async def ask_all(self) -> None:
+        """Until cancelled: wait for gates, and ask."""
+        after = self._drive.facts.sequence
+        async for _ in self._drive.stream.subscribe(after):
+            while (gate := self._next()) is not None and not self._stop.is_set():
+                await self._ask(gate)
+            if self._drive.facts.open_gates and self._next() is None:
+                self._drive.leave_gates(self._left)
+
+    def _next(self) -> GateFacts | None:
+        facts = self._drive.facts
+        waiting = [gate_id for gate_id in sorted(facts.open_gates) if gate_id not in self._left]
+        return facts.gates[waiting[0]] if waiting else None
+
+    async def _ask(self, gate: GateFacts) -> None:
+        gate_id = gate.opened.gate_id
+        if not somebody_is_there():
+            self._left.add(gate_id)
+            return
+        await self._feed.shown_upto(gate.opened.seq)  # so that the picture above the question is that of its moment
+        await in_thread(self._view.pause)
+        try:
+            for line in question(self._drive, gate):
+                self._write(f"{line}\n")
+            with _typed_lines() as lines:
+                answer = await self._answered(gate, lines)
+            if answer is None:
+                return
+            self._commands.send(answer)
+            await self._settled(gate_id)
+        except (LeftOpen, CommandRefusedError) as error:
+            self._left.add(gate_id)
+            self._write(f"Left open. {error}\n" if str(error) else "Left open.\n")
+        finally:
+            await in_thread(self._view.go_on)
+
+    async def _answered(self, gate: GateFacts, lines: asyncio.Queue[str | None]) -> ApprovalResponse | None:
+        """The answer; None where the gate was closed, or the run stopped, meanwhile."""
+        typing = asyncio.create_task(_Dialogue(gate, lines, self._write).answer())
+        closed = asyncio.create_task(self._closed_elsewhere(gate.opened.gate_id))
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([typing, closed, stop], return_when=asyncio.FIRST_COMPLETED)
+            if closed.done():
+                self._write(f"\n{closed.result()}\n")
+                return None
+            if not typing.done():
+                self._write("\n")
+                return None
+            return typing.result()
+        finally:
+            for task in (typing, closed, stop):
+                task.cancel()
+
+    async def _closed_elsewhere(self, gate_id: GateId) -> str:
+        """Waits until the gate is no longer open, and says who closed it."""
+        async for _ in self._drive.stream.subscribe(self._drive.facts.sequence):
+            facts = self._drive.facts
+            if gate_id not in facts.open_gates:
+                return _closing_word(facts.gates.get(gate_id))
+        return "The run has ended meanwhile."
+
+    async def _settled(self, gate_id: GateId) -> None:
+        """Waits until the answer counts; one that is refused leaves the gate open."""
+        async for event in self._drive.stream.subscribe(self._drive.facts.sequence - 1):
+            if gate_id not in self._drive.facts.open_gates:
+                return
+            if event.type == "command_refused":
+                raise LeftOpen(printable(getattr(event, "why", "")))
+
+
+def _closing_word(gate: GateFacts | None) -> str:
+    if gate is None or not gate.answer:
+        return "This question needs no answer any more."
+    return printable(f"Already {gate.answer} by {gate.author}{f': {gate.reason}' if gate.reason else ''}.")
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------
+
+
+def question(drive: Drive, gate: GateFacts) -> list[str]:
+    """What a person must know to decide: the question, what ran before, what will run."""
+    opened = gate.opened
+    lines = ["", f"{opened.gate_id} asks: {opened.question}"]
+    if opened.by == "agent":
+        lines.append("  (meant for an agent to answer)")
+    if opened.task_id is not None:
+        lines += _about_task(drive, gate, opened.task_id)
+    else:
+        lines += _next_layer(drive, opened.layer)
+    if opened.deadline is not None:
+        lines.append(f"  unanswered until {opened.deadline.astimezone():%Y-%m-%d %H:%M:%S}: {opened.on_timeout}")
+    return [printable(short(line, 2_000)) for line in lines]
+
+
+def _before(drive: Drive, facts: Facts, needs: tuple[TaskId, ...]) -> list[str]:
+    """What the guarded task builds on, and what that gave."""
+    lines = []
+    for need in needs[:MOST]:
+        task = facts.task(newest_round(drive.machine.plan, facts, need))
+        gave = value_in_short(task.output) if task.status == "complete" else task.status
+        lines.append(f"  ran before: {need} gave {gave}")
+    if len(needs) > MOST:
+        lines.append(f"  and {len(needs) - MOST} more ran before")
+    return lines
+
+
+def _about_task(drive: Drive, gate: GateFacts, task_id: TaskId) -> list[str]:
+    plan, opened = drive.machine.plan, gate.opened
+    task = plan.tasks.get(task_id)
+    if task is None:
+        return []
+    definition = task.definition
+    lines = _before(drive, drive.facts, definition.needs)
+    if definition.kind == "approval":
+        behind = plan.dependants.get(task_id, ())
+        lines += [f"  will run: {name}" for name in behind[:MOST]]
+        lines += [f"  and {len(behind) - MOST} more"] if len(behind) > MOST else []
+        return lines
+    command = definition.run if isinstance(definition.run, str) else shlex.join(definition.run)
+    first, *rest = (command or definition.call or definition.kind).splitlines() or [""]
+    lines.append(f"  will run: {first}")
+    lines += [f"            {line}" for line in rest[:MOST]]
+    lines += _values_in(drive, task)
+    if opened.inputs not in ("", "{}"):
+        lines.append(f"  with: {opened.inputs}")
+    return lines
+
+
+def _values_in(drive: Drive, task: PlannedTask) -> list[str]:
+    """The value of each reference in a command. Never put into it here: what is shown must not read as shell code."""
+    scope = scope_of(drive.machine.plan, drive.facts, task)
+    lines = []
+    for reference in dict.fromkeys(references_in((task.definition.run, dict(task.definition.env)))):
+        try:
+            value = short(as_text(look_up(reference, scope)), 200)
+        except EvaluationError as error:
+            value = error.message
+        lines.append(f"    {format_path(reference.path)} = {value}")
+    return lines
+
+
+def _next_layer(drive: Drive, layer: int) -> list[str]:
+    plan = drive.machine.plan
+    behind = plan.layers[layer] if layer < len(plan.layers) else ()
+    lines = [f"  will run: {name}" for name in behind[:MOST]]
+    return lines + ([f"  and {len(behind) - MOST} more"] if len(behind) > MOST else [])
+
+
+# --- the dialogue -----------------------------------------------------------------------------------------------
+
+
+class _Dialogue:
+    """Asks until the words are clear. Nothing but an explicit yes is one."""
+
+    def __init__(self, gate: GateFacts, lines: asyncio.Queue[str | None], write: Callable[[str], None]) -> None:
+        self._gate = gate.opened
+        self._lines = lines
+        self._write = write
+
+    async def answer(self) -> ApprovalResponse:
+        if self._gate.kind == "ask":
+            return await self._about_an_effect()
+        match await self._choice("approve, reject or leave it?", "approve", "reject", "leave"):
+            case "approve":
+                return ApprovalResponse(gate_id=self._gate.gate_id, approved=True)
+            case "reject":
+                return ApprovalResponse(gate_id=self._gate.gate_id, approved=False, reason=await self._line("Reason: "))
+            case _:
+                raise LeftOpen
+
+    async def _about_an_effect(self) -> ApprovalResponse:
+        gate_id = self._gate.gate_id
+        words = "run it again, it happened, fail it, or leave it?"
+        match await self._choice(words, "run", "happened", "fail", "leave"):
+            case "run":
+                return ApprovalResponse(gate_id=gate_id, approved=True, answer="rerun")
+            case "happened":
+                output = await self._json("What did it give, as JSON (nothing: null)? ")
+                return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=output)
+            case "fail":
+                return ApprovalResponse(gate_id=gate_id, approved=False, reason=await self._line("Reason: "))
+            case _:
+                raise LeftOpen
+
+    async def _choice(self, words: str, *choices: str) -> str:
+        letters = "/".join(choice[0] for choice in choices)
+        while True:
+            typed = (await self._line(f"{words} [{letters}] ")).strip().lower()
+            found = [choice for choice in choices if typed and choice.startswith(typed)]
+            if len(found) == 1:
+                return found[0]
+            self._write(f"Please type one of: {', '.join(choices)}.\n")
+
+    async def _json(self, words: str) -> Any:
+        while True:
+            typed = (await self._line(words)).strip()
+            try:
+                return msgspec.json.decode(typed) if typed else None
+            except msgspec.DecodeError as error:
+                self._write(f"That is no JSON: {error}. A text needs quotes.\n")
+
+    async def _line(self, prompt: str) -> str:
+        self._write(prompt)
+        typed = await self._lines.get()
+        if typed is None:  # Ctrl-D: nobody will type anything more
+            self._write("\n")
+            raise LeftOpen
+        return typed
+
+
+@contextmanager
+def _typed_lines() -> Iterator[asyncio.Queue[str | None]]:
+    """Lines as they are typed, without a thread that could outlive the question; None at the end of input."""
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
+    descriptor = sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+    rest = b""
+
+    def read() -> None:
+        nonlocal rest
+        try:
+            data = os.read(descriptor, 65_536)
+        except OSError:
+            data = b""
+        if not data:
+            loop.remove_reader(descriptor)
+            lines.put_nowait(None)
+            return
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            lines.put_nowait(line.decode(errors="replace"))
+
+    # What was typed before the question was there is no answer to it.
+    termios.tcflush(descriptor, termios.TCIFLUSH)
+    loop.add_reader(descriptor, read)
+    try:
+        yield lines
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,84 @@
+"""`agentos approve`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from agentos.cli.answering import author_of, deliver, gate_meant, say_what_became
+from agentos.cli.options import author_option, gate_argument, reason_option, repo_option, run_argument
+from agentos.cli.text import printable
+from agentos.run.commands import ApprovalResponse
+from agentos.workflow.finding import find_run, reading
+
+
+@click.command(
+    "approve",
+    help="""\b
+Say yes at a gate, and go on with the run.
+
+\b
+Examples:
+  agentos approve nightly
+  agentos approve nightly approve:ship --reason "checked on staging"
+  agentos approve nightly ask:pay --output '{"receipt": 17}'
+
+GATE may be left out if exactly one is open. RUN is looked for in this worktree, then in every worktree known, so that
+this works from any directory. Where nobody drives the run it is continued here, unless --no-resume.
+
+A gate that asks about an effect which was cut off takes two kinds of yes: without --output the task runs again; with
+it, the effect is taken to have happened, and to have returned that.
+
+\b
+Exit codes:
+  0   answered; where the run was continued here: it is complete
+  1   the run was continued here and failed
+  2   no such gate is open, several are, or the answer was refused
+  3   the run was continued here and waits at the next gate
+  4   the run was aborted
+  75  try again later: the database cannot be written now
+""",
+)
+@run_argument
+@gate_argument
+@reason_option
+@author_option
+@click.option("--no-resume", is_flag=True, help="Only answer; do not go on with the run.")
+@click.option(
+    "--output", metavar="JSON", help="The effect happened, and this is what it returned (`null` for nothing)."
+)
+@repo_option
+def command(
+    run: str,
+    gate: str | None,
+    reason: str,
+    author: str | None,
+    no_resume: bool,
+    output: str | None,
+    repo: Path | None,
+) -> int:
+    happened = None if output is None else _parsed(output)
+    found = find_run(run, repo)
+    gate_id = gate_meant(found, gate)
+    answer = ApprovalResponse(
+        gate_id=gate_id, approved=True, reason=reason, answer="" if output is None else "happened", output=happened
+    )
+    became = deliver(found, answer, author_of(author))
+    say_what_became(found, f"{printable(gate_id)} approved", became)
+    with reading(found.place) as store:
+        now = store.find_run(found.record.workflow_id)
+    if no_resume or now.holder is not None or now.status in ("complete", "aborted"):
+        return 0
+    from agentos.cli.continuing import go_on
+
+    return go_on(found)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode(errors="surrogateescape"))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"it is not JSON: {error}", param_hint="--output") from error

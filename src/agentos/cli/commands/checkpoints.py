@@ -1,0 +1,86 @@
+"""`agentos checkpoints`"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli.output import print_json, print_table
+from agentos.cli.times import ago
+from agentos.workflow.finding import find_run, reading
+
+
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A kept checkpoint."""
+
+    id: str
+    workflow_id: str
+    layer: int
+    """The finished layer it was cut after."""
+    timestamp: datetime
+    seq: int
+    """Its place in the journal."""
+    snapshot: str | None
+    """Of the worktree's files, where one was made."""
+    name: str | None
+    abandoned: bool
+    """The run was rolled back to before it."""
+
+
+OUTPUT = list[CheckpointRow]
+
+
+@click.command(
+    "checkpoints",
+    help="""\b
+Checkpoints that a run keeps, oldest first.
+
+\b
+Examples:
+  agentos checkpoints nightly
+  agentos resume "$(agentos checkpoints nightly --json | jq -r '.[0].id')"
+
+Resuming an older one rolls the run back to it; `agentos fork CHECKPOINT` begins a new run from it instead.
+""",
+)
+@run_argument
+@json_option
+@repo_option
+def command(run: str, as_json: bool, repo: Path | None) -> None:
+    found = find_run(run, repo)
+    with reading(found.place) as store:
+        kept = store.list_checkpoints(found.record.workflow_id)
+    if as_json:
+        print_json(
+            [
+                CheckpointRow(
+                    id=row.id,
+                    workflow_id=row.workflow_id,
+                    layer=row.layer,
+                    timestamp=row.timestamp,
+                    seq=row.sequence,
+                    snapshot=row.snapshot or None,
+                    name=row.name or None,
+                    abandoned=row.abandoned,
+                )
+                for row in kept
+            ]
+        )
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ("CHECKPOINT", "LAYER", "SEQ", "CUT", ""),
+        [
+            (row.id, str(row.layer), str(row.sequence), ago(row.timestamp, now), _note(row.name, row.abandoned))
+            for row in kept
+        ],
+        empty="No checkpoints: they are cut when a layer is finished.",
+    )
+
+
+def _note(name: str, abandoned: bool) -> str:
+    return ", ".join(note for note in (name, "rolled back" if abandoned else "") if note)

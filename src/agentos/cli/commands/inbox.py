@@ -1,0 +1,152 @@
+"""`agentos inbox`"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from agentos.cli.boundary import exit_code
+from agentos.cli.options import json_option, repo_option
+from agentos.cli.output import print_json, say
+from agentos.cli.survey import survey
+from agentos.cli.text import printable, printable_lines, short
+from agentos.cli.times import ago
+from agentos.exceptions import AgentosError, NotFoundError
+from agentos.run.events import DecisionRequired
+from agentos.run.facts import fold
+from agentos.store.port import RunRecord, StorePort
+from agentos.workflow.finding import places, reading
+from agentos.workflow.place import Place
+
+
+class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
+    """A gate that waits for an answer."""
+
+    workflow_id: str
+    name: str
+    """Of the workflow."""
+    root: str
+    """The worktree the run belongs to."""
+    gate_id: str
+    kind: str
+    task_id: str | None
+    question: str
+    inputs: str
+    """What the task would be given, as text, cut short."""
+    by: str
+    """human or agent: who may answer."""
+    opened_at: datetime
+    deadline: datetime | None
+    status: str
+    """Of the run: other tasks may still be going."""
+    approve: str
+    """What to type to say yes; works from anywhere."""
+    reject: str
+    """What to type to say no."""
+
+
+OUTPUT = list[OpenGate]
+
+_ENDED = ("complete", "aborted")
+
+
+@click.command(
+    "inbox",
+    help="""\b
+What waits for your answer, in every worktree known, newest first.
+
+\b
+Examples:
+  agentos inbox
+  agentos inbox --json | jq -r '.[0].approve'
+
+Each gate is shown with the commands that answer it. They work from any directory.
+
+\b
+Exit codes:
+  0  shown (also where nothing waits)
+  6  a record is damaged or was written by a newer AgentOS; the others are shown
+""",
+)
+@json_option
+@repo_option
+def command(as_json: bool, repo: Path | None) -> int | None:
+    trouble: list[int] = []
+    asked = places(everywhere=repo is None, repo=repo)
+    found, code = survey(asked, lambda place: _open_gates(place, trouble, len(asked) > 1))
+    gates = sorted((gate for _, gate in found), key=lambda gate: gate.opened_at, reverse=True)
+    if as_json:
+        print_json(gates)
+    elif not gates:
+        say("Nothing waits for an answer.")
+    else:
+        for gate in gates:
+            _print_for_people(gate, datetime.now(UTC))
+    return max([code, *trouble])
+
+
+def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[OpenGate]:
+    # A run of the same id may be kept elsewhere: where it matters, the command says which is meant.
+    where = f" --repo {shlex.quote(str(place.root))}" if one_of_several and _is_own(place) else ""
+    try:
+        with reading(place) as store:
+            runs = store.list_runs()
+            return [
+                _gate(place, record, opened, where) for record in runs for opened in _of_run(store, record, trouble)
+            ]
+    except NotFoundError:  # nothing was ever kept here
+        return []
+
+
+def _is_own(place: Place) -> bool:
+    """Whether `--repo` leads to this very database."""
+    return Path(place.database).is_relative_to(place.root)
+
+
+def _of_run(store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[DecisionRequired]:
+    if record.status in _ENDED or record.kind == "states":
+        return
+    try:
+        facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+    except AgentosError as error:  # one damaged run must not hide what the others ask
+        about = f"run {printable(record.workflow_id)} in {printable(record.root)}:"
+        say("\n".join([about, *printable_lines(str(error))]))
+        trouble.append(exit_code(error))
+        return
+    for gate_id in facts.open_gates:
+        yield facts.gates[gate_id].opened
+
+
+def _gate(place: Place, record: RunRecord, opened: DecisionRequired, where: str) -> OpenGate:
+    answer = f"{shlex.quote(record.workflow_id)} {shlex.quote(opened.gate_id)}{where}"
+    return OpenGate(
+        workflow_id=record.workflow_id,
+        name=record.name,
+        root=record.root or str(place.root),
+        gate_id=opened.gate_id,
+        kind=opened.kind,
+        task_id=opened.task_id,
+        question=opened.question,
+        inputs=opened.inputs,
+        by=opened.by,
+        opened_at=opened.at,
+        deadline=opened.deadline,
+        status=record.status,
+        approve=f"agentos approve {answer}",
+        reject=f"agentos reject {answer}",
+    )
+
+
+def _print_for_people(gate: OpenGate, now: datetime) -> None:
+    until = f", until {ago(gate.deadline, now)}" if gate.deadline else ""
+    click.echo(short(printable(gate.question), 300))
+    click.echo(f"  {printable(gate.name)}, asked {ago(gate.opened_at, now)}{until}, in {printable(gate.root)}")
+    if gate.inputs:
+        click.echo(f"  with {short(printable(gate.inputs), 300)}")
+    click.echo(f"  {printable(gate.approve)}")
+    click.echo(f"  {printable(gate.reject)} --reason TEXT")

@@ -1,0 +1,45 @@
+"""`agentos reject`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from agentos.cli.answering import author_of, deliver, gate_meant, say_what_became
+from agentos.cli.options import author_option, gate_argument, reason_option, repo_option, run_argument
+from agentos.cli.text import printable
+from agentos.run.commands import ApprovalResponse
+from agentos.workflow.finding import find_run
+
+
+@click.command(
+    "reject",
+    help="""\b
+Say no at a gate: what it guards does not run.
+
+\b
+Examples:
+  agentos reject nightly
+  agentos reject nightly approve:ship --reason "the tests are flaky"
+
+The task behind the gate fails, what depends on it is skipped, and no resume runs it: a fork asks anew. GATE may be left
+out if exactly one is open. RUN is looked for in this worktree, then in every worktree known.
+
+\b
+Exit codes:
+  0   answered
+  2   no such gate is open, several are, or the answer was refused
+  75  try again later: the database cannot be written now
+""",
+)
+@run_argument
+@gate_argument
+@reason_option
+@author_option
+@repo_option
+def command(run: str, gate: str | None, reason: str, author: str | None, repo: Path | None) -> None:
+    found = find_run(run, repo)
+    gate_id = gate_meant(found, gate)
+    became = deliver(found, ApprovalResponse(gate_id=gate_id, approved=False, reason=reason), author_of(author))
+    say_what_became(found, f"{printable(gate_id)} rejected", became)

@@ -1,0 +1,143 @@
+"""`agentos resume`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from agentos.cli.boundary import exit_code
+from agentos.cli.drive_flags import DriveFlags, drive_flags
+from agentos.cli.exits import Exit
+from agentos.cli.options import repo_option
+from agentos.cli.output import print_json, print_table, say
+from agentos.cli.session import drive_here
+from agentos.cli.text import printable, printable_lines
+from agentos.cli.view.words import resume_in_short
+from agentos.exceptions import AgentosError
+from agentos.run.resume import ResumeOptions
+from agentos.workflow.driving import preview_resume, resume_run
+from agentos.workflow.place import Place
+from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
+
+
+class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do with one task."""
+
+    id: str
+    verdict: str
+    """reuse; reuse, changed; rerun; run; ask; new; orphan"""
+    reason: str
+
+
+class DryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do, as `resume --dry-run --json` prints it."""
+
+    workflow_id: str
+    counts: dict[str, int]
+    """How many tasks have each verdict."""
+    tasks: list[TaskVerdict]
+
+
+OUTPUT = DryRun
+"""Of --dry-run; a resume itself prints events, as `run` does."""
+
+
+@click.command(
+    "resume",
+    help="""\b
+Go on with a run: keep what finished, repeat what was cut off.
+
+\b
+Examples:
+  agentos resume                      the newest unfinished run here
+  agentos resume 0197 --dry-run       what it would keep, repeat and ask; nothing is touched
+  agentos resume 0197 --rerun build   run that task again, and what depends on it
+  agentos resume --all                every run that a crash or a reboot cut off
+
+The workflow is read again from its file and compared with the plan last accepted. TARGET is a run or a checkpoint, by
+id or unique prefix; an older checkpoint takes the run back to it. A complete run needs nothing, and that is no error.
+
+\b
+Exit codes:
+  as `agentos run`; with --dry-run 0
+""",
+)
+@click.argument("target", metavar="[RUN|CHECKPOINT]", required=False)
+@click.option("--dry-run", is_flag=True, help="Show the verdict on each task, with its reason, and stop.")
+@click.option(
+    "--rerun", multiple=True, metavar="TASK", help="Run this task again; `changed`: all that were edited. May repeat."
+)
+@click.option("--strict", is_flag=True, help="Refuse if the workflow differs from the plan last accepted.")
+@click.option("--as-stored", is_flag=True, help="Go on with the plan as it was last accepted; read no file.")
+@click.option("--all", "everything", is_flag=True, help="Resume every interrupted run, one after the other.")
+@drive_flags
+@repo_option
+def command(
+    target: str | None,
+    dry_run: bool,
+    rerun: tuple[str, ...],
+    strict: bool,
+    as_stored: bool,
+    everything: bool,
+    flags: DriveFlags,
+    repo: Path | None,
+) -> int:
+    choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
+    if everything:
+        if target or rerun or dry_run or repo:
+            raise click.UsageError("--all takes no run, no --rerun, no --dry-run and no --repo.")
+        return _all(flags, choices, as_stored=as_stored)
+    place, options, manner = flags.settled(repo)
+    if dry_run:
+        return _preview(place, target, choices, as_stored=as_stored, as_json=flags.as_json)
+    return drive_here(
+        lambda: resume_run(place, target, as_stored=as_stored, choices=choices, options=options), place, manner
+    )
+
+
+def _preview(place: Place, target: str | None, choices: ResumeOptions, *, as_stored: bool, as_json: bool) -> int:
+    record, plan = preview_resume(place, target, choices=choices, as_stored=as_stored)
+    if as_json:
+        rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]
+        print_json(DryRun(workflow_id=record.workflow_id, counts=plan.counts, tasks=rows))
+        return 0
+    print_table(
+        ("TASK", "VERDICT", "REASON"),
+        [(row.task_id, row.verdict, row.reason) for row in plan.verdicts],
+        empty="This run has no tasks.",
+    )
+    say(f"{printable(record.workflow_id)}: {resume_in_short(plan.counts)}. Nothing was touched.")
+    return 0
+
+
+def _all(flags: DriveFlags, choices: ResumeOptions, *, as_stored: bool) -> int:
+    """Every interrupted run of every worktree known, one after the other; the worst exit code."""
+    found = interrupted_runs()
+    for problem in found.problems:
+        say(f"Left out: {printable(problem)}")
+    if not found.runs:
+        say("No run was interrupted, in any worktree known.")
+    worst = int(Exit.FAILED if found.problems else Exit.COMPLETE)
+    for one in found.runs:
+        say(f"Resuming {printable(one.run.name)} ({printable(one.run.workflow_id)}) in {one.worktree.root}")
+        try:
+            code = _one_of_all(flags, one, choices, as_stored=as_stored)
+        except AgentosError as error:  # this one cannot go on; the others may
+            say("\n".join(printable_lines(str(error))))
+            code = exit_code(error)
+        if code in (Exit.INTERRUPTED, Exit.TERMINATED):
+            return code
+        worst = max(worst, code)
+    return worst
+
+
+def _one_of_all(flags: DriveFlags, one: InterruptedRun, choices: ResumeOptions, *, as_stored: bool) -> int:
+    settled, options, manner = flags.settled(one.worktree.root)
+    # The index names the database; that the root was named by us does not mean that a run has moved there.
+    place = msgspec.structs.replace(settled, database=one.worktree.database, named=False)
+    run = one.run.workflow_id
+    return drive_here(
+        lambda: resume_run(place, run, as_stored=as_stored, choices=choices, options=options), place, manner
+    )

@@ -1,0 +1,122 @@
+"""`agentos show`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli.output import print_json
+from agentos.cli.text import duration, printable, short
+from agentos.cli.times import ago
+from agentos.store.port import CheckpointRecord
+from agentos.workflow.finding import find_run, reading
+from agentos.workflow.overview import GateView, RunView, TaskView, next_command, read_journal, run_view
+
+OUTPUT = RunView
+
+MOST_TASKS = 200
+"""So many tasks of a layer are shown to people; programs get all."""
+
+
+@click.command(
+    "show",
+    help="""\b
+A run as it stands: tasks, gates, checkpoints, and what to type next.
+
+\b
+Examples:
+  agentos show 0198c2
+  agentos show nightly --json | jq '.tasks[] | select(.status == "failed")'
+
+RUN is an id or the beginning of one; a run that is not of this worktree is looked for in every worktree known on this
+machine. Nothing is written, and the workflow's file is not needed.
+""",
+)
+@run_argument
+@json_option
+@repo_option
+def command(run: str, as_json: bool, repo: Path | None) -> None:
+    found = find_run(run, repo)
+    with reading(found.place) as store:
+        journal = read_journal(store, found.record.workflow_id)
+    view = run_view(journal)
+    if as_json:
+        print_json(view)
+        return
+    for line in _lines(view, journal.checkpoints, datetime.now(UTC)):
+        click.echo(line)
+
+
+def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime) -> Iterator[str]:
+    yield f"{printable(view.workflow_id)}  {printable(view.name)}  {view.status}"
+    yield f"  began {ago(view.created_at, now)}, last event {ago(view.updated_at, now)}"
+    yield f"  in {printable(view.root)}"
+    if view.driver:
+        yield f"  driven by {printable(view.driver)}"
+    if view.parent_id:
+        yield f"  forked from {printable(view.parent_id)}"
+    yield from _layers(view, now)
+    if view.gates:
+        yield from ("", "Gates")
+        for gate in view.gates:
+            yield from _gate(gate, now)
+    if checkpoints:
+        yield from ("", "Checkpoints")
+        for cut in checkpoints:
+            left = "  (rolled back)" if cut.abandoned else ""
+            yield f"  {cut.id}  layer {cut.layer}  {ago(cut.timestamp, now)}{left}"
+    if following := next_command(view, checkpoints):
+        yield from ("", f"Next: {printable(following)}")
+
+
+def _layers(view: RunView, now: datetime) -> Iterator[str]:
+    by_layer: dict[int, list[TaskView]] = {}
+    for task in view.tasks:
+        by_layer.setdefault(task.layer, []).append(task)
+    width = min(max((len(task.id) for task in view.tasks), default=0), 40)
+    for layer, tasks in by_layer.items():
+        yield from ("", f"Layer {layer}")
+        for task in tasks[:MOST_TASKS]:
+            yield from _task(view, task, width, now)
+        if len(tasks) > MOST_TASKS:
+            yield f"  … and {len(tasks) - MOST_TASKS} more: agentos show {printable(view.workflow_id)} --json"
+
+
+def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[str]:
+    status: str = task.status
+    if status == "running" and view.driver is None and task.attempts:
+        status = "cut off"  # the journal knows only that it began; whoever ran it is gone
+    notes = [status.ljust(11)]
+    if task.attempts > 1:
+        notes.append(f"attempt {task.attempts}")
+    if task.execution_time_ms is not None and task.attempts:
+        notes.append(duration(task.execution_time_ms / 1000))
+    elif status == "running" and task.started_at:
+        notes.append(f"for {duration((now - task.started_at).total_seconds())}")
+    if task.status == "skipped":
+        notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
+    if task.output is not msgspec.UNSET and task.output is not None:
+        notes.append(short(printable(msgspec.json.encode(task.output).decode()), 70))
+    yield f"  {short(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
+    if isinstance(task.error, msgspec.Struct):
+        yield f"  {' ' * width}  {short(printable(f'{task.error.type}: {task.error.text}'), 160)}"
+
+
+def _gate(gate: GateView, now: datetime) -> Iterator[str]:
+    question = short(printable(gate.question), 200)
+    if gate.open:
+        until = f", until {ago(gate.deadline, now)}" if gate.deadline else ""
+        yield f"  {printable(gate.id)}  open, asked {ago(gate.opened_at, now)}{until}: {question}"
+        if gate.inputs:
+            yield f"      with {short(printable(gate.inputs), 160)}"
+        yield f"      {printable(gate.command)}"
+    elif gate.answer:
+        reason = f": {short(printable(gate.reason), 120)}" if gate.reason else ""
+        yield f"  {printable(gate.id)}  {gate.answer} by {printable(gate.author or '')}{reason}"
+    else:
+        yield f"  {printable(gate.id)}  needs no answer any more: {question}"

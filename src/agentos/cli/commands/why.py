@@ -1,0 +1,78 @@
+"""`agentos why`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from agentos.cli import completing
+from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli.output import print_json
+from agentos.cli.text import duration, printable, printable_lines, short
+from agentos.cli.times import local
+from agentos.workflow.explaining import AttemptView, Explanation, explain, find_task
+from agentos.workflow.finding import find_run, reading
+from agentos.workflow.overview import read_journal
+
+OUTPUT = Explanation
+
+
+@click.command(
+    "why",
+    help="""\b
+Why a task ran, was kept, was skipped, waits, failed, or has not run yet.
+
+\b
+Examples:
+  agentos why nightly ship
+  agentos why nightly 'each[3]' --json | jq .attempts
+
+Tells what the last resume decided of the task and what it compared for that, how each attempt ended, what the task
+needs, and what to type next. TASK is an id or the beginning of one.
+""",
+)
+@run_argument
+@click.argument("task", metavar="TASK", shell_complete=completing.tasks)
+@json_option
+@repo_option
+def command(run: str, task: str, as_json: bool, repo: Path | None) -> None:
+    found = find_run(run, repo)
+    with reading(found.place) as store:
+        journal = read_journal(store, found.record.workflow_id)
+        told = explain(store, journal, find_task(journal, task))
+    if as_json:
+        print_json(told)
+        return
+    for line in _lines(told):
+        click.echo(line)
+
+
+def _lines(told: Explanation) -> Iterator[str]:
+    yield f"{printable(told.task_id)} of run {printable(told.workflow_id)}: {told.status}, layer {told.layer}"
+    yield f"  {short(printable(told.why), 400)}"
+    if told.needs:
+        yield "  needs " + printable(", ".join(f"{need} ({status})" for need, status in told.needs.items()))
+    if told.gates:
+        yield f"  gates {printable(', '.join(told.gates))}"
+    if told.resume is not None:
+        yield from ("", f"The last resume ({local(told.resume.at)}) decided: {told.resume.verdict}")
+        yield f"  because: {printable(told.resume.reason)}"
+        yield f"  compared: {printable(told.resume.compared)}"
+    if told.attempts:
+        yield from ("", "Attempts")
+        for attempt in told.attempts:
+            yield from _attempt(attempt)
+    if told.command:
+        yield from ("", f"Next: {printable(told.command)}")
+
+
+def _attempt(attempt: AttemptView) -> Iterator[str]:
+    took = ""
+    if attempt.ended_at is not None and attempt.end != "cut off":  # nobody knows when a dead driver stopped
+        took = f" after {duration((attempt.ended_at - attempt.started_at).total_seconds())}"
+    yield f"  {attempt.attempt}  {local(attempt.started_at)}  {attempt.end}{took}"
+    if attempt.error is not None:
+        for line in printable_lines(f"{attempt.error.type}: {attempt.error.text}")[:10]:
+            yield f"       {short(line, 160)}"

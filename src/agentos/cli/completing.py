@@ -1,0 +1,115 @@
+"""What the shell offers after TAB: ids that are there. Quick, and silent whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from agentos.run.facts import Facts
+    from agentos.workflow.finding import FoundRun
+
+MOST = 200
+"""No more than so many are offered; nobody reads a longer list."""
+
+Offered = Iterable[tuple[str, str]]
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _silent(offer: Callable[[dict[str, Any]], Offered]) -> Completer:
+    """Makes a completer of what gives (value, help) pairs from the options and arguments typed so far."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        items: list[CompletionItem] = []
+        # A shell that completes shows whatever is printed in the middle of the line being typed: whatever fails here,
+        # a fault of ours included, offers nothing and says nothing.
+        with suppress(Exception):
+            for value, about in offer(context.params):
+                if value.startswith(incomplete) and _typable(value) and len(items) < MOST:
+                    items.append(CompletionItem(value, help=about))
+        return items
+
+    return complete
+
+
+def _typable(value: str) -> bool:
+    """The scripts that shells run split what they get at white space."""
+    return value.isprintable() and " " not in value
+
+
+def _repo(typed: dict[str, Any]) -> Path | None:
+    repo = typed.get("repo")
+    return Path(repo) if repo else None
+
+
+def _runs(typed: dict[str, Any]) -> Offered:
+    from agentos.workflow.finding import list_runs, places
+
+    for place in places(repo=_repo(typed)):
+        for record in list_runs(place):
+            yield record.workflow_id, f"{record.name}, {record.status}"
+
+
+def _checkpoints(typed: dict[str, Any]) -> Offered:
+    from agentos.workflow.finding import places, reading
+
+    for place in places(repo=_repo(typed)):
+        with reading(place) as store:
+            for record in store.list_runs():
+                for cut in reversed(store.list_checkpoints(record.workflow_id)):
+                    yield cut.id, f"{record.name}, layer {cut.layer}"
+
+
+def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
+    from agentos.run.facts import fold
+    from agentos.workflow.finding import find_run, reading
+
+    found = find_run(str(typed["run"]), _repo(typed))
+    with reading(found.place) as store:
+        return found, fold(found.record.workflow_id, store.read_events(found.record.workflow_id))
+
+
+def _tasks(typed: dict[str, Any]) -> Offered:
+    from agentos.run.changes import current_plan
+    from agentos.workflow.finding import reading
+    from agentos.workflow.plans import decode_plan
+
+    found, facts = _facts(typed)
+    with reading(found.place) as store:
+        plan, _ = current_plan(decode_plan(store.read_plan(found.record.workflow_id)), facts.changes)
+    return ((task_id, facts.task(task_id).status) for layer in plan.layers for task_id in layer)
+
+
+def _gates(typed: dict[str, Any]) -> Offered:
+    _, facts = _facts(typed)
+    for gate_id in facts.open_gates:
+        gate = facts.gates[gate_id].opened
+        # The task's id names its gate as well, and holds no colon, at which bash breaks words.
+        yield gate.task_id or gate_id, gate.question.replace("\n", " ")
+
+
+def _workflows(typed: dict[str, Any]) -> Offered:
+    from agentos.workflow.location import asked_directory
+    from agentos.worktree.git import find_repository
+
+    folder = find_repository(asked_directory(_repo(typed))).root / "workflows"
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".py", ".yaml", ".yml") and not path.name.startswith("_"):
+            yield path.stem, path.name
+
+
+runs = _silent(_runs)
+"""Ids of runs of this worktree, newest first."""
+checkpoints = _silent(_checkpoints)
+"""Ids of kept checkpoints of this worktree's runs."""
+tasks = _silent(_tasks)
+"""Ids of the tasks of the run that was typed before."""
+gates = _silent(_gates)
+"""Open gates of the run that was typed before."""
+workflows = _silent(_workflows)
+"""Names of the workflows in `workflows/`."""

@@ -1,0 +1,107 @@
+"""How a drive ended, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+
+from agentos.cli.exits import OF_STATUS, Exit
+from agentos.cli.text import count, printable, printable_lines, short
+from agentos.ids import TaskId
+from agentos.run import events as ev
+from agentos.run.facts import Facts, GateFacts
+
+MOST = 10
+"""Failed tasks, or open gates, that a report goes into; it only counts the rest."""
+LINES = 12
+"""Lines of an error's text that are shown: the newest, which is where the reason stands."""
+
+
+def exit_of(facts: Facts) -> Exit:
+    """The exit code of a drive that ended with these facts."""
+    return OF_STATUS.get(facts.status, Exit.FAILED)
+
+
+def report(facts: Facts, *, stopped: bool = False) -> list[str]:
+    """Lines for the person who waited: what failed and why, what is kept, what is asked, which command goes on."""
+    lines = [_tally(facts)]
+    if facts.status == "failed":
+        lines += _failures(facts)
+    if facts.open_gates:
+        lines += questions(facts)
+    run = shlex.quote(facts.workflow_id)
+    if facts.status in ("failed", "paused", "waiting"):
+        lines += _kept(facts)
+    if facts.status == "failed":
+        lines.append(f"Mend what failed, then go on with: agentos resume {run}")
+    elif facts.status == "paused":
+        lines.append(f"{'Stopped in order. ' if stopped else ''}Go on with: agentos resume {run}")
+    elif facts.status == "aborted" and facts.cuts:
+        lines.append(f"An aborted run is final. Go on in a new one: agentos fork {_newest_cut(facts)}")
+    return [printable(line) for line in lines]
+
+
+def _tally(facts: Facts) -> str:
+    counts: Counter[str] = Counter(task.status for task in facts.tasks.values())
+    words = {"complete": "complete", "failed": "failed", "failed_safe": "failed as allowed", "skipped": "skipped"}
+    words["cancelled"] = "cancelled"
+    parts = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
+    return f"{facts.name or 'run'} ({facts.workflow_id}) is {facts.status}: {', '.join(parts) or 'nothing ran'}."
+
+
+def _failures(facts: Facts) -> list[str]:
+    failed = sorted(
+        (task.layer, task.place, task_id)
+        for task_id, task in facts.tasks.items()
+        if task.status in ("failed", "cancelled")
+    )
+    lines: list[str] = []
+    for _, _, task_id in failed[:MOST]:
+        lines += _failure(facts, task_id)
+    if len(failed) > MOST:
+        lines.append(f"  and {len(failed) - MOST} more: agentos show {shlex.quote(facts.workflow_id)}")
+    return lines
+
+
+def _failure(facts: Facts, task_id: TaskId) -> list[str]:
+    task = facts.task(task_id)
+    attempt = f" (attempt {task.attempts})" if task.attempts > 1 else ""
+    error = task.error or ev.TaskFailure(type="Error", text="it did not say why")
+    first, *rest = printable_lines(error.text)
+    lines = [f"  {task_id}{attempt} {task.status}: {error.type}: {short(first, 500)}"]
+    if len(rest) > LINES:
+        lines.append(f"    … {count(len(rest) - LINES, 'line')} more")
+    lines += [f"    {short(line, 500)}" for line in rest[-LINES:]]
+    if task.attempts:
+        command = f"agentos logs {shlex.quote(facts.workflow_id)} {shlex.quote(task_id)}"
+        lines.append(f"    full output: {command}")
+    return lines
+
+
+def _kept(facts: Facts) -> list[str]:
+    done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
+    if not done:
+        return []
+    cut = f", checkpoint of layer {facts.finished_layer}: {_newest_cut(facts)}" if facts.cuts else ""
+    return [f"Kept: {count(done, 'finished task')}{cut}"]
+
+
+def _newest_cut(facts: Facts) -> str:
+    return max(facts.cuts.items(), key=lambda row: row[1])[0]
+
+
+def questions(facts: Facts) -> list[str]:
+    """Each open gate with the exact commands that answer it."""
+    lines = []
+    for gate_id in sorted(facts.open_gates)[:MOST]:
+        lines += [f"  {gate_id} asks: {short(facts.gates[gate_id].opened.question, 500)}"]
+        lines += [f"    {command}" for command in answers(facts, facts.gates[gate_id])]
+    if len(facts.open_gates) > MOST:
+        lines.append(f"  and {len(facts.open_gates) - MOST} more: agentos inbox")
+    return lines
+
+
+def answers(facts: Facts, gate: GateFacts) -> list[str]:
+    """What to type to answer this gate, from any terminal."""
+    subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}"
+    return [f"agentos approve {subject}", f"agentos reject {subject} --reason TEXT"]

@@ -1,0 +1,177 @@
+"""One drive in this terminal: show it, ask at its gates, stop it in order, say how it ended.
+
+`run`, `resume`, `fork` and `approve` all go through here; they differ in what they prepare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Literal, TextIO
+
+import msgspec
+
+from agentos.cli.asking import Asking, somebody_is_there
+from agentos.cli.output import say
+from agentos.cli.report import exit_of, report
+from agentos.cli.stopping import Stopping
+from agentos.cli.view.feed import Feed, View
+from agentos.cli.view.jsonlines import JsonLines
+from agentos.cli.view.model import RunModel
+from agentos.cli.view.plain import Amount, PlainLines
+from agentos.run.board import GatePolicy
+from agentos.run.facts import Facts
+from agentos.workflow.drive import Drive, utc_now
+from agentos.workflow.driving import Finished, Ready, conduct, prepared
+from agentos.workflow.place import Place
+from agentos.workflow.stream import EventStream
+from agentos.workflow.worktrees import remember
+
+Show = Literal["auto", "quiet", "verbose", "json"]
+Gates = Literal["ask", "stop", "wait", "reject"]
+"""`ask` asks whoever sits at the terminal, and is `stop` where nobody does."""
+
+HINT = "Ctrl-C stops in order; twice, at once"
+
+
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command shows a drive and treats its gates."""
+
+    show: Show = "auto"
+    gates: Gates = "ask"
+
+    @property
+    def asks(self) -> bool:
+        return self.gates == "ask" and self.show != "json" and somebody_is_there()
+
+    @property
+    def policy(self) -> GatePolicy:
+        """What the engine does when only gates are left."""
+        if self.gates == "ask":
+            return "wait" if self.asks else "stop"
+        return self.gates
+
+
+def drive_here(prepare: Callable[[], Ready | Finished], place: Place, manner: Manner) -> int:
+    """Prepare and drive a run to the end of this drive, in this terminal; the exit code."""
+    with _data_alone_on_stdout(manner):
+        return asyncio.run(_Session(place, manner).drive(prepare))
+
+
+class _Session:
+    def __init__(self, place: Place, manner: Manner) -> None:
+        self._place = place
+        self._manner = manner
+        self._view: View | None = None
+        self._stream: EventStream | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def drive(self, prepare: Callable[[], Ready | Finished]) -> int:
+        stopping = Stopping(say)
+        try:
+            with stopping.installed():
+                ready = await prepared(self._noted(prepare))
+                if isinstance(ready, Finished):
+                    return self._nothing_to_do(ready.facts)
+                facts = await self._conducted(ready, stopping)
+        except asyncio.CancelledError:
+            if stopping.received is None:
+                raise
+            return stopping.exit_code  # before anything began
+        tell(facts, stopped=stopping.received is not None)
+        if stopping.received is not None and facts.status == "paused":
+            return stopping.exit_code
+        return exit_of(facts)
+
+    def _noted(self, prepare: Callable[[], Ready | Finished]) -> Callable[[], Ready | Finished]:
+        def noted() -> Ready | Finished:
+            ready = prepare()
+            remember(self._place.root, self._place.database)
+            return ready
+
+        return noted
+
+    async def _conducted(self, ready: Ready, stopping: Stopping) -> Facts:
+        def started(drive: Drive) -> None:
+            stopping.attach(drive)
+            self._stream = drive.stream
+            model = RunModel(drive.facts.workflow_id, drive.machine.plan)
+            view = self._view = open_view(self._manner.show, model, hint=HINT)
+            after = 0 if view.wants_history else drive.facts.sequence
+            feed = Feed(view)
+            self._tasks.append(asyncio.create_task(feed.run(drive.stream.subscribe(after))))
+            if self._manner.asks:
+                asking = Asking(drive, view, feed, stopping.asked, _write)
+                self._tasks.append(asyncio.create_task(asking.ask_all()))
+
+        try:
+            return await conduct(ready, started=started)
+        finally:
+            await self._closed()
+
+    async def _closed(self) -> None:
+        """What was published is shown to its end; then the terminal is as it was, whatever happened."""
+        if self._stream is not None:
+            self._stream.close()  # a drive that never began does not do that itself
+        try:
+            await asyncio.gather(*self._tasks)
+        finally:
+            if self._view is not None:
+                self._view.close()
+
+    def _nothing_to_do(self, facts: Facts) -> int:
+        if self._manner.show == "json":
+            store = self._place.open(readonly=True)
+            try:
+                last = store.read_events(facts.workflow_id, after=facts.sequence - 1)
+            finally:
+                store.close()
+            open_view("json", RunModel(facts.workflow_id)).show(last)
+        say(f"Nothing is left to do: run {facts.workflow_id} is {facts.status}.")
+        return exit_of(facts)
+
+
+def tell(facts: Facts, *, stopped: bool = False) -> None:
+    """The report, on stderr; a terminal that is gone gets none."""
+    with suppress(OSError):
+        for line in report(facts, stopped=stopped):
+            say(line)
+
+
+def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
+    """The view that fits what was asked for and what stdout is."""
+    if show == "json":
+        assert sys.__stdout__ is not None
+        return JsonLines(sys.__stdout__.buffer)
+    if show == "auto" and draws(sys.stdout):
+        from agentos.cli.view.live import LiveView, console_for
+
+        live = LiveView(model, console_for(sys.stdout), now=utc_now, hint=hint)
+        live.start()
+        return live
+    amount: Amount = "normal" if show == "auto" else show
+    return PlainLines(sys.stdout, amount)
+
+
+def draws(stream: TextIO) -> bool:
+    """Whether a picture can be painted and repainted there."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def _write(text: str) -> None:
+    with suppress(OSError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+@contextmanager
+def _data_alone_on_stdout(manner: Manner) -> Iterator[None]:
+    """With --json, what the user's own functions print goes to stderr: every line of stdout is an event."""
+    if manner.show != "json":
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield

@@ -1,0 +1,66 @@
+"""Text that came out of workflows, made fit for a terminal; and times as people read them."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import msgspec
+
+from agentos.values import decode_value
+
+_JOINER = "\u200d"
+"""Holds the parts of one emoji together; harmless."""
+
+
+def printable(text: str) -> str:
+    """The text on one line, with everything a terminal would obey instead of show written out as an escape.
+
+    A task's id, question or output must not be able to clear the screen, fake a prompt, or change its reading order.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_shown, text))
+
+
+def printable_lines(text: str) -> list[str]:
+    """As `printable`, line by line."""
+    return [printable(line) for line in text.splitlines()] or [""]
+
+
+def _shown(character: str) -> str:
+    if character == "\t" or unicodedata.category(character) == "Zs":
+        return " "
+    if character.isprintable() or character == _JOINER:
+        return character
+    return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def short(text: str, limit: int) -> str:
+    """The text, cut with an ellipsis where it is longer than `limit` characters."""
+    return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
+
+
+def value_in_short(stored: msgspec.Raw, limit: int = 200) -> str:
+    """A stored value for people: text as it is, everything else as compact JSON, on one line and cut short."""
+    if len(bytes(stored)) > 1 << 20:
+        return f"{len(bytes(stored)):,} bytes"
+    value = decode_value(stored)
+    text = value if isinstance(value, str) else bytes(stored).decode(errors="replace")
+    return short(printable(text.strip()), limit)
+
+
+def duration(seconds: float) -> str:
+    """`0.4s`, `12s`, `3m20s`, `2h05m`."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 task`, `3 tasks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,107 @@
+"""Feeding a view from a stream of events, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from agentos.run.events import Event
+from agentos.workflow.waiting import in_thread
+
+AHEAD = 2_000
+"""Events held for a view that is busy; more wait in the stream, which reads them back from the journal."""
+
+
+class View(Protocol):
+    """Somewhere to show events. Its methods may block, and are called from one thread at a time."""
+
+    wants_history: bool
+    """Whether it must be given the run's journal from the start, to show more than what happens now."""
+
+    def show(self, events: Sequence[Event]) -> None: ...
+
+    def pause(self) -> None:
+        """Give the terminal to somebody who asks a question."""
+
+    def go_on(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Feed:
+    """Shows events in order. A slow view holds up nobody but itself.
+
+    A reader that has gone away (`| head`, a closed terminal) ends the showing and nothing else: the run goes on.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._waiting: list[Event] = []
+        self._shown = 0
+        self._over = False
+        self._changed = asyncio.Condition()
+
+    async def run(self, events: AsyncGenerator[Event]) -> None:
+        """Until the stream has ended and everything is shown, or nobody looks any more."""
+        writer = asyncio.create_task(self._write())
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    if not await self._take(event):
+                        break
+        finally:
+            await self._end()
+            await _ended(writer)
+
+    async def shown_upto(self, seq: int) -> None:
+        """Wait until the event of this sequence is shown, or nothing more will be."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._shown >= seq or self._over)
+
+    async def _take(self, event: Event) -> bool:
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self._waiting) < AHEAD or self._over)
+            self._waiting.append(event)
+            self._changed.notify_all()
+            return not self._over
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._waiting or self._over)
+                    batch, self._waiting = self._waiting, []
+                    self._changed.notify_all()
+                if not batch:
+                    return
+                await in_thread(self._view.show, batch)
+                async with self._changed:
+                    self._shown = max(self._shown, *(event.seq for event in batch))
+                    self._changed.notify_all()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        async with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+
+async def _ended(writer: asyncio.Task[None]) -> None:
+    try:
+        await writer
+    except BrokenPipeError:
+        _forget(sys.stdout.fileno())
+    except OSError:  # the terminal was closed
+        pass
+
+
+def _forget(descriptor: int) -> None:
+    """Python flushes stdout once more at exit, and would complain about the pipe that is gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -1,0 +1,179 @@
+"""One picture of a run that fits a given height: which rows, in which order. Pure; `live.py` paints it.
+
+The work for a frame follows the height of the terminal, not the size of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+
+from agentos.cli.text import count, duration, printable, short
+from agentos.cli.view.model import RunModel
+from agentos.ids import TaskId
+
+MAX_LAYERS = 12
+"""Finished or coming layers shown one by one; more are put together in one row."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. `status` chooses mark and colour; `what` is kept when the terminal is narrow, `more` is cut first."""
+
+    status: str
+    what: str
+    figures: str = ""
+    more: str = ""
+    depth: int = 0
+
+
+def frame(model: RunModel, height: int, now: datetime, *, usual_ms: Mapping[str, float] = {}) -> list[Row]:
+    """At most `height` rows (at least 1): a header, then what matters most, in the order of the plan.
+
+    `usual_ms` says how long tasks took in an earlier run: from it comes how long there is to go.
+    """
+    rows = [_header(model, now)]
+    room = height - 1
+    gates = _gates(model, max(1, room // 2)) if room > 0 else []
+    room -= len(gates)
+    tasks = _tasks(model, max(0, room - 1), now, usual_ms)
+    room -= sum(map(len, tasks.values()))
+    rows += _layers(model, tasks, room)
+    return (rows + gates)[: max(1, height)]
+
+
+def _header(model: RunModel, now: datetime) -> Row:
+    facts = model.facts
+    failed = f", {len(model.failed)} failed" if model.failed else ""
+    layers = model.total_layers
+    where = f"{facts.finished_layer + 1}/{layers} layers" if layers else "starting"
+    elapsed = duration((now - model.drive_began).total_seconds()) if facts.drives else ""
+    return Row(
+        status=facts.status,
+        what=printable(facts.name or facts.workflow_id),
+        figures=f"{where}  {model.done}/{model.total} tasks{failed}  {elapsed}",
+        more=f"run {printable(facts.workflow_id)}",
+    )
+
+
+def _gates(model: RunModel, room: int) -> list[Row]:
+    open_gates = model.facts.open_gates
+    rows = []
+    for gate_id in sorted(islice(open_gates, room)):
+        gate = model.facts.gates[gate_id].opened
+        question = printable(gate.question)
+        rows.append(Row(status="waiting", what=f"{printable(gate_id)}: {question}", more=printable(gate.command)))
+    if len(open_gates) > room:
+        rows[-1] = Row(status="waiting", what=f"{len(open_gates) - room + 1} more questions")
+    return rows
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------
+
+
+def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, float]) -> dict[int, list[Row]]:
+    """Rows of tasks by layer: running ones first, then those that wait or failed, then those that ended last."""
+    rows: dict[int, list[Row]] = {}
+    left = room
+    for task_id, started in islice(model.started.items(), left):
+        rows.setdefault(model.facts.task(task_id).layer, []).append(_running(model, task_id, started, now, usual_ms))
+    left -= min(left, len(model.started))
+    if len(model.started) > room > 0:
+        last = next(reversed(rows))
+        rows[last][-1] = Row(status="more", what=f"{len(model.started) - room + 1} more running", depth=1)
+    for task_id, not_before in islice(model.retrying.items(), left):
+        task = model.facts.task(task_id)
+        wait = duration((not_before - now).total_seconds())
+        error = printable(f"{task.error.type}: {task.error.text}" if task.error else "")
+        figures = f"attempt {task.attempts + 1} in {wait}"
+        row = Row(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
+        rows.setdefault(task.layer, []).append(row)
+    left -= min(left, len(model.retrying))
+    for task_id in islice(reversed(model.failed), min(left, 5)):
+        rows.setdefault(model.facts.task(task_id).layer, []).append(_ended(model, task_id))
+        left -= 1
+    active = set(rows) or {model.first_active_layer}
+    for task_id in islice(reversed(model.recent), max(0, left - len(active) - 2)):
+        layer = model.facts.task(task_id).layer
+        if layer in active and task_id not in model.failed and model.facts.task(task_id).ended:
+            rows.setdefault(layer, []).append(_ended(model, task_id))
+    return rows
+
+
+def _running(model: RunModel, task_id: TaskId, started: datetime, now: datetime, usual_ms: Mapping[str, float]) -> Row:
+    elapsed = (now - started).total_seconds()
+    figures = duration(elapsed)
+    attempt = model.facts.running.get(task_id, 1)
+    if attempt > 1:
+        figures += f"  attempt {attempt}"
+    usual = usual_ms.get(task_id)
+    if usual is not None and usual / 1000 > elapsed:
+        figures += f"  about {duration(usual / 1000 - elapsed)} to go"
+    line = printable(short(model.lines.get(task_id, ""), 500).strip())
+    return Row(status="running", what=printable(task_id), figures=figures, more=line, depth=1)
+
+
+def _ended(model: RunModel, task_id: TaskId) -> Row:
+    task = model.facts.task(task_id)
+    figures = duration(task.execution_time_ms / 1000) if task.attempts else ""
+    more = ""
+    if task.error is not None:
+        more = printable(short(f"{task.error.type}: {task.error.text}", 500))
+    elif task.because:
+        more = f"because of {printable(task.because)}"
+    return Row(status=task.status, what=printable(task_id), figures=figures, more=more, depth=1)
+
+
+# --- layers -----------------------------------------------------------------------------------------------------
+
+
+def _layers(model: RunModel, tasks: Mapping[int, list[Row]], room: int) -> list[Row]:
+    """The layers with rows of their own, and those before and after them, together where room is short."""
+    first = min(tasks, default=model.first_active_layer)
+    last = max(tasks, default=first)
+    layers = model.total_layers
+    shown = [layer for layer in range(first, last + 1) if layer in tasks] if tasks else [first]
+    spare = room - len(shown)
+    before, after = min(first, layers), max(0, layers - last - 1)
+    apart = before + after <= min(spare, MAX_LAYERS)
+    rows: list[Row] = []
+    if apart:
+        rows += [_layer(model, layer) for layer in range(before)]
+    elif before and spare > 0:
+        rows.append(_together(model, 0, before))
+        spare -= 1
+    for layer in shown:
+        if layer < layers:
+            if room > 0:
+                rows.append(_layer(model, layer))
+            rows += tasks.get(layer, [])
+    if apart:
+        rows += [_layer(model, layer) for layer in range(last + 1, layers)]
+    elif after and spare > 0:
+        rows.append(_together(model, last + 1, layers))
+    return rows
+
+
+def _layer(model: RunModel, layer: int) -> Row:
+    size, ended = model.size(layer), model.ended_in(layer)
+    counts = model.layers.get(layer)
+    if counts and (counts["failed"] or counts["cancelled"]):
+        status = "failed"
+    elif counts and any(counts[status] for status in ("running", "retrying", "waiting")):
+        status = "running"
+    else:
+        status = "complete" if size and ended >= size else "pending"
+    figures = count(size, "task") if ended in (0, size) else f"{ended} of {count(size, 'task')}"
+    return Row(status=status, what=f"layer {layer}", figures=figures)
+
+
+def _together(model: RunModel, first: int, end: int) -> Row:
+    if end - first == 1:
+        return _layer(model, first)
+    done = end <= model.first_active_layer
+    failed = done and bool(model.failed)
+    status = "failed" if failed else "complete" if done else "pending"
+    what = f"layers {first}–{end - 1}"
+    return Row(status=status, what=what, figures=count(sum(map(model.size, range(first, end))), "task"))

@@ -1,0 +1,193 @@
+"""The live view on a terminal, painted with rich.
+
+Events are folded in by whoever calls `show`; a thread of the view's own takes a frame of bounded size now and then and
+paints it. So neither a huge run nor a terminal that takes nothing (Ctrl-S) can hold the run up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.control import Control
+from rich.live import Live
+from rich.segment import ControlType
+from rich.text import Text
+
+from agentos.cli.view.frame import Row, frame
+from agentos.cli.view.model import RunModel
+from agentos.run import events as ev
+
+FRAME_S = 0.12
+"""At most so often something new is painted."""
+MARKS: Mapping[str, tuple[str, str, str]] = {
+    "pending": ("·", ".", "dim"),
+    "running": ("▸", ">", "cyan"),
+    "retrying": ("↻", "~", "yellow"),
+    "waiting": ("?", "?", "bold yellow"),
+    "paused": ("‖", "=", "yellow"),
+    "complete": ("✓", "+", "green"),
+    "failed": ("✗", "x", "bold red"),
+    "failed_safe": ("✗", "x", "yellow"),
+    "cancelled": ("✗", "x", "yellow"),
+    "aborted": ("✗", "x", "bold red"),
+    "skipped": ("-", "-", "dim"),
+    "more": ("…", ".", "dim"),
+}
+"""For each status a mark, one for terminals without Unicode, and a colour. The mark alone tells enough."""
+
+
+class LiveView:
+    """Shows the model until `close`, which leaves the last picture in the scrollback and gives the cursor back."""
+
+    wants_history = True
+
+    def __init__(
+        self,
+        model: RunModel,
+        console: Console,
+        *,
+        now: Callable[[], datetime],
+        hint: str = "",
+        usual_ms: Mapping[str, float] | None = None,
+    ) -> None:
+        self.model = model
+        self.hint = hint
+        """A last line that says what the keys do."""
+        self.usual_ms = usual_ms or {}
+        self._console = console
+        self._now = now
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._ended = threading.Event()
+        self._live = self._new_live()
+        self._painted: tuple[tuple[int, int], list[str]] = ((0, 0), [])
+        self._painting = threading.Lock()
+        self._thread = threading.Thread(target=self._paint, name="agentos-view", daemon=True)
+
+    def start(self) -> None:
+        self._live.start()
+        self._thread.start()
+
+    def show(self, events: Sequence[ev.Event]) -> None:
+        """Take events in; they are on the screen a moment later."""
+        with self._lock:
+            for event in events:
+                self.model.apply(event)
+        self._news.set()
+
+    def pause(self) -> None:
+        """Leave the picture as it is and give the terminal to somebody else."""
+        with self._painting:
+            if self._live.is_started:
+                self._refresh(final=True)
+                self._live.stop()
+
+    def go_on(self) -> None:
+        with self._painting:
+            if not self._ended.is_set() and not self._live.is_started:
+                self._live = self._new_live()
+                self._painted = ((0, 0), [])
+                self._live.start()
+        self._news.set()
+
+    def close(self) -> None:
+        """Paint the end, put the cursor back. Safe to call twice, and from wherever an error leads."""
+        self._ended.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.pause()
+
+    # --- in the view's own thread --------------------------------------------------------------------------------
+
+    def _paint(self) -> None:
+        while not self._ended.is_set():
+            # Without news the clock still goes on, once a second or so.
+            self._news.wait(timeout=1.0 - FRAME_S)
+            self._news.clear()
+            with self._painting:
+                if self._live.is_started and not self._ended.is_set():
+                    self._refresh()
+            self._ended.wait(FRAME_S)
+
+    def _refresh(self, *, final: bool = False) -> None:
+        size = self._console.size
+        lines = self._lines(size.width, size.height, final=final)
+        self._erase_what_was_rewrapped((size.width, size.height))
+        self._painted = ((size.width, size.height), [line.plain for line in lines])
+        try:
+            self._live.update(Group(*lines), refresh=True)
+        except OSError:
+            self._ended.set()  # the terminal is gone; the run is not
+
+    def _lines(self, width: int, height: int, *, final: bool) -> list[Text]:
+        # The last row stays free: painting into it makes some terminals scroll.
+        room = max(1, height - 1)
+        hint = self.hint if room >= 6 and not final else ""
+        with self._lock:
+            now = self.model.last_at if final and self._over() else self._now()
+            rows = frame(self.model, room - bool(hint), now, usual_ms=self.usual_ms)
+        unicode = self._console.encoding.startswith("utf")
+        lines = [painted(row, width, unicode=unicode) for row in rows]
+        if hint:
+            lines.append(cut(Text(hint, style="dim"), width))
+        return lines
+
+    def _over(self) -> bool:
+        return self.model.facts.status not in ("running", "pending")
+
+    def _erase_what_was_rewrapped(self, size: tuple[int, int]) -> None:
+        """After a narrowing, terminals break the old lines anew: they take more rows than rich knows of."""
+        (width, _), lines = self._painted
+        if not lines or size[0] >= width:
+            return
+        rows = sum(max(1, math.ceil(cell_len(line) / size[0])) for line in lines)
+        extra = min(rows, size[1]) - len(lines)
+        if extra > 0:
+            up = ((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * extra
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *up))
+
+    def _new_live(self) -> Live:
+        # What the user's own functions print is none of our business: it goes above the picture.
+        return Live(
+            console=self._console,
+            auto_refresh=False,
+            vertical_overflow="crop",
+            redirect_stderr=sys.stderr.isatty(),  # a log of errors stays one
+        )
+
+
+def painted(row: Row, width: int, *, unicode: bool = True) -> Text:
+    """A row as styled text of at most `width` cells."""
+    mark, plain_mark, style = MARKS.get(row.status, ("·", ".", ""))
+    indent = "    " * row.depth if width >= 40 else " " * row.depth
+    text = Text(f"{indent}{mark if unicode else plain_mark} ", style=style)
+    text.append(row.what, style="bold" if row.depth == 0 else "")
+    if row.figures:
+        text.append(f"  {row.figures}", style="dim" if row.status == "pending" else "")
+    if row.more:
+        text.append(f"  {row.more}", style="dim")
+    return cut(text, width)
+
+
+def cut(text: Text, width: int) -> Text:
+    """The text on one row: cut with an ellipsis where it is too wide."""
+    text.no_wrap = True
+    text.truncate(max(1, width - 1), overflow="ellipsis")
+    return text
+
+
+def console_for(stream: Any) -> Console:
+    """A console on this terminal. Colours as NO_COLOR and TERM say; no markup, no guesses about what text means."""
+    # COLUMNS and LINES, where a shell exports them, are those of its start: the terminal itself knows better.
+    stream.reconfigure(errors="backslashreplace")
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=False, _environ=environ)

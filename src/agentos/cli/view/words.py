@@ -1,0 +1,106 @@
+"""What happened, in one line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentos.cli.text import count, duration, printable, short
+from agentos.run import events as ev
+
+LINE = 500
+"""Characters of a line that come from a workflow; the whole text is in the journal and the logs."""
+
+
+def told(event: ev.Event, *, verbose: bool = False) -> str:
+    """The event in words, one line without control characters; empty where it says nothing to this reader."""
+    line = _told(event)
+    if not line and verbose:
+        line = _told_if_asked(event)
+    return printable(short(line, LINE))
+
+
+def _told(event: ev.Event) -> str:
+    match event:
+        case ev.WorkflowStart():
+            return _start(event)
+        case ev.ResumePlanned(counts=counts):
+            return resume_in_short(counts)
+        case ev.TaskStart(task_id=task_id, attempt=attempt):
+            return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
+        case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
+            wait = duration((not_before - event.at).total_seconds())
+            return f"{task_id} failed (attempt {attempt}), again in {wait}: {error.type}: {error.text}"
+        case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
+            return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
+        case ev.TaskError(task_id=task_id, error=error, status=status):
+            how = {"failed": "failed", "failed_safe": "failed, which is allowed", "cancelled": "was cancelled"}[status]
+            return f"{task_id} {how}: {error.type}: {error.text}"
+        case ev.TaskSkipped(task_id=task_id, because=because):
+            return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
+        case ev.TaskWarning(task_id=about, message=message):
+            return f"warning: {about}: {message}" if about else f"warning: {message}"
+        case ev.Checkpointed(layer=layer, checkpoint_id=checkpoint_id):
+            return f"layer {layer} is done, checkpoint {checkpoint_id}"
+        case ev.CheckpointFailed(layer=layer, error=error):
+            return f"warning: Checkpoint failed, workflow not resumable from layer {layer}: {error.text}"
+        case _:
+            return _told_of_people(event)
+
+
+def _told_of_people(event: ev.Event) -> str:
+    match event:
+        case ev.DecisionRequired(gate_id=gate_id, question=question):
+            return f"{gate_id} asks: {question}"
+        case ev.DecisionMade(gate_id=gate_id, answer=answer, author=author, reason=reason):
+            return f"{gate_id}: {answer} by {author}" + (f": {reason}" if reason else "")
+        case ev.CommandApplied(author=author, command=command) if command.get("type") != "approval_response":
+            return f"{command.get('type')} asked by {author}"
+        case ev.CommandRefused(author=author, command=command, why=why):
+            return f"{command.get('type')} asked by {author} is refused: {why}"
+        case ev.RolledBack(layer=layer, checkpoint_id=checkpoint_id):
+            return f"back to layer {layer}, checkpoint {checkpoint_id}"
+        case ev.RunForked(parent_id=parent_id, checkpoint_id=checkpoint_id):
+            return f"forked from run {parent_id} at checkpoint {checkpoint_id}"
+        case ev.WorkflowComplete():
+            return "complete"
+        case ev.WorkflowFailed(reason=reason):
+            return f"failed: {reason}"
+        case ev.WorkflowAborted(reason=reason):
+            return "aborted" + (f": {reason}" if reason else "")
+        case ev.WorkflowPaused(reason=reason, gates=gates):
+            return f"waits for {count(len(gates), 'answer')}" if reason == "waiting" else "stopped in order"
+    return ""
+
+
+def _told_if_asked(event: ev.Event) -> str:
+    match event:
+        case ev.TaskOutput(task_id=task_id, text=text, stream=stream):
+            return f"{task_id} {'!' if stream == 'stderr' else '|'} {text}"
+        case ev.LeaseTaken(holder=holder, taken_from=before):
+            return f"driven by {holder}" + (f", taken over from {before}" if before else "")
+        case ev.LayerStart(layer=layer, tasks=tasks):
+            return f"layer {layer} begins: {count(tasks, 'task')}"
+        case ev.TaskProcess(task_id=task_id, pid=pid):
+            return f"{task_id} runs as process {pid}"
+        case ev.CommandReceived(author=author, command=command):
+            return f"{command.get('type')} asked by {author}; waits for the end of the layer"
+        case ev.PlanChanged(origin=origin, parent=parent, added=added, children=children):
+            return f"the plan changed: {origin} {parent or ''} +{len(added) or len(children)}"
+    return ""
+
+
+def _start(event: ev.WorkflowStart) -> str:
+    if event.drive == 1:
+        return f"{event.name}: run {event.workflow_id} starts, {count(event.total_layers, 'layer')}"
+    after = "from the start" if event.resumed_from is None else f"after layer {event.resumed_from}"
+    return f"{event.name}: run {event.workflow_id} goes on {after} of {event.total_layers}"
+
+
+def resume_in_short(counts: Mapping[str, int]) -> str:
+    """A resume plan in one line: `kept 3, again 1, asks 0, new 0`, and what else there is."""
+    kept = counts.get("reuse", 0) + counts.get("reuse, changed", 0)
+    line = f"kept {kept}, again {counts.get('rerun', 0)}, asks {counts.get('ask', 0)}, new {counts.get('new', 0)}"
+    for verdict, words in (("run", "to run"), ("reuse, changed", "kept though changed"), ("orphan", "gone")):
+        if counts.get(verdict):
+            line += f", {words} {counts[verdict]}"
+    return line

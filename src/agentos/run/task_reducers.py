@@ -1,0 +1,156 @@
+"""Reducers of events about layers and tasks."""
+
+from __future__ import annotations
+
+import msgspec
+from immutables import Map
+from msgspec import Raw
+from msgspec.structs import replace
+
+from agentos.ids import TaskId
+from agentos.run import events as ev
+from agentos.run.gate_reducers import without_gates
+from agentos.run.record import FAILED, NOTHING_ADDED, PENDING, Added, Facts, TaskFacts
+
+TaskEnd = ev.TaskComplete | ev.TaskError | ev.TaskSkipped
+
+_count_list = msgspec.json.Decoder(list[Raw]).decode
+_count_map = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def layer_start(facts: Facts, event: ev.LayerStart) -> Facts:
+    # A layer that begins again is no step back; neither is one that begins late, where tasks start as they can.
+    return replace(
+        facts,
+        sequence=event.seq,
+        current_layer=max(facts.current_layer, event.layer),
+        begun_layer=max(facts.begun_layer, event.layer),
+        opened=facts.opened.set(event.layer, True),
+    )
+
+
+def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
+    was = facts.tasks.get(event.task_id, PENDING)
+    task = TaskFacts(
+        status="running",
+        layer=event.layer,
+        place=was.place,
+        attempts=event.attempt,
+        tries=was.tries,
+        cuts=was.cuts,
+        seq=event.seq,
+        previous=was.previous,
+    )
+    return replace(
+        facts,
+        sequence=event.seq,
+        tasks=facts.tasks.set(event.task_id, task),
+        running=facts.running.set(event.task_id, event.attempt),
+        # The workflow was edited, and asks no more.
+        open_gates=without_gates(facts, (event.task_id,)) if was.status == "waiting" else facts.open_gates,
+    )
+
+
+def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
+    was = facts.task(event.task_id)
+    task = replace(
+        was,
+        status="retrying",
+        tries=was.tries + 1,
+        cuts=0,
+        seq=event.seq,
+        not_before=event.not_before,
+        error=event.error,
+        outdated=False,
+    )
+    running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
+    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task), running=running)
+
+
+def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
+    was = facts.tasks.get(event.task_id, PENDING)
+    task = TaskFacts(
+        status="complete",
+        layer=event.layer,
+        place=event.place,
+        attempts=was.attempts,
+        seq=event.seq if was.attempts else was.seq,
+        output=_gathered(facts, event.task_id) if event.gathered else event.output,
+        messages=event.messages,
+        context=event.context,
+        execution_time_ms=event.execution_time_ms,
+    )
+    return _with_result(facts, event, was, task)
+
+
+def _gathered(facts: Facts, parent: TaskId) -> Raw:
+    outputs = (bytes(facts.task(child).output) for child in facts.children.get(parent, ()))
+    return Raw(b"[" + b",".join(outputs) + b"]")
+
+
+def task_error(facts: Facts, event: ev.TaskError) -> Facts:
+    was = facts.task(event.task_id)
+    task = TaskFacts(
+        status=event.status,
+        layer=event.layer,
+        place=event.place,
+        attempts=was.attempts,
+        tries=was.tries,
+        seq=event.seq if was.attempts else was.seq,
+        error=event.error,
+        execution_time_ms=event.execution_time_ms,
+        # Until it succeeds, dependants stay as they were with what it gave before.
+        previous=was.previous if event.status in FAILED else None,
+    )
+    return _with_result(facts, event, was, task)
+
+
+def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
+    was = facts.task(event.task_id)
+    by_condition = not event.because or facts.task(TaskId(event.because)).status == "skipped"
+    task = TaskFacts(
+        status="skipped",
+        layer=event.layer,
+        place=event.place,
+        attempts=was.attempts,
+        seq=was.seq,
+        because=event.because,
+        previous=None if by_condition else was.previous,
+    )
+    return _with_result(facts, event, was, task)
+
+
+def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:
+    task_id = event.task_id
+    return replace(
+        facts,
+        sequence=event.seq,
+        tasks=facts.tasks.set(task_id, task),
+        running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
+        failed=facts.failed.set(task_id, True) if task.status in FAILED else facts.failed,
+        open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
+        added=counted(facts.added, task, 1),
+    )
+
+
+def counted(added: Map[int, Added], task: TaskFacts, sign: int) -> Map[int, Added]:
+    """The counts of the task's layer with its result, or without it again."""
+    tasks, messages, decisions, keys = added.get(task.layer, NOTHING_ADDED)
+    if sign < 0 and (not tasks or not task.ended):
+        return added
+    if task.messages is not ev.NOTHING:
+        messages += sign * len(_count_list(task.messages))
+    if task.context is not ev.NOTHING:
+        keys += sign * len(_count_map(task.context))
+    return added.set(task.layer, Added(tasks + sign, messages, decisions, keys))
+
+
+def checkpointed(facts: Facts, event: ev.Checkpointed) -> Facts:
+    return replace(
+        facts,
+        sequence=event.seq,
+        current_layer=max(facts.current_layer, event.layer),
+        finished_layer=event.layer,
+        cuts=facts.cuts.set(event.checkpoint_id, (event.seq, event.layer)),
+        added=facts.added.delete(event.layer) if event.layer in facts.added else facts.added,
+    )

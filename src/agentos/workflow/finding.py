@@ -1,0 +1,172 @@
+"""Which run is meant: in this worktree first, then in every other one known on this machine.
+
+Nothing here writes. What the index of worktrees says is a hint, never the truth: each store is asked itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from agentos.exceptions import (
+    AgentosError,
+    CheckpointNotFoundError,
+    NotFoundError,
+    RunNotFoundError,
+    RunRefusedError,
+    WorkflowConfigurationError,
+)
+from agentos.store.port import CheckpointRecord, RunRecord, StorePort
+from agentos.workflow.location import VARIABLE
+from agentos.workflow.place import Place, find_place
+
+T = TypeVar("T")
+
+
+class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, and the place it is kept in. The place's root is the worktree the run belongs to."""
+
+    place: Place
+    record: RunRecord
+
+
+@contextmanager
+def reading(place: Place) -> Iterator[StorePort]:
+    """The store of a place, opened for reading only, and closed again. NotFoundError where nothing is kept yet."""
+    store = place.open(readonly=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def list_runs(place: Place) -> list[RunRecord]:
+    """Runs kept in a place, newest first; none where nothing was ever kept."""
+    try:
+        with reading(place) as store:
+            return store.list_runs()
+    except NotFoundError:  # no database yet, or one that is just being made
+        return []
+
+
+def find_run(run: str, repo: Path | None = None) -> FoundRun:
+    """The run of this id or unique prefix: in `repo` if given, else here, else in any worktree known.
+
+    RunNotFoundError; RunRefusedError where several begin with it, wherever they are kept.
+    """
+    place, record = _find(run, repo, lambda store: store.find_run(run), RunNotFoundError(run))
+    return FoundRun(place=_at_home(place, record.root), record=record)
+
+
+def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, CheckpointRecord]:
+    """The checkpoint of this id or unique prefix, looked for as `find_run` does."""
+
+    def within(store: StorePort) -> CheckpointRecord:
+        record = store.find_checkpoint(checkpoint)
+        if record is None:
+            raise CheckpointNotFoundError(checkpoint)
+        return record
+
+    return _find(checkpoint, repo, within, CheckpointNotFoundError(checkpoint))
+
+
+def places(*, everywhere: bool = False, repo: Path | None = None) -> list[Place]:
+    """The place of this worktree, and with `everywhere` those of all others known, each database once.
+
+    Where there is no repository here, `everywhere` still gives the others; WorkflowConfigurationError if there are
+    none either.
+    """
+    try:
+        here = [find_place(repo, make=False)]
+    except WorkflowConfigurationError:
+        elsewhere = known_places() if everywhere and repo is None else []
+        if not elsewhere:
+            raise
+        return elsewhere
+    if not everywhere:
+        return here
+    return [*here, *(place for place in known_places() if place.database != here[0].database)]
+
+
+def known_places() -> list[Place]:
+    """Every worktree of the index that still has a database, each database once.
+
+    None while the variable names a database: it says where all state lives.
+    """
+    if os.environ.get(VARIABLE, "").strip():
+        return []
+    try:
+        worktrees = import_module("agentos.workflow.worktrees")
+    except ModuleNotFoundError:
+        return []
+    found: dict[str, Place] = {}
+    for known in worktrees.known():
+        place = Place(database=str(known.database), root=Path(known.root))
+        if place.exists():
+            found.setdefault(place.database, place)
+    return list(found.values())
+
+
+def _find(given: str, repo: Path | None, within: Callable[[StorePort], T], missing: NotFoundError) -> tuple[Place, T]:
+    nowhere: WorkflowConfigurationError | None = None
+    here: Place | None = None
+    try:
+        here = find_place(repo, make=False)
+    except WorkflowConfigurationError as error:
+        if repo is not None:
+            raise
+        nowhere = error
+    if here is not None and (found := _asked(here, within)) is not None:
+        return here, found
+    others = [] if repo is not None else [place for place in known_places() if here is None or place != here]
+    if nowhere is not None and not others:
+        raise nowhere
+    return _one_of(given, [(place, found) for place in others if (found := _look(place, within)) is not None], missing)
+
+
+def _one_of(given: str, matches: list[tuple[Place, T]], missing: NotFoundError) -> tuple[Place, T]:
+    if not matches:
+        raise missing
+    exact = [match for match in matches if _id_of(match[1]) == given] or matches
+    if len(exact) > 1:
+        listed = "".join(f"\n  {_id_of(found)} in {place.root}" for place, found in exact)
+        raise RunRefusedError(
+            f"several worktrees have what begins with {given!r}:{listed}",
+            next_step="Give more of the id, or say where with --repo PATH.",
+        )
+    return exact[0]
+
+
+def _id_of(found: object) -> str:
+    return str(found.workflow_id if isinstance(found, RunRecord) else getattr(found, "id", ""))
+
+
+def _asked(place: Place, within: Callable[[StorePort], T]) -> T | None:
+    try:
+        with reading(place) as store:
+            return within(store)
+    except NotFoundError:
+        return None
+
+
+def _look(place: Place, within: Callable[[StorePort], T]) -> T | None:
+    """As `_asked`, in a worktree that nobody named: one that cannot be read must not hide what others hold."""
+    try:
+        return _asked(place, within)
+    except RunRefusedError:  # several there begin with it
+        raise
+    except AgentosError:
+        return None
+
+
+def _at_home(place: Place, root: str) -> Place:
+    """The place with the root that the run belongs to: one database may hold the runs of several worktrees."""
+    if place.named or not root or Path(root) == place.root or not Path(root).is_dir():
+        return place
+    return msgspec.structs.replace(place, root=Path(root))

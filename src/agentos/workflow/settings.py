@@ -1,0 +1,137 @@
+"""Settings of a repository: what runs here do unless a call or a flag says otherwise.
+
+    the settings file  <  variables AGENTOS_<NAME>  <  flags and arguments            (the right one wins)
+
+Where state lives is settled first and apart, by `location`: `database` is read there, and only shown here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from agentos.exceptions import WorkflowConfigurationError
+from agentos.workflow import setting_kinds as kinds
+from agentos.workflow.location import VARIABLE, without_password
+from agentos.workflow.setting_kinds import Kind
+from agentos.workflow.settings_file import read_settings_file
+
+DEFAULT = "default"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting, with its default. Each is documented in docs/settings.md."""
+
+    database: str | None = None
+    """Where state lives, as the file or AGENTOS_WORKFLOW_DB names it; None: `.agentos/` at the root."""
+    durability: Literal["full", "process"] = "full"
+    """What a finished step survives: `full` the loss of power, `process` a killed process only."""
+    keep: int = 5
+    """Checkpoints kept for each run; 0 keeps all."""
+    lease_s: float = 15.0
+    """After so many seconds without a sign of life another process may take a run over."""
+    space_warning: int = 100 * 1024 * 1024
+    """A database larger than this is worth a warning; in bytes, or as "100 MB"."""
+    max_concurrency: int | None = None
+    """At most so many tasks of a run at once; a workflow that asks for fewer gets fewer. None: the workflow's own."""
+    gates: Literal["stop", "wait", "reject"] = "stop"
+    """Where only gates are left: end as waiting, stay and wait, or say no to all of them."""
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values are masked, beside those that look like secrets."""
+    on_wait: tuple[str, ...] = ()
+    """The command to run when a drive ends waiting for an answer, as an argument list."""
+    on_end: tuple[str, ...] = ()
+    """The command to run when a run ends complete, failed or aborted, as an argument list."""
+    log_limit: int = 10 * 1024 * 1024
+    """A task's log file grows no larger than this; in bytes, or as "10 MB"."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting as it is in force, and why."""
+
+    name: str
+    value: Any
+    source: str
+    """`default`, the file, or the variable it comes from."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "database": kinds.text("a path in a folder of its own, or a postgresql:// URL"),
+    "durability": kinds.choice("full", "process"),
+    "keep": kinds.whole(at_least=0),
+    "lease_s": kinds.seconds(at_least=3, at_most=86_400),
+    "space_warning": kinds.size(),
+    "max_concurrency": kinds.whole(at_least=1),
+    "gates": kinds.choice("stop", "wait", "reject"),
+    "secrets": kinds.names(),
+    "on_wait": kinds.arguments(),
+    "on_end": kinds.arguments(),
+    "log_limit": kinds.size(),
+}
+
+
+def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings in force in `root`.
+
+    WorkflowConfigurationError names the file or variable, the key, its value and what is allowed.
+    """
+    given = {name: value for name, value, _ in _given(root, os.environ if environ is None else environ)}
+    return Settings(**given)
+
+
+def explain_settings(root: Path, environ: Mapping[str, str] | None = None) -> tuple[Setting, ...]:
+    """Each setting with its value and where it came from, in the order of `Settings`; a URL without its password."""
+    given = {name: (value, source) for name, value, source in _given(root, os.environ if environ is None else environ)}
+    defaults = Settings()
+    return tuple(
+        Setting(name=name, value=without_password(value) if name == "database" and value else value, source=source)
+        for name in KINDS
+        for value, source in [given.get(name, (getattr(defaults, name), DEFAULT))]
+    )
+
+
+def variable_of(name: str) -> str:
+    """The variable that sets it."""
+    return VARIABLE if name == "database" else f"AGENTOS_{name.upper()}"
+
+
+def _given(root: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
+    """What is set somewhere, weakest first."""
+    file = read_settings_file(root)
+    if file is not None:
+        _refuse_unknown(file.table, file.shown)
+        for name, value in file.table.items():
+            yield name, _read(name, value, f"`{name}` in {file.shown}"), file.path.name
+    for name, kind in KINDS.items():
+        variable = variable_of(name)
+        text = environ.get(variable, "")
+        if text.strip():
+            yield name, _read(name, kind.from_text(text), variable, text), variable
+
+
+def _refuse_unknown(table: Mapping[str, Any], where: str) -> None:
+    for name in table:
+        if name not in KINDS:
+            near = difflib.get_close_matches(name, KINDS, n=1)
+            hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
+            raise WorkflowConfigurationError(f"{where} has an unknown setting, {_short(name)}", next_step=hint)
+
+
+def _read(name: str, value: object, where: str, shown: object = None) -> Any:
+    kind = KINDS[name]
+    try:
+        return kind.read(value)
+    except ValueError:
+        raise WorkflowConfigurationError(
+            f"{where} is {_short(value if shown is None else shown)}", next_step=f"Allowed: {kind.allowed}."
+        ) from None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,285 @@
+"""`agentos approve`, `reject`, `abort`, `pause`, `send`, `inbox`: answers from another terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos import Client
+from tests.cli.conftest import SOURCES, Agentos
+from tests.cli.sample import begin, write_flow
+
+PATIENCE_S = 30.0
+
+GATES = """
+import sys
+from pathlib import Path
+import time
+from agentos import Workflow, run
+
+one = Workflow("one")
+one.add("before", lambda: "before")
+one.add("ship", lambda before: "shipped", needs=["before"], approve="Ship it?", effects="external")
+one.add("after", lambda ship: "after", needs=["ship"])
+
+two = Workflow("two")
+two.add("left", lambda: 1, approve="Left?")
+two.add("right", lambda: 2, approve="Right?")
+
+pay = Workflow("pay")
+
+@pay.task(effects="external")
+def pays() -> dict:
+    Path("begun").touch()
+    while not Path("go").exists():
+        time.sleep(0.02)
+    return {"receipt": 1}
+
+pay.add("thank", lambda pays: pays["receipt"], needs=["pays"])
+
+if __name__ == "__main__":
+    which, workflow_id, *more = sys.argv[1:]
+    print(run(globals()[which], workflow_id=workflow_id, gates=more[0] if more else "stop").status)
+"""
+
+
+@pytest.fixture
+def repo(tmp_git_repo: Path) -> Path:
+    write_flow(tmp_git_repo, GATES, "gates.py")
+    return tmp_git_repo
+
+
+def wait_for(condition: Any) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def driven(repo: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A run that waits for its gate in a process that stays."""
+    process = subprocess.Popen(
+        [sys.executable, "gates.py", "one", "driven", "wait"],
+        cwd=repo,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(lambda: any(Client(repo).show(run.workflow_id).gates for run in Client(repo).list_runs()))
+        yield repo, process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def shown(agentos: Agentos, repo: Path, run: str) -> dict[str, Any]:
+    view: dict[str, Any] = json.loads(agentos("show", run, "--json", cwd=repo).out)
+    return view
+
+
+def test_approve_goes_on_with_a_run_that_nobody_drives(agentos: Agentos, repo: Path) -> None:
+    begin(repo, "one", "run", expected="waiting", name="gates.py")
+    done = agentos("approve", "run", "--reason", "looks good", "--author", "ada", cwd=repo)
+    assert done.code == 0, done.err
+    view = shown(agentos, repo, "run")
+    assert view["status"] == "complete"
+    [decision] = view["state"]["decisions"]
+    assert (decision["author"], decision["reason"], decision["answer"]) == ("ada", "looks good", "approved")
+
+
+def test_no_resume_only_answers(agentos: Agentos, repo: Path) -> None:
+    begin(repo, "one", "run", expected="waiting", name="gates.py")
+    assert agentos("approve", "run", "--no-resume", cwd=repo).code == 0
+    view = shown(agentos, repo, "run")
+    assert view["status"] == "paused"
+    [gate] = view["gates"]
+    user, _, host = gate["author"].partition("@")
+    assert (gate["answer"], bool(user), host) == ("approved", True, os.uname().nodename)
+
+
+def test_without_a_gate_only_if_exactly_one_is_open(agentos: Agentos, repo: Path) -> None:
+    begin(repo, "two", "run", expected="waiting", name="gates.py")
+    for name in ("approve", "reject"):
+        done = agentos(name, "run", cwd=repo)
+        assert done.code == 2
+        assert "approve:left: Left?" in done.err
+        assert "approve:right: Right?" in done.err
+    assert agentos("approve", "run", "left", cwd=repo).code == 3, "the other gate still waits"
+    assert agentos("approve", "run", cwd=repo).code == 0
+    assert shown(agentos, repo, "run")["status"] == "complete"
+
+
+def test_an_answer_to_a_gate_that_is_not_open_is_refused_and_told(agentos: Agentos, repo: Path) -> None:
+    begin(repo, "one", "run", expected="waiting", name="gates.py")
+    for gate in ("nonsense", "", "approve:ship#2", "x\ny"):
+        done = agentos("approve", "run", gate, cwd=repo)
+        assert done.code == 2
+        assert "approve:ship: Ship it?" in done.err
+    assert agentos("approve", "run", cwd=repo).code == 0
+    done = agentos("reject", "run", "approve:ship", cwd=repo)
+    assert done.code == 2
+    assert "was already answered: approved by" in done.err
+
+
+def test_reject_fails_the_task_and_no_resume_runs_it(agentos: Agentos, repo: Path) -> None:
+    begin(repo, "one", "run", expected="waiting", name="gates.py")
+    assert agentos("reject", "run", "ship", "--reason", "no\x1b[31m", cwd=repo).code == 0
+    view = shown(agentos, repo, "run")
+    tasks = {task["id"]: task["status"] for task in view["tasks"]}
+    assert (view["status"], tasks) == ("failed", {"before": "complete", "ship": "failed", "after": "skipped"})
+    why = json.loads(agentos("why", "run", "ship", "--json", cwd=repo).out)
+    assert why["why"].startswith("not run: rejected by")
+    assert why["command"] == ""
+
+
+def test_a_driven_run_takes_the_answer_where_it_is_driven(
+    agentos: Agentos, driven: tuple[Path, subprocess.Popen[str]]
+) -> None:
+    repo, process = driven
+    done = agentos("approve", "driven", cwd=repo)
+    assert (done.code, done.err) == (0, "approve:ship approved: run driven.\n")
+    assert process.communicate(timeout=PATIENCE_S)[0] == "complete\n"
+
+
+def test_pause_stops_a_driven_run_in_order(agentos: Agentos, driven: tuple[Path, subprocess.Popen[str]]) -> None:
+    repo, process = driven
+    assert agentos("pause", "driven", cwd=repo).code == 0
+    assert process.communicate(timeout=PATIENCE_S)[0] == "paused\n"
+
+
+def test_abort_is_final_whoever_drives(agentos: Agentos, driven: tuple[Path, subprocess.Popen[str]]) -> None:
+    repo, process = driven
+    assert agentos("abort", "driven", "--reason", "wrong branch", cwd=repo).code == 0
+    assert process.communicate(timeout=PATIENCE_S)[0] == "aborted\n"
+    done = agentos("approve", "driven", "approve:ship", cwd=repo)
+    assert done.code == 2
+    assert agentos("abort", "driven", cwd=repo).code == 2
+
+
+def test_a_command_that_waits_for_the_layer_is_told_as_received(
+    agentos: Agentos, driven: tuple[Path, subprocess.Popen[str]]
+) -> None:
+    repo, process = driven
+    done = agentos("send", "driven", "inject_tasks", 'tasks={"extra": {"run": ["true"], "effects": "none"}}', cwd=repo)
+    assert done.code == 0, done.err
+    assert agentos("approve", "driven", cwd=repo).code == 0
+    assert process.communicate(timeout=PATIENCE_S)[0] == "complete\n"
+    assert "extra" in {task["id"] for task in shown(agentos, repo, "driven")["tasks"]}
+
+
+def test_a_refusal_of_the_driver_is_told(agentos: Agentos, driven: tuple[Path, subprocess.Popen[str]]) -> None:
+    repo, _ = driven
+    done = agentos("send", "driven", "skip_layer", "layer=99", cwd=repo)
+    assert done.code == 2
+    assert "there is no layer 99" in done.err
+
+
+def test_an_attempt_of_ours_may_not_answer_for_a_human(agentos: Agentos, repo: Path) -> None:
+    begin(repo, "one", "run", expected="waiting", name="gates.py")
+    inside = {"AGENTOS_ATTEMPT_ID": "run/agent/1"}
+    for arguments in (
+        ("approve", "run"),
+        ("reject", "run"),
+        ("send", "run", "approval_response", "gate_id=approve:ship", "approved=true"),
+    ):
+        done = agentos(*arguments, cwd=repo, env=inside)
+        assert done.code == 2
+        assert "is for a human" in done.err
+    refused = [
+        json.loads(line)
+        for line in agentos("events", "run", "--json", "--type", "command_refused", cwd=repo).out.splitlines()
+    ]
+    assert len(refused) == 3
+    assert shown(agentos, repo, "run")["gates"][0]["open"]
+
+
+def test_an_effect_that_was_cut_off_can_be_said_to_have_happened(agentos: Agentos, repo: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "gates.py", "pay", "paid"], cwd=repo, env={**os.environ, "PYTHONPATH": str(SOURCES)}
+    )
+    wait_for((repo / "begun").exists)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert subprocess.run(
+        [sys.executable, "-c", "import agentos; print(agentos.resume('paid').status)"],
+        cwd=repo,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        capture_output=True,
+        text=True,
+    ).stdout.startswith("waiting")
+    bad = agentos("approve", "paid", "--output", "{no json", cwd=repo)
+    assert (bad.code, "not JSON" in bad.err) == (2, True)
+    done = agentos("approve", "paid", "--output", '{"receipt": 17}', cwd=repo)
+    assert done.code == 0, done.err
+    outputs = {task["id"]: task["output"] for task in shown(agentos, repo, "paid")["tasks"]}
+    assert outputs == {"pays": {"receipt": 17}, "thank": 17}
+
+
+def test_the_inbox_shows_every_open_gate_with_what_to_type(agentos: Agentos, repo: Path) -> None:
+    begin(repo, "one", "older", expected="waiting", name="gates.py")
+    begin(repo, "two", "newer", expected="waiting", name="gates.py")
+    gates = json.loads(agentos("inbox", "--json", cwd=repo).out)
+    assert [gate["workflow_id"] for gate in gates] == ["newer", "newer", "older"]
+    for gate in gates:
+        program, *arguments = shlex.split(gate["approve"])
+        assert program == "agentos"
+        assert agentos(*arguments, "--no-resume", cwd=repo).code == 0
+    said = agentos("inbox", cwd=repo)
+    assert (said.code, said.out, said.err) == (0, "", "Nothing waits for an answer.\n")
+
+
+def test_every_command_can_be_sent_and_is_listed(agentos: Agentos, repo: Path) -> None:
+    from typing import get_args
+
+    from agentos.run.commands import Command
+
+    listed = json.loads(agentos("send", "--list", "--json", cwd=repo).out)
+    assert [row["name"] for row in listed] == [kind.__struct_config__.tag for kind in get_args(Command)]
+    begin(repo, "one", "run", expected="waiting", name="gates.py")
+    by_words = agentos("send", "run", "skip_layer", "layer=2", "reason=not today", cwd=repo)
+    assert (by_words.code, "kept for run run" in by_words.err) == (0, True)
+    by_json = agentos(
+        "send", "run", '{"type": "approval_response", "gate_id": "approve:ship", "approved": true}', cwd=repo
+    )
+    assert by_json.code == 0
+    by_stdin = agentos("send", "run", "-", cwd=repo, input='{"type": "pause"}')
+    assert by_stdin.code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("nonsense",),
+        ("skip_layer",),
+        ("skip_layer", "layer=two"),
+        ("skip_layer", "layer"),
+        ("skip_layer", "floor=1"),
+        ("skip_layer", "layer=-1"),
+        ("[1]",),
+        ("{",),
+        ('{"type": "nonsense"}',),
+        ('{"type": "pause"}', "reason=x"),
+        ('{"type": "pause", "more": 1}',),
+        ("\udcff",),
+    ],
+)
+def test_a_malformed_command_is_refused_before_anything_is_sent(
+    agentos: Agentos, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = agentos("send", "run", *words, cwd=tmp_path)
+    assert done.code == 2
+    assert "Traceback" not in done.err

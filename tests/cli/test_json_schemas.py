@@ -1,0 +1,77 @@
+"""What each command prints with --json is what docs/schemas/ says, for real runs in many states.
+
+A command with --json must be in CALLS: whoever adds one adds how to call it here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from agentos.cli.schemas import commands, prints_json
+from agentos.workflow.checkpoint import CheckpointManager
+from tests.cli.conftest import Agentos
+from tests.cli.sample import begin, make_repository
+from tools.write_docs import schema_file
+
+CALLS: dict[str, list[list[str]]] = {
+    "list": [[], ["--all"]],
+    "inbox": [[]],
+    "show": [["waits"], ["ended"], ["states"]],
+    "events": [["waits"], ["ended", "--follow"], ["states"]],
+    "why": [["waits", task] for task in ("lint", "never", "broken", "after", "ship", "tell")],
+    "checkpoints": [["waits"], ["states"]],
+    "diff": [["waits", "ended"], ["states", "ended"]],
+    "send": [["--list"]],
+    "db path": [[]],
+}
+LINES = {"events", "run", "watch", "resume"}
+"""Commands that print one JSON object per line."""
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_repository(tmp_path_factory.mktemp("schemas") / "repo")
+    begin(root, "flow", "waits", expected="waiting")
+    begin(root, "good", "ended", expected="complete")
+    save_states(root)
+    return root
+
+
+def save_states(root: Path) -> None:
+    manager = CheckpointManager(root / ".agentos" / "issue_workflow.db")
+    task = {"task_id": "a", "status": "complete", "output": {"x": b"bytes"}, "error": None, "layer": 0}
+    failed = {"task_id": "b", "status": "failed", "error": {"type": "E", "text": "t", "traceback": ""}, "layer": 0}
+    from agentos.run.state import WorkflowState, update_state
+
+    state = update_state(WorkflowState(workflow_id="states"), {"tasks": [task, failed], "decisions": ["any", {"x": 1}]})  # type: ignore[arg-type]
+    manager.save_checkpoint("states", 0, state)
+    manager.close()
+
+
+def printed(name: str, out: str) -> list[Any]:
+    return [json.loads(line) for line in out.splitlines()] if name in LINES else [json.loads(out)]
+
+
+@pytest.mark.parametrize("name", [name for name, command in commands() if prints_json(command)])
+def test_json_is_as_documented(agentos: Agentos, repo: Path, name: str) -> None:
+    assert name in CALLS, f"say in CALLS how to call agentos {name} --json"
+    validator = jsonschema.Draft202012Validator(json.loads(schema_file(name).read_text()))
+    for arguments in CALLS[name]:
+        done = agentos(*name.split(), *arguments, "--json", cwd=repo)
+        assert done.code == 0, done.err
+        for document in printed(name, done.out):
+            validator.validate(document)
+
+
+def test_a_wrong_document_does_not_pass(agentos: Agentos, repo: Path) -> None:
+    """The schemas say something: without a field, or with a wrong type, they refuse."""
+    validator = jsonschema.Draft202012Validator(json.loads(schema_file("show").read_text()))
+    document = json.loads(agentos("show", "waits", "--json", cwd=repo).out)
+    assert validator.is_valid(document)
+    assert not validator.is_valid({key: value for key, value in document.items() if key != "status"})
+    assert not validator.is_valid({**document, "tasks": [{"id": 1}]})

@@ -1,0 +1,100 @@
+"""Lines, reports and JSON made from events."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from agentos.cli.exits import Exit
+from agentos.cli.report import exit_of, report
+from agentos.cli.view.jsonlines import JsonLines
+from agentos.cli.view.plain import Amount, PlainLines
+from agentos.cli.view.words import resume_in_short, told
+from agentos.dag.workflow import Workflow
+from agentos.ids import TaskId, WorkflowId
+from agentos.run import events as ev
+from tests.unit.run.harness import Run, flow_of, nothing
+from tests.unit.run.test_walks import Walk
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+
+
+def output(text: str) -> ev.TaskOutput:
+    return ev.TaskOutput(workflow_id=WorkflowId("run"), at=NOON, task_id=TaskId("a"), layer=0, attempt=1, text=text)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_event_can_be_told_on_one_line_and_as_json(seed: int) -> None:
+    walk = Walk(seed)
+    walk.go()
+    for event in walk.run.journal:
+        assert "\n" not in told(event, verbose=True)
+    out = io.BytesIO()
+    JsonLines(out).show(walk.run.journal)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert all(list(line)[:4] == ["type", "seq", "at", "workflow_id"] for line in lines)
+
+
+def test_a_live_line_has_no_sequence_and_may_hold_anything() -> None:
+    out = io.BytesIO()
+    JsonLines(out).show([output("bad \udcff text\x1b")])
+    (line,) = out.getvalue().splitlines()
+    shown = json.loads(line)
+    assert "seq" not in shown
+    assert (shown["type"], shown["text"]) == ("task_output", "bad \\udcff text\x1b")
+
+
+@pytest.mark.parametrize(
+    ("amount", "wanted"),
+    [
+        ("quiet", ["a failed", "failed: 1 task"]),
+        ("normal", ["run starts", "a starts", "a failed", "b is skipped", "failed: 1 task"]),
+        ("verbose", ["driven by", "layer 0 begins", "a | hello"]),
+    ],
+)
+def test_plain_lines(amount: Amount, wanted: list[str]) -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]})).begin()
+    run.fail("a", "two\nlines")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    PlainLines(out, amount).show([*run.journal[:4], output("hello"), *run.journal[4:]])
+    out.seek(0)
+    text = out.read()
+    for words in wanted:
+        assert words in text
+    assert ("a | hello" in text) == (amount == "verbose")
+    assert "starts" not in text or amount != "quiet"
+
+
+def test_the_report_of_a_failed_run_says_what_failed_what_is_kept_and_what_to_type() -> None:
+    run = Run(flow_of({"ok": [], "it's bad": ["ok"], "after": ["it's bad"]}), workflow_id="a b").begin()
+    run.ok("ok")
+    run.fail("it's bad", "first\n\x1b[31msecond")
+    text = "\n".join(report(run.facts))
+    assert "is failed: 1 complete, 1 failed, 1 skipped." in text
+    assert "it's bad failed: Boom: first" in text
+    assert "    \\x1b[31msecond" in text
+    assert """agentos logs 'a b' 'it'"'"'s bad'""" in text
+    assert "Kept: 1 finished task, checkpoint of layer 2: " in text
+    assert text.endswith("agentos resume 'a b'")
+    assert exit_of(run.facts) == Exit.FAILED
+
+
+def test_the_report_of_a_waiting_run_gives_the_exact_commands() -> None:
+    flow = Workflow("flow")
+    flow.add("ship it", nothing, approve="Ship?")
+    run = Run(flow).begin()
+    text = "\n".join(report(run.facts))
+    assert "agentos approve run 'approve:ship it'" in text
+    assert "agentos reject run 'approve:ship it' --reason TEXT" in text
+    assert exit_of(run.facts) == Exit.WAITING
+
+
+def test_a_resume_plan_in_one_line() -> None:
+    assert resume_in_short({"reuse": 3, "rerun": 1}) == "kept 3, again 1, asks 0, new 0"
+    assert resume_in_short({"reuse": 1, "reuse, changed": 2, "run": 4, "orphan": 5}) == (
+        "kept 3, again 0, asks 0, new 0, to run 4, kept though changed 2, gone 5"
+    )
