@@ -16,6 +16,7 @@ from hypothesis import settings
 
 # Hypothesis picks its own profile on CI (the same examples every time); elsewhere only the deadline is in the way.
 settings.register_profile("house", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=2500)  # pytest … --hypothesis-profile=long
 if "CI" not in os.environ:
     settings.load_profile("house")
 

@@ -10,13 +10,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from agentos import __version__
+from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
 from agentos.run.board import GatePolicy
+from agentos.run.changes import current_plan
 from agentos.run.commands import ApprovalResponse, Command
 from agentos.run.events import Event
 from agentos.run.facts import fold
@@ -37,14 +40,18 @@ from agentos.workflow.driving import (
     resume_run,
 )
 from agentos.workflow.hooks import Hooks
-from agentos.workflow.importing import refuse_while_loading
 from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import Place, find_place
+from agentos.workflow.plans import decode_plan
+from agentos.workflow.python_files import refuse_while_loading
 from agentos.workflow.result import RunResult
 from agentos.workflow.settings import load_settings
 from agentos.workflow.stream import follow
 from agentos.workflow.waiting import in_thread, to_the_end
 from agentos.workflow.worktrees import remember
+
+if TYPE_CHECKING:
+    from agentos.workflow.importing import Imported
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
@@ -235,11 +242,23 @@ class Client:
         except NotFoundError:  # no database yet, or one that is just being made
             return []
 
+    def find(self, workflow_id: str) -> RunRecord:
+        """The record of a run, by id or unique prefix."""
+        with self._store() as store:
+            return store.find_run(workflow_id)
+
     def show(self, workflow_id: str) -> RunResult:
         """A run as it stands, by id or unique prefix."""
         with self._store() as store:
             record = store.find_run(workflow_id)
             return RunResult(fold(record.workflow_id, store.read_events(record.workflow_id)))
+
+    def plan(self, workflow_id: str) -> Plan:
+        """The plan of a run as it stands, with what was added to it on the way."""
+        with self._store() as store:
+            record = store.find_run(workflow_id)
+            facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+            return current_plan(decode_plan(store.read_plan(record.workflow_id)), facts.changes)[0]
 
     def events(self, workflow_id: str, *, after: int = 0) -> list[Event]:
         """The journal of a run after a sequence."""
@@ -303,6 +322,21 @@ class Client:
             refuse_foreign(self.place.database, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
         delete_logs(self.place.database, record.workflow_id)
+
+    def export(self, workflow_id: str) -> Iterator[bytes]:
+        """A run as the lines of one file, as it stands now; prompts, outputs and errors are in it."""
+        from agentos.workflow.exporting import export_lines  # seldom needed, as is its counterpart
+
+        with self._store() as store:
+            copy = store.read_copy(store.find_run(workflow_id).workflow_id)
+        return export_lines(copy, version=__version__)
+
+    def import_run(self, file: IO[bytes], *, workflow_id: str | None = None) -> Imported:
+        """Take in an exported run, under its own id or another. All of it, checked, or nothing."""
+        from agentos.workflow.exporting import read_export
+        from agentos.workflow.importing import import_run
+
+        return import_run(self.place, read_export(file, getattr(file, "name", "the file")), workflow_id=workflow_id)
 
     def _answer(self, workflow_id: str, gate_id: str | None, approved: bool, reason: str, author: str | None) -> Sent:
         gate = gate_id or self._only_gate(workflow_id)

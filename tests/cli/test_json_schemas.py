@@ -27,9 +27,10 @@ CALLS: dict[str, list[list[str]]] = {
     "checkpoints": [["waits"], ["states"]],
     "diff": [["waits", "ended"], ["states", "ended"]],
     "send": [["--list"]],
+    "logs": [["waits"], ["ended", "--follow"]],
     "db path": [[]],
 }
-LINES = {"events", "run", "watch", "resume"}
+LINES = {"events", "logs", "run", "watch", "resume"}
 """Commands that print one JSON object per line."""
 
 

@@ -13,7 +13,12 @@ from agentos import __version__
 from agentos.cli.boundary import guarded
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "Write": {},
+    "Write": {
+        "init": "Write a small workflow to start from.",
+        "check": "Tell every problem of workflow files, then the plan. Runs nothing.",
+        "graph": "Draw a workflow or a run.",
+        "schema": "Print the JSON Schema of workflow files, or of what a command prints.",
+    },
     "Run": {
         "run": "Run a workflow; every step is durable before the next begins.",
         "resume": "Go on with a run: keep what finished, repeat what was cut off.",
@@ -39,7 +44,12 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Keep": {
         "completion": "Print a script that completes commands and ids in your shell.",
+        "prune": "Delete older checkpoints of a run, or of all runs here.",
+        "delete": "Delete a run with everything it has.",
+        "export": "Write a run into one file, to be imported elsewhere.",
+        "import": "Take in a run from a file that `export` wrote.",
         "db": "Where state lives, and how much of it there is.",
+        "doctor": "Check this place, its settings and its runs, and say how to mend what is wrong.",
     },
 }
 """Every command by section, with its summary: what `agentos --help` shows without loading any of them.

@@ -288,8 +288,10 @@ def _syntax_flaw(error: Exception, text: str) -> Flaw:
         lines = text.split("\n")
         if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
             return Flaw("not YAML: a tab stands here, indent with spaces", Place(mark.line + 1, mark.column + 1))
-        why = " ".join(filter(None, (error.context, error.problem)))
-        return Flaw(f"not YAML: {_shown(why)}", Place(mark.line + 1, mark.column + 1) if mark is not None else None)
+        why = _shown(" ".join(filter(None, (error.context, error.problem))))
+        if mark is not None and "${{" in "".join(lines[mark.line : mark.line + 1]):
+            why += " (inside { } and [ ], text with ${{ }} has to stand in quotes)"
+        return Flaw(f"not YAML: {why}", Place(mark.line + 1, mark.column + 1) if mark is not None else None)
     if isinstance(error, yaml.reader.ReaderError):
         odd = next((found.start() for found in re.finditer(_UNPRINTABLE, text)), None)
         place = _place_after(text[:odd]) if odd is not None else None

@@ -261,12 +261,13 @@ class Places:
 
 
 _LOOKED_AT = 200
-_QUOTED = re.compile(r"`([^`]+)`|'([^']+)'")
+_QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'")
 
 
 def _closest(key: Place, node: Node, finding: Finding) -> Place:
     """The value, or the part of it whose text the message quotes; the key itself where that is what is wrong."""
-    quoted = [first or second for first, second in _QUOTED.findall(finding.message)[:3]]
+    told = finding.message.partition(" (did you mean")[0]
+    quoted = [first or second for first, second in _QUOTED.findall(told)[:3]]
     about_key = finding.setting in quoted and finding.problem == "bad setting"
     if about_key or is_blank(node) or finding.message.startswith("nothing says"):
         return key

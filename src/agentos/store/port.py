@@ -14,6 +14,7 @@ import msgspec
 
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.run.events import Event
+from agentos.store.codec import Row
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
 
@@ -123,6 +124,23 @@ class PostedCommand(msgspec.Struct, frozen=True, kw_only=True):
     command: dict[str, Any]
 
 
+class RunCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is stored of one run, row by row as the codec wrote it: the same for every store.
+
+    Commands in its inbox stay behind: they were meant for the run where it is.
+    """
+
+    run: RunRecord
+    token: int
+    """The last lease's; leases taken on the copy go on from it."""
+    plans: tuple[bytes, ...]
+    """Every revision, the first one first."""
+    rows: tuple[Row, ...]
+    blobs: dict[bytes, bytes]
+    """Large outputs that rows name, by digest."""
+    checkpoints: tuple[CheckpointRecord, ...]
+
+
 class StorePort(Protocol):
     """About a dozen verbs. Errors: the tree of `agentos.exceptions`, never a driver's own."""
 
@@ -175,6 +193,18 @@ class StorePort(Protocol):
 
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         """Delete all but the newest `keep` checkpoints; never a named one, the head, or events. The real count."""
+
+    def verify(self, workflow_id: WorkflowId) -> None:
+        """Check every event, blob, checkpoint and plan of a run; the IntegrityError of the first damaged one."""
+
+    def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
+        """The whole run as it stands at one moment, verified."""
+
+    def insert_copy(self, copy: RunCopy) -> None:
+        """Write a run that was copied elsewhere; nobody holds its lease. All of it, verified, or nothing.
+
+        RunRefusedError if the id, or that of a checkpoint, exists; IntegrityError if the copy is not sound.
+        """
 
     def post_command(self, workflow_id: WorkflowId, command: PostedCommand) -> None:
         """Put a command into the run's inbox; whoever drives the run finds it."""

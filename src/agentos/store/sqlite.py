@@ -20,8 +20,8 @@ from agentos.exceptions import (
 )
 from agentos.ids import WorkflowId
 from agentos.run.events import Checkpointed, Event, RolledBack
-from agentos.store import codec, sqlite_leases, sqlite_records
-from agentos.store.port import CheckpointRecord, Holder, Lease, NewRun, PostedCommand, Progress, RunRecord
+from agentos.store import codec, sqlite_copies, sqlite_leases, sqlite_records
+from agentos.store.port import CheckpointRecord, Holder, Lease, NewRun, PostedCommand, Progress, RunCopy, RunRecord
 from agentos.store.sqlfiles import queries
 from agentos.store.sqlite_driver import Transaction, verb
 from agentos.store.sqlite_journal import Head, SqliteJournal
@@ -212,6 +212,20 @@ class SqliteStore:
         """Check every event, blob, checkpoint and plan of a run. Raises the IntegrityError of the first damaged one."""
         with self._reading:
             self._journal.verify(workflow_id)
+
+    @verb
+    def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
+        with self._reading:
+            self._journal.verify(workflow_id)
+            record = sqlite_records.run_record(self._clock, self._beginning_with("find_runs", workflow_id)[0])
+            return sqlite_copies.read_copy(self._connection, self._journal, record)
+
+    @verb
+    def insert_copy(self, copy: RunCopy) -> None:
+        with self._writing:
+            self._check_schema()
+            sqlite_copies.insert_copy(self._connection, copy)
+            self._journal.verify(copy.run.workflow_id)
 
     @verb
     def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:

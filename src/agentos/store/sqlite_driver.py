@@ -53,7 +53,7 @@ def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(self, *args, **kwargs)
-        except (sqlite3.Error, UnicodeEncodeError) as error:
+        except (sqlite3.Error, UnicodeError) as error:
             first = error
         return insist(lambda: method(self, *args, **kwargs), self.path, self.busy_s, first=first)
 
@@ -71,7 +71,7 @@ def insist(act: Callable[[], T], path: Path, busy_s: float, *, first: Exception 
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 (only to break step with the others)
         try:
             return act()
-        except (sqlite3.Error, UnicodeEncodeError) as again:
+        except (sqlite3.Error, UnicodeError) as again:
             error = again
 
 
@@ -90,6 +90,9 @@ def translated(error: Exception, path: Path) -> AgentosError:
         return NotFoundError(f"the database at {path} was never finished", next_step="It is made by the next run.")
     if isinstance(error, UnicodeEncodeError):
         return ValueEncodingError("$", f"an id or name holds what is no text: {error}")
+    if isinstance(error, UnicodeDecodeError):
+        # What SQLite quotes in its message about a schema that was changed.
+        return CheckpointCorruptedError(f"database {path}", f"it holds what is no text: {error}")
     code = _code(error) & _PRIMARY
     if code == sqlite3.SQLITE_NOTADB:
         return ForeignDatabaseError(

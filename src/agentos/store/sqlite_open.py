@@ -267,6 +267,18 @@ def _connect_to(path: Path, query: str) -> sqlite3.Connection:
     )
 
 
+def connect_readonly(path: Path, *, busy_s: float = BUSY_S) -> sqlite3.Connection:
+    """A bare connection for looking into a database of ours, of a schema we know. Raises as `open_store` does."""
+    _check_file(path, create=False)
+    connection = insist(lambda: _connect_readonly(path), path, busy_s)
+    try:
+        insist(lambda: _check_schema(connection, path, Clock(), migrations(), readonly=True), path, busy_s)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _check_schema(
     connection: sqlite3.Connection, path: Path, clock: Clock, known: Sequence[Migration], *, readonly: bool
 ) -> None:

@@ -31,6 +31,16 @@ _MAX_ROUNDS = 20
 Environment = dict[str, str]
 
 
+class AttemptProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A living process that carries an attempt."""
+
+    pid: int
+    command: str
+    attempt_id: str
+    root: str
+    """The worktree it works on, where it says so."""
+
+
 class EndedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that was found; `ended` is False where even SIGKILL did not end it in time."""
 
@@ -53,6 +63,28 @@ def end_orphans(workflow_id: str, *, root: Path | None = None) -> list[EndedProc
         return root is None or environment.get(ROOT_VARIABLE) in (None, str(root))
 
     return _end_all(belongs)
+
+
+def attempt_processes() -> list[AttemptProcess]:
+    """Every living process of this user that carries an attempt of any run. Ends none of them."""
+    import psutil
+
+    found: list[AttemptProcess] = []
+    spared = _spared()
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):  # gone meanwhile, or not ours to look at
+            process = psutil.Process(pid)
+            environment = {} if pid in spared else process.environ()
+            if ATTEMPT_VARIABLE in environment and _lives(process):
+                found.append(
+                    AttemptProcess(
+                        pid=pid,
+                        command=process.name(),
+                        attempt_id=environment[ATTEMPT_VARIABLE],
+                        root=environment.get(ROOT_VARIABLE, ""),
+                    )
+                )
+    return found
 
 
 def end_attempt(attempt_id: str) -> list[EndedProcess]:

@@ -1,134 +1,147 @@
-"""Importing the Python files that workflows are defined in: never as `__main__`, and never to start a run."""
+"""Taking in a run that was exported elsewhere: checked as a whole before any of it is written."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zlib
 from pathlib import Path
-from threading import local
-from types import ModuleType
 
-from agentos.exceptions import RunRefusedError, WorkflowFileError
+import msgspec
 
-_loading = local()
-"""Per thread, the files being imported to find a workflow: a run that one of them starts on import is refused."""
+from agentos.exceptions import AgentosError, CheckpointCorruptedError, RunRefusedError
+from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
+from agentos.run import events as ev
+from agentos.run.facts import Facts, fold
+from agentos.store import codec
+from agentos.store.port import CheckpointRecord, RunCopy
+from agentos.workflow.loading import SourceRecord
+from agentos.workflow.place import Place
+from agentos.workflow.plans import decode_plan
 
+MAX_PLAN_BYTES = 256 * 1024 * 1024
 
-def refuse_while_loading(what: str) -> None:
-    """Raise if a workflow's file is being imported: it would start a run of its own inside a resume."""
-    files: list[str] = getattr(_loading, "files", [])
-    if files:
-        raise RunRefusedError(
-            f"{files[-1]} calls {what}() while it is imported to find its workflow",
-            next_step='Put the call under `if __name__ == "__main__":`.',
-        )
-
-
-@contextmanager
-def being_loaded(path: Path) -> Iterator[None]:
-    """While this lasts, a call of run() or resume() in this thread is refused."""
-    files: list[str] = vars(_loading).setdefault("files", [])
-    files.append(str(path))
-    try:
-        yield
-    finally:
-        files.pop()
+_UNFOLDABLE = (AgentosError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What folding or planning raises on events that the codec can read and that make no sense together."""
 
 
-def imported(path: Path, name: str, root: Path) -> ModuleType:
-    """The module of a workflow's file, its folder and the root on sys.path. WorkflowFileError where that fails."""
-    if not path.is_file():
-        raise WorkflowFileError(
-            path, "the workflow's file is not there", next_step="Bring it back, or resume with workflow=flow."
-        )
-    if name == "__main__":  # `python folder`: never under that name again
-        name = f"{path.resolve().parent.name}_main"
-    loaded = sys.modules.get(name)
-    if loaded is not None and _is_from(loaded, path):
-        return loaded
-    on_sys_path(root)
-    with being_loaded(path):
-        try:
-            if "." in name:
-                on_sys_path(_package_parent(path, name))
-                module = importlib.import_module(name)
-            else:
-                on_sys_path(path.parent)
-                module = _imported_by_path(path, name)
-        except RunRefusedError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise WorkflowFileError(
-                path,
-                f"cannot be imported: {type(error).__name__}: {error}",
-                next_step=_what_to_do(error),
-            ) from error
-    if not _is_from(module, path):
-        raise WorkflowFileError(
-            path,
-            f"importing {name!r} does not lead to the workflow's file but to {module.__file__}",
-            next_step="Resume in a fresh process, or from Python with resume(id, workflow=flow).",
-        )
-    return module
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is here now."""
+
+    workflow_id: str
+    name: str
+    status: str
+    events: int
+    source_dropped: bool
+    """Its workflow was defined outside the repository; where, is not taken over."""
 
 
-def module_name(path: Path) -> str:
-    """The name a file is imported by: with its packages where it lies in some, else that of the file alone.
+def import_run(place: Place, copy: RunCopy, *, workflow_id: str | None = None) -> Imported:
+    """Write the run into this place, under its own id or another; it belongs to this worktree from now on.
 
-    WorkflowFileError where another module has that name already: importing the file would put it in its place.
+    All of it or nothing: RunRefusedError where the id exists, CheckpointCorruptedError where the journal is unsound.
     """
-    parts = [path.stem]
-    folder = path.resolve().parent
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    name = ".".join(parts)
-    taken = sys.modules.get(name)
-    if len(parts) == 1 and (name in sys.stdlib_module_names or (taken is not None and not _is_from(taken, path))):
-        raise WorkflowFileError(path, f"{name!r} is the name of another module", next_step="Rename the file.")
-    return name
-
-
-def on_sys_path(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _what_to_do(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return (
-            f"Tasks run in the interpreter that runs agentos, {sys.executable}: install agentos-workflow in the "
-            f"project's own environment and run `python -m agentos` there, or install {error.name} in this one. "
-            "Nothing was touched."
-        )
-    return "Nothing was touched; mend the file and resume again."
-
-
-def _is_from(module: ModuleType, path: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve() == path.resolve()
-
-
-def _imported_by_path(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(name)
-    sys.modules[name] = module
+    events = _events(copy)
+    if workflow_id is not None:
+        copy = _renamed(copy, events, WorkflowId(workflow_id))
+        events = _events(copy)
+    facts = _folded(copy, events)
+    _check_plans(copy)
+    source = _source_here(copy.run.source, place.root)
+    run = msgspec.structs.replace(copy.run, root=str(place.root), source=source)
+    if run.kind == "workflow" and events:  # what lists show follows from the journal, whatever the file says
+        run = msgspec.structs.replace(run, status=facts.status, layer=facts.current_layer, epoch=facts.epoch)
+    store = place.open(create=True)
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        if before is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = before
-        raise
-    return module
+        store.insert_copy(msgspec.structs.replace(copy, run=run))
+        status = store.find_run(run.workflow_id).status
+    finally:
+        store.close()
+    return Imported(
+        workflow_id=run.workflow_id,
+        name=run.name,
+        status=status,
+        events=len(events),
+        source_dropped=source != copy.run.source,
+    )
 
 
-def _package_parent(path: Path, name: str) -> Path:
-    # `pkg/sub/__init__.py` is `pkg.sub`: one folder further down than its name tells.
-    return path.resolve().parents[name.count(".") + (path.name == "__init__.py")]
+def _events(copy: RunCopy) -> list[ev.Event]:
+    """The journal, its digest chain checked."""
+    id_ = copy.run.workflow_id
+    first = codec.first_digest(id_)
+    return codec.decode_rows(id_, copy.rows, after=0, previous=first, blobs=copy.blobs.get)[0]
+
+
+def _folded(copy: RunCopy, events: list[ev.Event]) -> Facts:
+    try:
+        return fold(copy.run.workflow_id, events)
+    except _UNFOLDABLE as error:
+        raise CheckpointCorruptedError(f"the journal of run {copy.run.workflow_id}", f"{error!r}") from error
+
+
+def _check_plans(copy: RunCopy) -> None:
+    for revision, body in enumerate(copy.plans, 1):
+        what = f"plan revision {revision} of run {copy.run.workflow_id}"
+        try:
+            unpacking = zlib.decompressobj()
+            unpacking.decompress(body, MAX_PLAN_BYTES)
+            if unpacking.unconsumed_tail:
+                raise CheckpointCorruptedError(what, "it is larger than any plan")
+            decode_plan(body)
+        except (*_UNFOLDABLE, zlib.error) as error:
+            raise CheckpointCorruptedError(what, str(error)) from error
+    if copy.run.kind == "workflow" and not copy.plans:
+        raise CheckpointCorruptedError(f"run {copy.run.workflow_id}", "it has no plan")
+
+
+def _source_here(source: str, root: Path) -> str:
+    """Where the workflow is defined, if that is a file of this repository: no import may name another one to load."""
+    if not source:
+        return ""
+    try:
+        record = msgspec.json.decode(source, type=SourceRecord)
+        inside = (root / record.file).resolve().is_relative_to(root.resolve())
+    except (ValueError, OSError):
+        return ""
+    return source if inside else ""
+
+
+# --- another id ---------------------------------------------------------------------------------------------------
+
+
+def _renamed(copy: RunCopy, events: list[ev.Event], new: WorkflowId) -> RunCopy:
+    """The same run under another id: its events say so, its checkpoints get ids of their own, digests are anew."""
+    if not new.strip():
+        raise RunRefusedError("the id of a run cannot be empty", next_step="Give another id.")
+    old = copy.run.workflow_id
+    cuts: dict[str, CheckpointId] = {
+        event.checkpoint_id: checkpoint_id(new, event.seq, event.at)
+        for event in events
+        if isinstance(event, ev.Checkpointed)
+    }
+    renamed = [_event_of(event, old, new, cuts) for event in events]
+    rows, blobs = codec.encode_events(renamed, codec.first_digest(new))
+    digests = {row.seq: row.digest.hex() for row in rows}
+    return msgspec.structs.replace(
+        copy,
+        run=msgspec.structs.replace(copy.run, workflow_id=new),
+        rows=tuple(rows),
+        blobs=blobs,
+        checkpoints=tuple(_cut_of(cut, new, cuts, digests) for cut in copy.checkpoints),
+    )
+
+
+def _event_of(event: ev.Event, old: WorkflowId, new: WorkflowId, cuts: dict[str, CheckpointId]) -> ev.Event:
+    event = msgspec.structs.replace(event, workflow_id=new)
+    if isinstance(event, ev.Checkpointed | ev.RolledBack):
+        return msgspec.structs.replace(event, checkpoint_id=cuts.get(event.checkpoint_id, event.checkpoint_id))
+    if isinstance(event, ev.DecisionRequired):
+        return msgspec.structs.replace(event, command=event.command.replace(f" {old} ", f" {new} ", 1))
+    return event
+
+
+def _cut_of(
+    cut: CheckpointRecord, new: WorkflowId, cuts: dict[str, CheckpointId], digests: dict[int, str]
+) -> CheckpointRecord:
+    if cut.id not in cuts or cut.sequence not in digests:
+        raise CheckpointCorruptedError(f"checkpoint {cut.id}", "no checkpoint event stands at its sequence")
+    return msgspec.structs.replace(cut, id=cuts[cut.id], workflow_id=new, digest=digests[cut.sequence])

@@ -11,7 +11,7 @@ import msgspec
 from agentos.dag.findings import nearest
 from agentos.dag.workflow import Source, Workflow
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowFileError, WorkflowNotFoundError
-from agentos.workflow.importing import imported, module_name
+from agentos.workflow.python_files import imported, module_name
 from agentos.workflow.python_tasks import look_at_python_tasks
 
 FOLDER = "workflows"

@@ -10,7 +10,7 @@ import msgspec
 
 from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
 from agentos.store.port import RunRecord, StorePort
-from agentos.workflow.location import Source, find_location, prepare
+from agentos.workflow.location import Source, asked_directory, find_location, prepare
 from agentos.worktree.git import find_repository
 
 
@@ -55,6 +55,14 @@ def find_place(
         with suppress(WorkflowConfigurationError):
             root = find_repository(root).root
     return Place(database=location.database, root=root, named=repo is not None, durability=durability)
+
+
+def find_root(repo: str | Path | None = None) -> Path:
+    """The root to look for workflows in: that of the repository or worktree, else the directory. Writes nothing."""
+    directory = asked_directory(Path(repo) if repo is not None else None)
+    with suppress(WorkflowConfigurationError):
+        return find_repository(directory).root
+    return directory
 
 
 def known_run(store: StorePort, workflow_id: str) -> RunRecord | None:

@@ -32,21 +32,45 @@ _decoder = msgspec.json.Decoder(StoredPlan)
 def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a workflow that this release can perform. WorkflowDefinitionError holds all that it cannot."""
     plan = compile_plan(workflow, params)
-    findings = tuple(
-        Finding(problem="bad setting", task_id=task.id, message=f"{what} comes with a later release")
-        for task in plan.tasks.values()
-        for what in _not_yet(task.definition)
-    )
-    if findings:
-        raise WorkflowDefinitionError(located(findings, workflow.locate), name=plan.name)
+    if findings := refused_now(workflow, plan):
+        raise WorkflowDefinitionError(findings, name=plan.name)
     return plan
 
 
-def _not_yet(definition: TaskDef) -> Iterator[str]:
+def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
+    """The plan as far as the definition goes: parameters that only a run can give are null in it.
+
+    WorkflowDefinitionError holds what is wrong with the definition; that a parameter is missing is not.
+    """
+    try:
+        return compile_plan(workflow, params)
+    except WorkflowDefinitionError as error:
+        findings = [finding for finding in error.findings if isinstance(finding, Finding)]
+    if wrong := tuple(finding for finding in findings if not finding.parameter):
+        raise WorkflowDefinitionError(wrong, name=workflow.name)
+    return compile_plan(workflow, {**(params or {}), **dict.fromkeys(finding.parameter for finding in findings)})
+
+
+def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
+    """What this release cannot perform."""
+    return located(
+        (
+            Finding(
+                problem="bad setting", task_id=task.id, setting=setting, message=f"{what} comes with a later release"
+            )
+            for task in plan.tasks.values()
+            for setting, what in _not_yet(task.definition)
+        ),
+        workflow.locate,
+    )
+
+
+def _not_yet(definition: TaskDef) -> Iterator[tuple[str, str]]:
+    """The setting that asks for it, and what it is."""
     if definition.kind in ("agent", "llm"):
-        yield f"the kind {definition.kind!r}"
+        yield definition.kind, f"the kind {definition.kind!r}"
     if definition.isolation == "worktree":
-        yield "isolation 'worktree'"
+        yield "isolation", "isolation 'worktree'"
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -19,7 +19,7 @@ from agentos.dag.settings import Draft
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, AttemptError, RunRefusedError
 from agentos.tasks.functions import load, reference_of
-from agentos.workflow.importing import being_loaded
+from agentos.workflow.python_files import being_loaded
 
 
 def look_at_python_tasks(flow: Workflow, root: Path, *, static: bool) -> None:

@@ -2,26 +2,86 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 import msgspec
 
 from agentos.cli.options import json_option, repo_option
-from agentos.cli.output import print_json
-from agentos.workflow.location import find_location
+from agentos.cli.output import print_json, print_table, say
+from agentos.exceptions import WorkflowConfigurationError
+from agentos.workflow.location import Location, find_location
+from agentos.workflow.place import find_place
+from agentos.workflow.settings import load_settings
+from agentos.worktree.git import shown
 
 
 class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
     """Where state lives, as `db path --json` prints it."""
 
     path: str
-    """Of the database, or its URL."""
+    """Absolute path of the file, which need not exist yet, or a PostgreSQL URL."""
     source: str
     """What decided it: variable, settings or repository."""
 
 
-OUTPUT = {"path": DatabasePath}
+class RunStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run takes, as `db stats --json` prints it."""
+
+    workflow_id: str
+    name: str
+    """Its workflow."""
+    status: str
+    events: int
+    checkpoints: int
+    prunable: int
+    """Checkpoints that `agentos prune` would delete."""
+    bytes: int
+    """Events, plans and large outputs; an output that runs share counts for each."""
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The database in numbers, as `db stats --json` prints it."""
+
+    path: str
+    bytes: int
+    """The file with its write-ahead log."""
+    log_bytes: int
+    """The write-ahead log alone."""
+    free_bytes: int
+    """Pages that hold nothing; given back when a run is deleted."""
+    schema: int
+    blobs: int
+    """Large outputs, each stored once."""
+    blob_bytes: int
+    task_log_bytes: int
+    """Log files of tasks, beside the database."""
+    prunable: int
+    """Checkpoints that `agentos prune --all` would delete."""
+    tables: dict[str, int]
+    """Bytes by table, with indexes; empty where this SQLite cannot tell."""
+    runs: list[RunStats]
+    """Largest first."""
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a migration did, or would do, as `db migrate --json` prints it."""
+
+    path: str
+    before: int
+    """Schema that was found."""
+    after: int
+    """Schema after all steps."""
+    steps: list[str]
+    """Names of the steps."""
+    backup: str
+    """The copy that is made first; empty where there is nothing to do."""
+    done: bool
+    """False for a dry run."""
+
+
+OUTPUT = {"path": DatabasePath, "stats": Stats, "migrate": Migrated}
 
 
 @click.group(
@@ -32,6 +92,8 @@ Where state lives, and how much of it there is.
 \b
 Examples:
   agentos db path
+  agentos db stats
+  agentos db migrate --dry-run
 """,
 )
 def command() -> None:
@@ -57,3 +119,124 @@ def path(as_json: bool, repo: Path | None) -> None:
         print_json(DatabasePath(path=location.database, source=str(location.source)))
     else:
         click.echo(f"{location.shown}\n  because {location.why}")
+
+
+@command.command(
+    "stats",
+    help="""\b
+How much room the database takes, and which runs take most of it.
+
+\b
+Examples:
+  agentos db stats
+  agentos db stats --json | jq '.runs[0]'
+
+Reads only. `agentos delete RUN` gives space back; `agentos prune` deletes checkpoints, which are small.
+""",
+)
+@json_option
+@repo_option
+def stats(as_json: bool, repo: Path | None) -> None:
+    from agentos.store.sqlite_stats import measure
+
+    location = find_location(repo)
+    file = _file(location)
+    measured = measure(file, keep=load_settings(location.root).keep)
+    runs = [msgspec.convert(run, RunStats, from_attributes=True) for run in measured.runs]
+    found = Stats(
+        path=str(file),
+        bytes=measured.file_bytes + measured.log_bytes,
+        log_bytes=measured.log_bytes,
+        free_bytes=measured.free_bytes,
+        schema=measured.schema,
+        blobs=measured.blobs,
+        blob_bytes=measured.blob_bytes,
+        task_log_bytes=_folder_bytes(file.parent / "logs"),
+        prunable=sum(run.prunable for run in runs),
+        tables=measured.tables,
+        runs=runs,
+    )
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+
+
+def _show(found: Stats) -> None:
+    click.echo(f"{shown(found.path)}")
+    click.echo(f"  {found.bytes:>14,} bytes, {found.log_bytes:,} of them in the write-ahead log; schema {found.schema}")
+    click.echo(f"  {found.free_bytes:>14,} bytes of it are free")
+    click.echo(f"  {found.blob_bytes:>14,} bytes in {found.blobs} large outputs")
+    click.echo(f"  {found.task_log_bytes:>14,} bytes in log files of tasks")
+    click.echo(f"  {found.prunable:>14,} checkpoints would go with `agentos prune --all`")
+    for name, size in found.tables.items():
+        click.echo(f"  {size:>14,} bytes in table {shown(name)}")
+    click.echo("")
+    rows = [
+        (shown(run.workflow_id), shown(run.name), run.status, str(run.events), str(run.checkpoints), f"{run.bytes:,}")
+        for run in found.runs
+    ]
+    print_table(("RUN", "WORKFLOW", "STATUS", "EVENTS", "CHECKPOINTS", "BYTES"), rows, empty="No runs here yet.")
+
+
+@command.command(
+    "migrate",
+    help="""\b
+Bring the database to the schema of this version.
+
+\b
+Examples:
+  agentos db migrate --dry-run
+  agentos db migrate
+
+Every command that writes does this by itself. A copy is made first, beside the database; each step is one transaction.
+While somebody drives a run nothing is done (exit code 75). A database of a newer version is refused (exit code 6).
+""",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@json_option
+@repo_option
+def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
+    from agentos.store.sqlite_stats import pending_migrations
+
+    location = find_location(repo)
+    file = _file(location)
+    pending = pending_migrations(file)
+    if not dry_run and pending.steps:
+        find_place(repo).open().close()
+    result = Migrated(
+        path=str(file),
+        before=pending.found,
+        after=pending.known,
+        steps=list(pending.steps),
+        backup=str(pending.backup) if pending.steps else "",
+        done=not dry_run,
+    )
+    if as_json:
+        print_json(result)
+    elif not pending.steps:
+        click.echo(f"schema {pending.found}: nothing to do")
+    else:
+        would = "would be migrated" if dry_run else "was migrated"
+        click.echo(f"{shown(file)} {would} from schema {pending.found} to {pending.known}: {', '.join(pending.steps)}")
+        say(f"{'The copy would be' if dry_run else 'A copy of it as it was is'} {shown(pending.backup)}")
+
+
+def _file(location: Location) -> Path:
+    if location.is_postgresql:
+        raise WorkflowConfigurationError(
+            f"{location.shown} is no file of ours to look into", next_step="Ask the PostgreSQL server."
+        )
+    return Path(location.database)
+
+
+def _folder_bytes(folder: Path) -> int:
+    """All files below, links not followed."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:  # gone meanwhile
+                continue
+    return total

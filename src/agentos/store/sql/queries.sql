@@ -107,6 +107,22 @@ UPDATE run SET holder = NULL, lease_expires = 0, lease_until = 0 WHERE id = ? AN
 -- held_leases: every lease that was not let go; a migration waits for the live ones
 SELECT id, holder, lease_boot, lease_expires, lease_until FROM run WHERE holder IS NOT NULL;
 
+-- read_token: of the last lease
+SELECT token FROM run WHERE id = ?;
+
+-- read_blobs: large outputs that a run names
+SELECT digest, CAST(body AS BLOB) FROM blob WHERE digest IN (SELECT blob FROM event WHERE run = ? AND blob IS NOT NULL);
+
+-- insert_copied_run: a run as it stood elsewhere, held by nobody; nothing where the id exists
+INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
+                 lease_boot, lease_expires, lease_until, created_at, updated_at, source, root, fingerprint, parent_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, '', 0, 0, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING;
+
+-- insert_copied_checkpoint: a cut with its name, and whether a rollback left it behind
+INSERT INTO checkpoint (id, run, sequence, layer, at, digest, snapshot, name, abandoned)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING;
+
 -- fence_delete: finds the run and checks the token before anything is removed
 SELECT no FROM run WHERE id = ? AND token = ? AND holder IS NOT NULL;
 

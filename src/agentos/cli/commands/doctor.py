@@ -1,0 +1,112 @@
+"""`agentos doctor`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentos import __version__
+from agentos.cli.exits import Exit
+from agentos.cli.options import json_option, repo_option
+from agentos.cli.output import print_json, print_table, say
+from agentos.workflow.doctor import Checkup, Finding, examine
+from agentos.workflow.location import find_location
+from agentos.workflow.setting_aside import SetAside, set_aside
+from agentos.worktree.git import shown
+
+OUTPUT = Checkup
+
+
+@click.command(
+    "doctor",
+    help="""\b
+Check this place, its settings and its runs, and say how to mend what is wrong.
+
+\b
+Examples:
+  agentos doctor
+  agentos doctor --deep
+  agentos doctor --set-aside
+
+Shows versions, where state lives and why, and each setting with where it came from. Looks for wrong permissions, a full
+disk, damage, interrupted runs, stale leases, and what dead processes left behind. It changes nothing and runs no hooks.
+
+\b
+Exit codes:
+  0   all is sound; there may be notes
+  1   something is wrong
+  6   the database, or a run in it, is damaged or of a newer AgentOS
+  75  --set-aside: somebody uses the database
+""",
+)
+@click.option("--deep", is_flag=True, help="Read every record of every run, and check its digests.")
+@click.option("--set-aside", "aside", is_flag=True, help="Move a damaged database to a dated name beside it.")
+@json_option
+@repo_option
+def command(deep: bool, aside: bool, as_json: bool, repo: Path | None) -> int:
+    if aside:
+        _report_move(set_aside(find_location(repo)), as_json=as_json)
+        return Exit.COMPLETE
+    checkup = examine(repo, version=__version__, deep=deep)
+    if as_json:
+        print_json(checkup)
+    else:
+        _show(checkup, deep=deep)
+    match checkup.severity:
+        case "damage":
+            return Exit.INTEGRITY
+        case "wrong":
+            return Exit.FAILED
+    return Exit.COMPLETE
+
+
+def _report_move(done: SetAside, *, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+    else:
+        for before, after in done.moved.items():
+            click.echo(f"{shown(before)} -> {shown(after)}")
+    say("Nothing was deleted. The next run makes a new database.")
+
+
+def _show(checkup: Checkup, *, deep: bool) -> None:
+    click.echo(f"agentos   {checkup.agentos}")
+    click.echo(f"python    {checkup.python}")
+    click.echo(f"sqlite    {checkup.sqlite}")
+    click.echo(f"git       {checkup.git or 'none'}")
+    if checkup.database:
+        size = f"{checkup.database_bytes:,} bytes, {checkup.runs} runs" if checkup.database_bytes else "not made yet"
+        click.echo(f"database  {shown(checkup.database)} ({size}; {checkup.free_disk // 1_000_000:,} MB free)")
+        click.echo(f"          because {checkup.because}")
+    if checkup.settings:
+        click.echo("")
+        rows = [(setting.name, _value(setting.value), setting.source) for setting in checkup.settings]
+        print_table(("SETTING", "VALUE", "FROM"), rows, empty="")
+    for severity, title in (("damage", "Damaged"), ("wrong", "Wrong"), ("note", "Good to know")):
+        found = [finding for finding in checkup.findings if finding.severity == severity]
+        if found:
+            click.echo(f"\n{title}:")
+            for finding in found:
+                _show_finding(finding)
+    if checkup.sound:
+        say("All is sound." if deep else "All is sound, as far as a quick look tells; --deep reads every record.")
+
+
+def _show_finding(finding: Finding) -> None:
+    click.echo(f"  - {_one_line(finding.what)}")
+    for line in finding.mend.splitlines():
+        click.echo(f"      {_one_line(line)}")
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple | list):
+        return " ".join(_one_line(str(word)) for word in value) or "-"
+    return _one_line(str(value))

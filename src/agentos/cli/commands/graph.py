@@ -1,0 +1,89 @@
+"""`agentos graph`"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from agentos.cli.drawing import boxes, mermaid
+from agentos.cli.options import repo_option
+from agentos.cli.output import say
+from agentos.cli.planning import only_looking
+from agentos.client import Client
+from agentos.dag.plan import Plan
+from agentos.exceptions import RunNotFoundError, WorkflowConfigurationError, WorkflowNotFoundError
+from agentos.workflow.loading import find_workflow
+from agentos.workflow.location import find_location
+from agentos.workflow.place import find_root
+from agentos.workflow.plans import plan_to_look_at
+
+_MERMAID_EDGES = 500
+"""What Mermaid draws unless its `maxEdges` says otherwise."""
+
+
+@click.command(
+    "graph",
+    help="""\b
+Draw a workflow or a run.
+
+\b
+Examples:
+  agentos graph hello --format text
+  agentos graph hello > hello.mmd
+  agentos graph 0198c --format text
+
+Mermaid by default, which GitHub and many editors render; `--format text` draws boxes for a terminal, a layer each. Of
+a run, by its id or the beginning of it, the tasks show how they stand. Nothing is run; a Python file is imported.
+
+\b
+Exit codes:
+  0  drawn
+  2  no such workflow or run, or a workflow with problems
+""",
+)
+@click.argument("target", metavar="FILE|RUN")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["mermaid", "text"]),
+    default="mermaid",
+    show_default=True,
+    help="How to draw.",
+)
+@repo_option
+def command(target: str, form: str, repo: Path | None) -> None:
+    plan, statuses = _plan(target, repo)
+    if form == "text":
+        lines = boxes(plan, statuses, shutil.get_terminal_size().columns)
+    else:
+        lines = mermaid(plan, statuses)
+    click.echo("\n".join(lines))
+    edges = sum(len(task.definition.needs) for task in plan.tasks.values())
+    if form == "mermaid" and edges > _MERMAID_EDGES:
+        say(f"{edges:,} edges: Mermaid draws {_MERMAID_EDGES} unless its maxEdges says more; --format text draws all.")
+
+
+def _plan(target: str, repo: Path | None) -> tuple[Plan, dict[str, str]]:
+    """The plan, and for a run how its tasks stand."""
+    try:
+        with only_looking():
+            return plan_to_look_at(find_workflow(target, find_root(repo), static=True)), {}
+    except WorkflowNotFoundError as no_file:
+        try:
+            if not _is_kept(find_location(repo).database):  # a client would make the folder
+                raise no_file
+            client = Client(repo)
+            state = client.show(target).state
+            return client.plan(target), {task.task_id: task.status for task in state.tasks}
+        except WorkflowConfigurationError:
+            raise no_file from None
+        except RunNotFoundError:
+            raise WorkflowNotFoundError(
+                f"{no_file.message}; and there is no run {target!r} here", next_step=no_file.next_step
+            ) from None
+
+
+def _is_kept(database: str) -> bool:
+    return "://" in database or Path(database).exists()

@@ -1,0 +1,73 @@
+"""`agentos prune`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from agentos.cli.options import json_option, repo_option
+from agentos.cli.output import print_json, print_table, say
+from agentos.client import Client
+from agentos.workflow.settings import load_settings
+from agentos.worktree.git import shown
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose checkpoints were pruned, as `prune --json` prints it."""
+
+    workflow_id: str
+    """The run's whole id."""
+    deleted: int
+    """Checkpoints that were deleted."""
+    kept: int
+    """Checkpoints that are left."""
+
+
+OUTPUT = list[Pruned]
+
+
+@click.command(
+    "prune",
+    help="""\b
+Delete older checkpoints of a run, or of all runs here.
+
+\b
+Examples:
+  agentos prune 0197c5 --keep 1
+  agentos prune --all
+
+Runs do this by themselves after each checkpoint. Events stay: a pruned run still resumes and can be read in full; it
+cannot be rolled back to, or forked from, what was pruned. The newest checkpoint and named ones are never deleted.
+""",
+)
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option(
+    "--keep", type=click.IntRange(min=1), metavar="N", help="Keep the newest N (default: the setting `keep`)."
+)
+@click.option("--all", "every", is_flag=True, help="Every run of this worktree.")
+@json_option
+@repo_option
+def command(run: str | None, keep: int | None, every: bool, as_json: bool, repo: Path | None) -> None:
+    if (run is None) == (not every):
+        raise click.UsageError("Name a run, or say --all." if run is None else "Name a run or say --all, not both.")
+    client = Client(repo)
+    number = keep or load_settings(client.place.root).keep
+    if not number:
+        raise click.UsageError("The setting `keep` is 0, which keeps all checkpoints: say how many with --keep N.")
+    ids = [record.workflow_id for record in client.list_runs()] if run is None else [client.find(run).workflow_id]
+    pruned = [
+        Pruned(
+            workflow_id=workflow_id,
+            deleted=client.prune(workflow_id, keep=number),
+            kept=len(client.checkpoints(workflow_id)),
+        )
+        for workflow_id in ids
+    ]
+    if as_json:
+        print_json(pruned)
+        return
+    rows = [(shown(row.workflow_id), str(row.deleted), str(row.kept)) for row in pruned]
+    print_table(("RUN", "DELETED", "KEPT"), rows, empty="No runs here yet.")
+    say(f"{sum(row.deleted for row in pruned)} checkpoints deleted.")

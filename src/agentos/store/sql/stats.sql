@@ -1,0 +1,21 @@
+-- Questions about a database as a whole, for `agentos db stats` and `agentos doctor`. They only read.
+
+-- blobs: how many large outputs, and how large
+SELECT count(*), coalesce(sum(size), 0) FROM blob;
+
+-- tables: bytes of each table with its indexes, largest first
+SELECT coalesce(s.tbl_name, d.name), sum(d.pgsize) FROM dbstat AS d LEFT JOIN sqlite_schema AS s ON s.name = d.name
+GROUP BY 1 ORDER BY 2 DESC;
+
+-- runs: what each run takes, largest first
+SELECT r.no, r.id, r.name, r.sequence, (SELECT count(*) FROM checkpoint AS c WHERE c.run = r.no),
+       (SELECT coalesce(sum(length(CAST(e.body AS BLOB)) + 40), 0) FROM event AS e WHERE e.run = r.no)
+       + (SELECT coalesce(sum(length(CAST(p.body AS BLOB))), 0) FROM plan AS p WHERE p.run = r.no)
+       + (SELECT coalesce(sum(b.size), 0) FROM blob AS b
+          WHERE b.digest IN (SELECT e.blob FROM event AS e WHERE e.run = r.no AND e.blob IS NOT NULL)) AS bytes
+FROM run AS r ORDER BY bytes DESC, r.no;
+
+-- prunable: checkpoints beyond the newest, under the same conditions as prune_checkpoints
+SELECT count(*) FROM checkpoint WHERE run = ?1 AND name = ''
+AND sequence < (SELECT sequence FROM checkpoint WHERE run = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2 - 1)
+AND sequence <> (SELECT coalesce(max(sequence), -1) FROM checkpoint WHERE run = ?1 AND NOT abandoned);

@@ -1,0 +1,161 @@
+"""What a database file holds, and whether it is whole. Opens read-only, changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from agentos.ids import WorkflowId
+from agentos.store.port import Holder
+from agentos.store.sqlfiles import migrations, queries
+from agentos.store.sqlite_driver import BUSY_S, insist
+from agentos.store.sqlite_leases import Clock, StoredLease, driver
+from agentos.store.sqlite_migrate import backup_path, schema_version
+from agentos.store.sqlite_open import connect_readonly, open_store
+
+_Q = queries("stats.sql")
+T = TypeVar("T")
+
+
+class RunSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run takes. Outputs that several runs share count for each of them."""
+
+    workflow_id: str
+    name: str
+    status: str
+    events: int
+    checkpoints: int
+    prunable: int
+    """Checkpoints that `prune` would delete."""
+    bytes: int
+
+
+class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A database in numbers."""
+
+    file_bytes: int
+    log_bytes: int
+    """The write-ahead log, which is folded into the file by and by."""
+    schema: int
+    known_schema: int
+    """The schema this AgentOS writes: a lower `schema` is migrated by the next command that writes."""
+    free_bytes: int
+    """Pages inside the file that hold nothing; given back when runs are deleted."""
+    blobs: int
+    blob_bytes: int
+    tables: dict[str, int]
+    """Bytes of each table with its indexes; empty where this SQLite cannot tell."""
+    runs: tuple[RunSize, ...]
+    """Largest first."""
+
+
+class PendingMigrations(msgspec.Struct, frozen=True, kw_only=True):
+    """What a writing open would do to the schema."""
+
+    found: int
+    known: int
+    steps: tuple[str, ...]
+    backup: Path
+    """Where the copy is put that is made before the first step."""
+
+
+class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that was not let go; `live` while its holder drives the run."""
+
+    workflow_id: str
+    holder: Holder
+    live: bool
+
+
+def measure(path: Path, *, keep: int) -> DatabaseStats:
+    """The database in numbers. Reads every page once."""
+    with closing(open_store(path, create=False, readonly=True)) as store:
+        statuses = {record.workflow_id: str(record.status) for record in store.list_runs()}
+
+    def read(connection: sqlite3.Connection) -> DatabaseStats:
+        page: int = connection.execute("PRAGMA page_size").fetchone()[0]
+        free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+        blobs, blob_bytes = connection.execute(_Q["blobs"]).fetchone()
+        return DatabaseStats(
+            file_bytes=_size(path),
+            log_bytes=_size(Path(f"{path}-wal")),
+            schema=schema_version(connection),
+            known_schema=len(migrations()),
+            free_bytes=page * free,
+            blobs=blobs,
+            blob_bytes=blob_bytes,
+            tables=_tables(connection),
+            runs=tuple(
+                RunSize(
+                    workflow_id=id_,
+                    name=name,
+                    status=statuses.get(WorkflowId(id_), "new"),
+                    events=events,
+                    checkpoints=cuts,
+                    prunable=connection.execute(_Q["prunable"], (no, keep)).fetchone()[0] if keep else 0,
+                    bytes=size,
+                )
+                for no, id_, name, events, cuts, size in connection.execute(_Q["runs"]).fetchall()
+            ),
+        )
+
+    return _asked(path, read)
+
+
+def damage(path: Path, *, thorough: bool = False) -> list[str]:
+    """What SQLite finds wrong with the file itself; nothing where it is whole."""
+    pragma = "PRAGMA integrity_check(20)" if thorough else "PRAGMA quick_check(20)"
+    found = _asked(path, lambda connection: [str(row[0]) for row in connection.execute(pragma)])
+    return [] if found == ["ok"] else found
+
+
+def pending_migrations(path: Path) -> PendingMigrations:
+    """The steps between the database and the schema this AgentOS writes."""
+    found, known = _asked(path, schema_version), migrations()
+    return PendingMigrations(
+        found=found,
+        known=len(known),
+        steps=tuple(step.name for step in known if step.number > found),
+        backup=backup_path(path, found),
+    )
+
+
+def held_leases(path: Path) -> list[HeldLease]:
+    """Every lease that somebody took and nobody let go."""
+
+    def read(connection: sqlite3.Connection) -> list[HeldLease]:
+        clock, found = Clock(), []
+        for workflow_id, *columns in connection.execute(queries()["held_leases"]).fetchall():
+            lease = StoredLease(*columns)
+            holder = lease.held_by()
+            if holder is not None:
+                live = driver(clock, lease) is not None
+                found.append(HeldLease(workflow_id=workflow_id, holder=holder, live=live))
+        return found
+
+    return _asked(path, read)
+
+
+def _asked(path: Path, question: Callable[[sqlite3.Connection], T]) -> T:
+    with closing(connect_readonly(path)) as connection:
+        return insist(lambda: question(connection), path, BUSY_S)
+
+
+def _tables(connection: sqlite3.Connection) -> dict[str, int]:
+    try:
+        return dict(connection.execute(_Q["tables"]).fetchall())
+    except sqlite3.OperationalError:  # built without the dbstat table
+        return {}
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,341 @@
+"""A look at everything a run depends on here, with a way to mend each thing that is wrong. Changes nothing.
+
+What cannot be looked at is itself a finding: a check-up never fails half-way.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
+from agentos.store.port import RunRecord, StorePort
+from agentos.store.sqlite_open import OLDEST_SQLITE, open_store
+from agentos.store.sqlite_stats import DatabaseStats, damage, held_leases, measure
+from agentos.workflow.leftovers import leftover_folders, leftover_processes
+from agentos.workflow.location import VARIABLE, Location, Source, find_location, unused_old_database
+from agentos.workflow.settings import Setting, Settings, explain_settings, load_settings
+from agentos.workflow.worktrees import interrupted_runs
+from agentos.worktree import git
+from agentos.worktree.git import shown
+
+LOW_SPACE = 200 * 1024 * 1024
+"""Less free space than this on the disk is worth a word before a run fails for it."""
+
+Severity = Literal["note", "wrong", "damage"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something worth saying."""
+
+    severity: Severity
+    """`note`: good to know. `wrong`: to be mended. `damage`: records that cannot be trusted."""
+    what: str
+    mend: str
+    """What to type or do about it."""
+
+
+class Checkup(msgspec.Struct, frozen=True, kw_only=True):
+    """What `agentos doctor` found."""
+
+    sound: bool
+    """Nothing is wrong; notes do not count."""
+    agentos: str
+    python: str
+    sqlite: str
+    git: str
+    """Its version; empty where there is none."""
+    root: str
+    """The repository or worktree; empty where none was found."""
+    database: str
+    """Where state lives, a URL without its password; empty where that cannot be settled."""
+    because: str
+    """Why there."""
+    settings: tuple[Setting, ...]
+    """Each setting in force with its source; none where the settings cannot be read."""
+    free_disk: int
+    """Bytes free where the database is."""
+    database_bytes: int
+    """The database with its log; 0 where there is none yet."""
+    runs: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def severity(self) -> Severity | None:
+        """The worst of the findings."""
+        order: tuple[Severity, ...] = ("damage", "wrong", "note")
+        return next((one for one in order if any(found.severity == one for found in self.findings)), None)
+
+
+def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Checkup:
+    """Look at everything; `deep` also reads every record of every run and checks its digests.
+
+    `version` is that of the program.
+    """
+    findings: list[Finding] = [*_versions()]
+    location: Location | None = None
+    settings: tuple[Setting, ...] = ()
+    stats: DatabaseStats | None = None
+    free = 0
+    try:
+        location = find_location(repo)
+    except AgentosError as error:
+        findings.append(_told("wrong", error))
+    if location is not None:
+        findings += _old_database(location)
+        in_force = Settings()
+        try:
+            root = _work_root(location)
+            settings, in_force = explain_settings(root), load_settings(root)
+        except AgentosError as error:
+            findings.append(_told("wrong", error))
+        if not location.is_postgresql:
+            path = Path(location.database)
+            free = shutil.disk_usage(_existing(path)).free
+            stats, found = _database(path, in_force, deep=deep)
+            # Permissions after that: looking in makes a log beside the database, with the same mode.
+            findings += [*found, *_permissions(location, path), *_space(path, free)]
+    findings += [*_elsewhere(location), *_folders()]
+    return Checkup(
+        sound=not any(found.severity != "note" for found in findings),
+        agentos=version,
+        python=f"{platform.python_version()} ({platform.python_implementation()})",
+        sqlite=sqlite3.sqlite_version,
+        git=_git_version(),
+        root="" if location is None else str(location.root),
+        database="" if location is None else location.shown,
+        because="" if location is None else location.why,
+        settings=settings,
+        free_disk=free,
+        database_bytes=0 if stats is None else stats.file_bytes + stats.log_bytes,
+        runs=0 if stats is None else len(stats.runs),
+        findings=tuple(findings),
+    )
+
+
+def _told(severity: Severity, error: AgentosError) -> Finding:
+    return Finding(severity=severity, what=error.message, mend=error.next_step)
+
+
+# --- the programs -------------------------------------------------------------------------------------------------
+
+
+def _git_version() -> str:
+    try:
+        done = git.run(Path("/"), "--version")
+    except AgentosError:
+        return ""
+    return os.fsdecode(done.stdout).strip().removeprefix("git version ")
+
+
+def _versions() -> Iterator[Finding]:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        yield Finding(
+            severity="wrong",
+            what=f"this Python is built with SQLite {sqlite3.sqlite_version}",
+            mend=f"Use a Python with SQLite {oldest} or newer.",
+        )
+    if not _git_version():
+        variable = bool(os.environ.get(VARIABLE, "").strip())
+        yield Finding(
+            severity="note" if variable else "wrong",
+            what="git is not installed, or not on PATH",
+            mend=f"Install git; without it runs need {VARIABLE}.",
+        )
+
+
+# --- the place ----------------------------------------------------------------------------------------------------
+
+
+def _old_database(location: Location) -> Iterator[Finding]:
+    old = unused_old_database(location)
+    if old is not None:
+        yield Finding(
+            severity="note",
+            what=f"the old global database {shown(old)} is there, and not in use",
+            mend=f"Go on with it by {VARIABLE}={shown(old)}, or leave it; docs/howto-old-database.md says more.",
+        )
+
+
+def _work_root(location: Location) -> Path:
+    """The root whose settings count; under the variable git was not asked for it yet."""
+    if location.source is Source.VARIABLE:
+        with suppress(AgentosError):
+            return git.find_repository(location.root).root
+    return location.root
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder above that is there."""
+    return next(folder for folder in path.parents if folder.is_dir())
+
+
+def _permissions(location: Location, path: Path) -> Iterator[Finding]:
+    # The variable may name a place in a folder that is shared on purpose; the file in it is private all the same.
+    folders = [] if location.source is Source.VARIABLE else [path.parent]
+    files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+    for entry in (*folders, *files):
+        try:
+            mode = stat.S_IMODE(entry.stat().st_mode)
+        except OSError:
+            continue
+        if mode & 0o077:
+            wanted = "700" if entry.is_dir() else "600"
+            yield Finding(
+                severity="wrong",
+                what=f"{shown(entry)} can be read by others (mode {mode:o}); prompts and outputs are in it",
+                mend=f"chmod {wanted} {shown(entry)}",
+            )
+    folder = _existing(path)
+    if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        yield Finding(
+            severity="wrong",
+            what=f"{shown(folder)} cannot be written by you, so no run can begin here",
+            mend="Make it writable (chmod u+w), or choose another place with AGENTOS_WORKFLOW_DB.",
+        )
+
+
+def _space(path: Path, free: int) -> Iterator[Finding]:
+    if free < LOW_SPACE:
+        yield Finding(
+            severity="wrong",
+            what=f"only {free // 1_000_000} MB are free where {shown(path)} is",
+            mend="Free some space: a run stops when its journal cannot be written.",
+        )
+
+
+# --- the database -------------------------------------------------------------------------------------------------
+
+
+def _database(path: Path, settings: Settings, *, deep: bool) -> tuple[DatabaseStats | None, list[Finding]]:
+    findings: list[Finding] = []
+    try:
+        broken = damage(path, thorough=deep)
+        if broken:
+            findings.append(_broken(path, broken))
+        stats = measure(path, keep=settings.keep)
+        findings += [*_schema(stats), *_size(stats, settings)]
+        store = open_store(path, create=False, readonly=True)
+        try:
+            runs = store.list_runs()
+            if deep:
+                for run in runs:
+                    findings += _verified(store, run)
+        finally:
+            store.close()
+        findings += [*_runs(runs), *_stale(path, runs)]
+        return stats, findings
+    except NotFoundError:  # no run yet
+        return None, findings
+    except IntegrityError as error:
+        return None, [*findings, _told("damage", error)]
+    except AgentosError as error:
+        return None, [*findings, _told("wrong", error)]
+
+
+def _broken(path: Path, lines: list[str]) -> Finding:
+    return Finding(
+        severity="damage",
+        what=f"the database {shown(path)} is damaged: {'; '.join(lines[:3])}",
+        mend="Export what can still be read (`agentos export RUN`), then `agentos doctor --set-aside`.",
+    )
+
+
+def _verified(store: StorePort, run: RunRecord) -> Iterator[Finding]:
+    try:
+        store.verify(run.workflow_id)
+    except CheckpointCorruptedError as error:
+        sound = store.newest_sound_checkpoint(run.workflow_id)
+        mend = f"agentos fork {sound.id}   goes on from its newest sound checkpoint" if sound else error.next_step
+        yield Finding(severity="damage", what=error.message, mend=mend)
+    except IntegrityError as error:
+        yield _told("damage", error)
+
+
+def _schema(stats: DatabaseStats) -> Iterator[Finding]:
+    if stats.schema < stats.known_schema:
+        yield Finding(
+            severity="note",
+            what=f"the database has schema {stats.schema}; this AgentOS writes {stats.known_schema}",
+            mend="agentos db migrate   (the next run does it, too)",
+        )
+
+
+def _size(stats: DatabaseStats, settings: Settings) -> Iterator[Finding]:
+    size = stats.file_bytes + stats.log_bytes
+    if size > settings.space_warning:
+        yield Finding(
+            severity="note",
+            what=f"the database holds {size:,} bytes; space_warning is {settings.space_warning:,}",
+            mend="`agentos db stats` shows the largest runs, `agentos delete RUN` gives their space back.",
+        )
+
+
+def _runs(runs: list[RunRecord]) -> Iterator[Finding]:
+    for run in runs:
+        gone = bool(run.root) and not os.path.isdir(run.root)
+        if gone and run.status not in ("complete", "aborted"):
+            yield Finding(
+                severity="wrong",
+                what=f"run {shown(run.workflow_id)} ({run.status}) belongs to {shown(run.root)}, which is gone",
+                mend=f"agentos resume {shown(run.workflow_id)} --repo WHERE-IT-MOVED, or agentos delete it",
+            )
+        elif run.status == "interrupted" and run.kind == "workflow":
+            yield Finding(
+                severity="wrong",
+                what=f"run {shown(run.workflow_id)} ({shown(run.name)}) was interrupted; nobody drives it",
+                mend=f"agentos resume {shown(run.workflow_id)}",
+            )
+    for process, run in leftover_processes(runs):
+        yield Finding(
+            severity="wrong",
+            what=f"process {process.pid} ({shown(process.command)}) is left over from run {shown(run.workflow_id)}",
+            mend=f"agentos resume {shown(run.workflow_id)} ends it first; or kill {process.pid}",
+        )
+
+
+def _stale(path: Path, runs: list[RunRecord]) -> Iterator[Finding]:
+    interrupted = {run.workflow_id for run in runs if run.status == "interrupted"}
+    for lease in held_leases(path):
+        if not lease.live and lease.workflow_id not in interrupted:
+            yield Finding(
+                severity="note",
+                what=f"the lease of run {shown(lease.workflow_id)} was not let go by {lease.holder}, which is dead",
+                mend="Nothing to do: whoever needs the run takes it over at once.",
+            )
+
+
+# --- the machine --------------------------------------------------------------------------------------------------
+
+
+def _elsewhere(location: Location | None) -> Iterator[Finding]:
+    here = None if location is None else location.database
+    found = interrupted_runs()
+    others = [one for one in found.runs if one.worktree.database != here]
+    if others:
+        yield Finding(
+            severity="note",
+            what=f"{len(others)} interrupted runs in other worktrees, the oldest in {shown(others[0].worktree.root)}",
+            mend="agentos resume --all",
+        )
+
+
+def _folders() -> Iterator[Finding]:
+    folders = leftover_folders()
+    if folders:
+        listed = " ".join(map(shown, folders[:5])) + (" …" if len(folders) > 5 else "")
+        yield Finding(
+            severity="note",
+            what=f"{len(folders)} temporary folders were left by processes that are gone: {listed}",
+            mend=f"rm -r {listed}" if len(folders) <= 5 else "Delete them when you like.",
+        )

@@ -1,0 +1,295 @@
+"""A run in one file: JSON lines that say what they are, then each row of the run, then a digest of it all.
+
+    {"kind":"agentos-run","version":1,...}      what this is, and who wrote it
+    {"kind":"run",...}                          the run as listed
+    {"kind":"plan",...}                         a revision of its plan, base64
+    {"kind":"blob",...}                         a large output that events name
+    {"kind":"event",...}                        the journal, row by row, each with its running digest
+    {"kind":"checkpoint",...}                   the cuts that are kept
+    {"kind":"end","lines":N,"digest":"..."}     the digest of every byte before this line
+
+docs/export.md has the same, field by field. Reading trusts nothing: what does not fit is refused, with its line.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import IO, Annotated, Literal
+
+import msgspec
+
+from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError, RunRefusedError
+from agentos.ids import CheckpointId, WorkflowId
+from agentos.store import codec
+from agentos.store.port import CheckpointRecord, RunCopy, RunRecord, RunStatus
+
+FORMAT = 1
+"""Of the file. A newer one is refused."""
+MAX_LINE_BYTES = 512 * 1024 * 1024
+"""No line is longer: one output, or one plan."""
+NOT_OURS = "Name a file that `agentos export` wrote."
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999_999)]
+"""Microseconds since 1970, up to the year 9999."""
+_Name = Annotated[str, msgspec.Meta(max_length=10_000)]
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    pass
+
+
+class Header(_Line, frozen=True, kw_only=True, tag="agentos-run"):
+    """What the file is."""
+
+    version: int
+    agentos: _Name
+    exported_at: datetime
+    note: str = "Prompts, outputs and errors of this run are in this file, not encrypted."
+
+
+class RunLine(_Line, frozen=True, kw_only=True, tag="run"):
+    """The run; its position in the journal is told by the events."""
+
+    workflow_id: Annotated[str, msgspec.Meta(min_length=1, max_length=10_000)]
+    name: _Name
+    sort: Literal["workflow", "states"]
+    status: RunStatus
+    layer: _Count
+    layers: _Count
+    epoch: _Count
+    created_at: _Time
+    updated_at: _Time
+    source: _Name
+    root: _Name
+    fingerprint: _Name
+    parent_id: _Name | None
+    token: _Count
+
+
+class PlanLine(_Line, frozen=True, kw_only=True, tag="plan"):
+    revision: _Count
+    body: str
+
+
+class BlobLine(_Line, frozen=True, kw_only=True, tag="blob"):
+    digest: str
+    body: str
+
+
+class EventLine(_Line, frozen=True, kw_only=True, tag="event"):
+    seq: _Count
+    at: _Time
+    type: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    version: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    body: str
+    blob: str | None
+    digest: str
+
+
+class CheckpointLine(_Line, frozen=True, kw_only=True, tag="checkpoint"):
+    id: _Name
+    sequence: _Count
+    layer: _Count
+    timestamp: _Time
+    snapshot: _Name
+    name: _Name
+    abandoned: bool
+    digest: str
+
+
+class EndLine(_Line, frozen=True, kw_only=True, tag="end"):
+    lines: int
+    digest: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Header | RunLine | PlanLine | BlobLine | EventLine | CheckpointLine | EndLine).decode
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def export_lines(copy: RunCopy, *, version: str) -> Iterator[bytes]:
+    """The file, line by line; `version` says who wrote it."""
+    digest, count = blake2b(digest_size=32), 0
+    for line in _lines(copy, version):
+        encoded = _encode(line) + b"\n"
+        if len(encoded) > MAX_LINE_BYTES:
+            raise RunRefusedError(
+                f"an output of run {copy.run.workflow_id} is too large to export ({len(encoded):,} bytes)",
+                next_step="Copy the database file instead, while nobody drives a run in it.",
+            )
+        digest.update(encoded)
+        count += 1
+        yield encoded
+    yield _encode(EndLine(lines=count, digest=digest.hexdigest())) + b"\n"
+
+
+def _lines(copy: RunCopy, version: str) -> Iterator[_Line]:
+    run = copy.run
+    yield Header(version=FORMAT, agentos=version, exported_at=datetime.now(UTC))
+    yield RunLine(
+        workflow_id=run.workflow_id,
+        name=run.name,
+        sort=run.kind,
+        status=run.status,
+        layer=run.layer,
+        layers=run.layers,
+        epoch=run.epoch,
+        created_at=codec.to_microseconds(run.created_at),
+        updated_at=codec.to_microseconds(run.updated_at),
+        source=run.source,
+        root=run.root,
+        fingerprint=run.fingerprint,
+        parent_id=run.parent_id,
+        token=copy.token,
+    )
+    for revision, body in enumerate(copy.plans, 1):
+        yield PlanLine(revision=revision, body=b64encode(body).decode())
+    for digest, body in copy.blobs.items():
+        yield BlobLine(digest=digest.hex(), body=body.decode())
+    for row in copy.rows:
+        blob = None if row.blob is None else row.blob.hex()
+        yield EventLine(
+            seq=row.seq,
+            at=row.at,
+            type=row.type,
+            version=row.version,
+            body=row.body.decode(),
+            blob=blob,
+            digest=row.digest.hex(),
+        )
+    for cut in copy.checkpoints:
+        yield CheckpointLine(
+            id=cut.id,
+            sequence=cut.sequence,
+            layer=cut.layer,
+            timestamp=codec.to_microseconds(cut.timestamp),
+            snapshot=cut.snapshot,
+            name=cut.name,
+            abandoned=cut.abandoned,
+            digest=cut.digest,
+        )
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_export(file: IO[bytes], name: str) -> RunCopy:
+    """The run in the file, as far as the file itself can tell: whole, of a version we know, undamaged.
+
+    RunRefusedError where it is no such file, NewerSchemaError, CheckpointCorruptedError. The journal's own digests are
+    checked by the store that takes it in.
+    """
+    parts: list[_Line] = []
+    for number, line in enumerate(_checked(file, name)):
+        if number == 1 and not isinstance(line, RunLine):
+            raise _damaged(name, 2, "the run itself is missing")
+        parts.append(line)
+    try:
+        return _assembled(parts)
+    except (ValueError, IndexError) as error:  # digests that are no hexadecimal, plans that are no base64; no run
+        raise _damaged(name, 0, str(error)) from error
+
+
+def _checked(file: IO[bytes], name: str) -> Iterator[_Line]:
+    """Each line decoded, up to the one that vouches for them."""
+    digest, number = blake2b(digest_size=32), 0
+    while True:
+        raw = file.readline(MAX_LINE_BYTES if number else 65_536)
+        if number == 0:
+            _check_header(raw, name)
+        if not raw.endswith(b"\n"):
+            raise _damaged(name, number + 1, "the file is cut short" if len(raw) < MAX_LINE_BYTES else "it is too long")
+        number += 1
+        try:
+            line = _decode(raw)
+        except (ValueError, RecursionError) as error:  # msgspec's and UTF-8's errors are ValueErrors
+            raise _damaged(name, number, str(error)) from error
+        if isinstance(line, EndLine):
+            if (line.lines, line.digest) != (number - 1, digest.hexdigest()):
+                raise _damaged(name, number, "the digest differs from that of the lines before it")
+            if file.read(1):
+                raise _damaged(name, number + 1, "something follows the end")
+            return
+        digest.update(raw)
+        yield line
+
+
+def _check_header(raw: bytes, name: str) -> None:
+    try:
+        header = msgspec.json.decode(raw, type=dict[str, object])
+    except (ValueError, RecursionError):
+        header = {}
+    if header.get("kind") != "agentos-run":
+        raise RunRefusedError(f"{name} is not an exported run", next_step=NOT_OURS)
+    version = header.get("version")
+    if not isinstance(version, int) or version > FORMAT:
+        raise NewerSchemaError(
+            f"{name} has format {version}; this version of AgentOS knows {FORMAT}", next_step=codec.NEWER
+        )
+
+
+def _assembled(parts: list[_Line]) -> RunCopy:
+    [run] = [line for line in parts if isinstance(line, RunLine)]
+    events = [line for line in parts if isinstance(line, EventLine)]
+    plans = [line for line in parts if isinstance(line, PlanLine)]
+    if [plan.revision for plan in plans] != list(range(1, len(plans) + 1)):
+        raise ValueError("revisions of the plan are missing")
+    return RunCopy(
+        run=RunRecord(
+            workflow_id=WorkflowId(run.workflow_id),
+            name=run.name,
+            kind=run.sort,
+            status=run.status,
+            layer=run.layer,
+            layers=run.layers,
+            created_at=codec.from_microseconds(run.created_at),
+            updated_at=codec.from_microseconds(run.updated_at),
+            sequence=len(events),
+            epoch=run.epoch,
+            source=run.source,
+            root=run.root,
+            fingerprint=run.fingerprint,
+            parent_id=None if run.parent_id is None else WorkflowId(run.parent_id),
+            plan_revision=len(plans),
+            holder=None,
+        ),
+        token=run.token,
+        plans=tuple(b64decode(plan.body, validate=True) for plan in plans),
+        rows=tuple(_row(line) for line in events),
+        blobs={bytes.fromhex(line.digest): line.body.encode() for line in parts if isinstance(line, BlobLine)},
+        checkpoints=tuple(_cuts(run.workflow_id, parts)),
+    )
+
+
+def _row(line: EventLine) -> codec.Row:
+    blob = None if line.blob is None else bytes.fromhex(line.blob)
+    return codec.Row(line.seq, line.at, line.type, line.version, line.body.encode(), blob, bytes.fromhex(line.digest))
+
+
+def _cuts(workflow_id: str, parts: Iterable[_Line]) -> Iterator[CheckpointRecord]:
+    for line in parts:
+        if isinstance(line, CheckpointLine):
+            bytes.fromhex(line.digest)
+            yield CheckpointRecord(
+                id=CheckpointId(line.id),
+                workflow_id=WorkflowId(workflow_id),
+                layer=line.layer,
+                sequence=line.sequence,
+                timestamp=codec.from_microseconds(line.timestamp),
+                snapshot=line.snapshot,
+                name=line.name,
+                abandoned=line.abandoned,
+                digest=line.digest,
+            )
+
+
+def _damaged(name: str, line: int, why: str) -> CheckpointCorruptedError:
+    error = CheckpointCorruptedError(f"line {line} of {name}" if line else name, why)
+    error.next_step = "Nothing was imported. Export the run again, or copy the file again."
+    return error

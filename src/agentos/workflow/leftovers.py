@@ -1,0 +1,68 @@
+"""What dead drives leave behind on the machine: processes, and folders for temporary files. Looks, and ends nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from agentos.store.port import RunRecord
+from agentos.tasks.orphans import AttemptProcess, attempt_processes
+
+TEMPORARY = "agentos-"
+"""How the names of our temporary folders begin."""
+YOUNG_S = 60.0
+"""A folder younger than this may belong to an attempt that is just being started."""
+
+
+def leftover_processes(runs: Iterable[RunRecord]) -> list[tuple[AttemptProcess, RunRecord]]:
+    """Living processes of attempts of these runs, where nobody drives the run any more."""
+    idle = {(run.root, f"{run.workflow_id}/"): run for run in runs if run.holder is None}
+    return [
+        (process, run)
+        for process in attempt_processes()
+        for (root, prefix), run in idle.items()
+        if process.attempt_id.startswith(prefix) and process.root in ("", root)
+    ]
+
+
+def leftover_folders() -> list[Path]:
+    """Our temporary folders that no living process of this user uses."""
+    folders = [path for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*") if _is_old_and_ours(path)]
+    if not folders:
+        return []
+    used = _used_places()
+    return sorted(path for path in folders if not any(_lies_in(place, str(path)) for place in used))
+
+
+def _is_old_and_ours(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and time.time() - found.st_mtime > YOUNG_S
+
+
+def _used_places() -> set[str]:
+    """Every path that a process of this user works in, was started with, or has in its environment."""
+    import psutil
+
+    places: set[str] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            places.add(process.cwd())
+        with suppress(psutil.Error, OSError):
+            places.update(process.cmdline())
+        with suppress(psutil.Error, OSError):
+            places.update(value for value in process.environ().values() if TEMPORARY in value)
+        with suppress(psutil.Error, OSError):
+            places.update(opened.path for opened in process.open_files())
+    return places
+
+
+def _lies_in(place: str, folder: str) -> bool:
+    return folder in place

@@ -1,0 +1,134 @@
+"""Importing the Python files that workflows are defined in: never as `__main__`, and never to start a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import local
+from types import ModuleType
+
+from agentos.exceptions import RunRefusedError, WorkflowFileError
+
+_loading = local()
+"""Per thread, the files being imported to find a workflow: a run that one of them starts on import is refused."""
+
+
+def refuse_while_loading(what: str) -> None:
+    """Raise if a workflow's file is being imported: it would start a run of its own inside a resume."""
+    files: list[str] = getattr(_loading, "files", [])
+    if files:
+        raise RunRefusedError(
+            f"{files[-1]} calls {what}() while it is imported to find its workflow",
+            next_step='Put the call under `if __name__ == "__main__":`.',
+        )
+
+
+@contextmanager
+def being_loaded(path: Path) -> Iterator[None]:
+    """While this lasts, a call of run() or resume() in this thread is refused."""
+    files: list[str] = vars(_loading).setdefault("files", [])
+    files.append(str(path))
+    try:
+        yield
+    finally:
+        files.pop()
+
+
+def imported(path: Path, name: str, root: Path) -> ModuleType:
+    """The module of a workflow's file, its folder and the root on sys.path. WorkflowFileError where that fails."""
+    if not path.is_file():
+        raise WorkflowFileError(
+            path, "the workflow's file is not there", next_step="Bring it back, or resume with workflow=flow."
+        )
+    if name == "__main__":  # `python folder`: never under that name again
+        name = f"{path.resolve().parent.name}_main"
+    loaded = sys.modules.get(name)
+    if loaded is not None and _is_from(loaded, path):
+        return loaded
+    on_sys_path(root)
+    with being_loaded(path):
+        try:
+            if "." in name:
+                on_sys_path(_package_parent(path, name))
+                module = importlib.import_module(name)
+            else:
+                on_sys_path(path.parent)
+                module = _imported_by_path(path, name)
+        except RunRefusedError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise WorkflowFileError(
+                path,
+                f"cannot be imported: {type(error).__name__}: {error}",
+                next_step=_what_to_do(error),
+            ) from error
+    if not _is_from(module, path):
+        raise WorkflowFileError(
+            path,
+            f"importing {name!r} does not lead to the workflow's file but to {module.__file__}",
+            next_step="Resume in a fresh process, or from Python with resume(id, workflow=flow).",
+        )
+    return module
+
+
+def module_name(path: Path) -> str:
+    """The name a file is imported by: with its packages where it lies in some, else that of the file alone.
+
+    WorkflowFileError where another module has that name already: importing the file would put it in its place.
+    """
+    parts = [path.stem]
+    folder = path.resolve().parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(parts)
+    taken = sys.modules.get(name)
+    if len(parts) == 1 and (name in sys.stdlib_module_names or (taken is not None and not _is_from(taken, path))):
+        raise WorkflowFileError(path, f"{name!r} is the name of another module", next_step="Rename the file.")
+    return name
+
+
+def on_sys_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _what_to_do(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return (
+            f"Tasks run in the interpreter that runs agentos, {sys.executable}: install agentos-workflow in the "
+            f"project's own environment and run `python -m agentos` there, or install {error.name} in this one. "
+            "Nothing was touched."
+        )
+    return "Nothing was touched; mend the file and resume again."
+
+
+def _is_from(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path.resolve()
+
+
+def _imported_by_path(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+def _package_parent(path: Path, name: str) -> Path:
+    # `pkg/sub/__init__.py` is `pkg.sub`: one folder further down than its name tells.
+    return path.resolve().parents[name.count(".") + (path.name == "__init__.py")]
