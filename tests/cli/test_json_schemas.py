@@ -25,7 +25,7 @@ CALLS: dict[str, list[list[str]]] = {
     "resume": [["waits", "--dry-run"]],
     "fork": [["CUT"]],
     "watch": [["ended"]],
-    "logs": [["waits"], ["waits", "lint"]],
+    "logs": [["waits"], ["waits", "lint"], ["ended", "--follow"]],
     "list": [[], ["--all"]],
     "inbox": [[]],
     "show": [["waits"], ["ended"], ["states"]],
