@@ -17,6 +17,7 @@ import msgspec
 from agentos.cli.asking import Asking, somebody_is_there
 from agentos.cli.output import say
 from agentos.cli.report import exit_of, report
+from agentos.cli.shield import Shield, shielded
 from agentos.cli.stopping import Stopping
 from agentos.cli.view.earlier import usual_ms
 from agentos.cli.view.feed import Feed, View
@@ -60,13 +61,15 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
 def drive_here(prepare: Callable[[], Ready | Finished], place: Place, manner: Manner) -> int:
     """Prepare and drive a run to the end of this drive, in this terminal; the exit code."""
-    return asyncio.run(_Session(place, manner).drive(prepare))
+    with shielded() as shield:
+        return asyncio.run(_Session(place, manner, shield).drive(prepare))
 
 
 class _Session:
-    def __init__(self, place: Place, manner: Manner) -> None:
+    def __init__(self, place: Place, manner: Manner, shield: Shield) -> None:
         self._place = place
         self._manner = manner
+        self._shield = shield
         self._view: View | None = None
         self._closing = ExitStack()
         self._stream: EventStream | None = None
@@ -100,6 +103,7 @@ class _Session:
     async def _conducted(self, ready: Ready, stopping: Stopping) -> Facts:
         def started(drive: Drive) -> None:
             stopping.attach(drive)
+            self._shield.masker = drive.masker
             self._stream = drive.stream
             model = RunModel(drive.facts.workflow_id, drive.machine.plan)
             view = self._view = open_view(self._manner.show, model, hint=HINT)
