@@ -191,6 +191,8 @@ def settled(
         space_warning=settings.space_warning,
         max_concurrency=settings.max_concurrency if max_concurrency is None else max_concurrency,
         hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
+        secrets=settings.secrets,
+        max_log=settings.log_limit,
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
 
@@ -229,8 +231,8 @@ def _in_event_loop() -> bool:
 class Client:
     """Runs of one worktree: list, show, watch, send. Opens what it needs for each call and keeps nothing open."""
 
-    def __init__(self, repo: str | Path | None = None) -> None:
-        self.place = find_place(repo)
+    def __init__(self, repo: str | Path | None = None, *, place: Place | None = None) -> None:
+        self.place = place or find_place(repo)
 
     def list_runs(self) -> list[RunRecord]:
         """Every run kept here, newest first."""

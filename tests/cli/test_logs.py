@@ -55,7 +55,7 @@ def test_everything_in_the_order_of_time_with_the_task_before_it(agentos: Agento
     assert done.code == 0
     assert done.err == ""
     lines = done.out.splitlines()
-    assert lines[:4] == ["build | one", "build | two", "build | three", "colours | \\x1b[31mred\\x1b[0m\ttab"]
+    assert lines[:4] == ["build | one", "build | two", "build | three", "colours | \\x1b[31mred\\x1b[0m tab"]
     assert lines[4:6] == ["flaky | try", "flaky | try"]
     assert sorted(lines[6:]) == ["each[0] | item x", "each[1] | item y"]
 

@@ -312,13 +312,12 @@ MARKED = [name for name, path in DOCUMENTS.items() if any(block.mark for block i
 def desk(
     tmp_git_repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Path:
-    """A repository to type in, with `python` and `sqlite3` on the PATH."""
+    """A repository to type in, with `python`, `agentos` and `sqlite3` on the PATH."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    (tools / "python").chmod(0o755)
-    (tools / "agentos").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m agentos "$@"\n')
-    (tools / "agentos").chmod(0o755)
+    for name, begins in {"python": "", "agentos": "-m agentos "}.items():
+        (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {begins}"$@"\n')
+        (tools / name).chmod(0o755)
     if why := _no_sqlite_program():
         with capsys.disabled():
             print(f"{why}: its commands are answered by Python's sqlite3 {sqlite3.sqlite_version}")

@@ -51,18 +51,25 @@ def guarded(program: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except AgentosError as error:
-        say("\n".join(printable_lines(str(error))))
+        say("\n".join(printable_lines(_masked(str(error)))))
         code = exit_code(error)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        say(printable(f"agentos: {error.strerror or error}{where}"))
+        say(printable(_masked(f"agentos: {error.strerror or error}{where}")))
         _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
     except Exception:  # noqa: BLE001 - the last boundary
-        traceback.print_exc()
+        say(_masked(traceback.format_exc()))
         say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
         code = Exit.FAILED
     sys.exit(code)
+
+
+def _masked(text: str) -> str:
+    """An error may quote what a workflow or a file says; no secret is shown because of it."""
+    from agentos.secrets import Masker  # few commands end with an error
+
+    return Masker.for_run((), os.environ).text(text)
 
 
 def _forget_stdout() -> None:

@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 
 from agentos.run.facts import Facts
+from agentos.secrets import Masker
 
 log = logging.getLogger("agentos")
 
@@ -118,7 +119,7 @@ def _last_words(said: IO[bytes]) -> str:
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - _SHOWN_BYTES))
     text = said.read().decode(errors="replace").strip()
-    return f": {text}" if text else ""
+    return f": {Masker.for_run((), os.environ).text(text)}" if text else ""
 
 
 def _told(facts: Facts, name: str, root: Path) -> Told:

@@ -18,7 +18,9 @@ journal. Tasks are given the variable's value at the moment an attempt starts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,16 @@ import msgspec
 
 from agentos.dag.findings import Finding
 from agentos.dag.references import as_text
-from agentos.exceptions import WorkflowDefinitionError
+from agentos.exceptions import EvaluationError, WorkflowDefinitionError
 from agentos.workflow.loading import read_file, shown
+
+_VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, Any]:
     """The parameters by name; those typed win over those of the file (a YAML or JSON map).
 
-    WorkflowDefinitionError holds every pair that cannot be read. `env:NAME` stays as it is: only tasks are given the
-    value of that variable.
+    WorkflowDefinitionError holds every pair that cannot be read and every variable that is not set.
     """
     findings: list[Finding] = []
     typed: dict[str, Any] = {}
@@ -47,9 +50,50 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
         except ValueError as error:
             findings.append(Finding(problem="bad argument", message=str(error)))
     params = {**(_from_file(file, findings) if file is not None else {}), **typed}
+    findings += [
+        Finding(problem="bad argument", message=f"{name}: the environment variable {variable} is not set")
+        for name, value in params.items()
+        for variable in variables_in(value)
+        if variable not in os.environ
+    ]
     if findings:
         raise WorkflowDefinitionError(tuple(findings), name="parameters")
     return params
+
+
+def variable_of(value: object) -> str:
+    """The environment variable that a parameter names as `env:NAME`; empty where it names none."""
+    found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+    return found[1] if found else ""
+
+
+def variables_in(value: object) -> Iterator[str]:
+    """Every variable that a parameter names, anywhere inside it."""
+    if isinstance(value, str):
+        if variable := variable_of(value):
+            yield variable
+    elif isinstance(value, (Mapping, list)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from variables_in(item)
+
+
+def with_variables(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
+    """The parameters as tasks are given them: `env:NAME` replaced. EvaluationError where a variable is not set."""
+    return {name: _resolved(name, value, env) for name, value in params.items()}
+
+
+def _resolved(name: str, value: Any, env: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved(name, item, env) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolved(name, item, env) for item in value]
+    variable = variable_of(value)
+    if variable and variable not in env:
+        raise EvaluationError(
+            f"the parameter {name!r} is env:{variable}, and that variable is not set",
+            next_step=f"Set {variable} and resume.",
+        )
+    return env[variable] if variable else value
 
 
 def typed_value(text: str) -> Any:

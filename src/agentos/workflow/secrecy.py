@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,16 +15,14 @@ from agentos.dag.stored import from_stored
 from agentos.exceptions import CommandRefusedError, EvaluationError, RunRefusedError, WorkflowDefinitionError
 from agentos.run.commands import Command, InjectTasks, ModifyArgs, ReplanDag, command_to_data, parse_command
 from agentos.secrets import LOOKS_SECRET, Masker
-
-_FROM_ENV = re.compile(r"env:([A-Z_][A-Z0-9_]*)")
-"""Upper case alone: `env:prod` is a label that people give to things."""
+from agentos.workflow.parameters import variables_in, with_variables
 
 Environment = Mapping[str, str]
 
 
 def masker_for(plan: Plan, also: Iterable[str] = (), env: Environment = os.environ) -> Masker:
     """What masks a run of this plan: the secrets it declares, those named `also`, and all that look like one."""
-    return Masker.for_run((*plan.settings.secrets, *also, *_named_by(plan.params)), env)
+    return Masker.for_run((*plan.settings.secrets, *also, *variables_in(plan.params)), env)
 
 
 def plan_without_secrets(
@@ -53,7 +50,7 @@ def plan_without_secrets(
 
 def refuse_unset(plan: Plan, env: Environment = os.environ) -> None:
     """RunRefusedError that names every secret of the plan, and every `env:NAME` parameter, that is not set."""
-    asked = dict.fromkeys((*plan.settings.secrets, *_named_by(plan.params)))
+    asked = dict.fromkeys((*plan.settings.secrets, *variables_in(plan.params)))
     unset = [name for name in asked if not env.get(name)]
     if unset:
         are = "is not set" if len(unset) == 1 else "are not set"
@@ -81,7 +78,8 @@ def hidden_command(command: Command, masker: Masker) -> Command:
 
 def with_secrets(scope: Mapping[str, Any], plan: Plan, env: Environment) -> dict[str, Any]:
     """The scope an attempt's references are looked up in: `secrets`, and parameters that name a variable, resolved."""
-    return {**scope, "params": _resolved(scope["params"], env), SECRETS: SecretValues(plan.settings.secrets, env)}
+    params = with_variables(scope["params"], env)
+    return {**scope, "params": params, SECRETS: SecretValues(plan.settings.secrets, env)}
 
 
 class SecretValues(Mapping[str, str]):
@@ -94,39 +92,15 @@ class SecretValues(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         if name not in self._names:
             raise KeyError(name)
-        return _value_of(name, self._env)
+        if not (value := self._env.get(name)):
+            raise EvaluationError(f"{name} is not set in the environment", next_step=f"Set it: export {name}=…")
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _value_of(name: str, env: Environment) -> str:
-    value = env.get(name)
-    if not value:
-        raise EvaluationError(f"{name} is not set in the environment", next_step=f"Set it: export {name}=…")
-    return value
-
-
-def _resolved(value: Any, env: Environment) -> Any:
-    if isinstance(value, str):
-        named = _FROM_ENV.fullmatch(value)
-        return _value_of(named[1], env) if named else value
-    if isinstance(value, dict):
-        return {key: _resolved(item, env) for key, item in value.items()}
-    return [_resolved(item, env) for item in value] if isinstance(value, list) else value
-
-
-def _named_by(params: Any) -> Iterator[str]:
-    """The variables that parameters name as `env:NAME`."""
-    if isinstance(params, str):
-        if named := _FROM_ENV.fullmatch(params):
-            yield named[1]
-    elif isinstance(params, (Mapping, list)):
-        for item in params.values() if isinstance(params, Mapping) else params:
-            yield from _named_by(item)
 
 
 # --- what a workflow says -------------------------------------------------------------------------------------------

@@ -42,15 +42,15 @@ def attempt_spec(
     definition = task.definition
     env = {**plan.settings.env, **definition.env}
     scope: Mapping[str, Any] = {}
-    if env or definition.inputs or definition.run:  # else there is nothing that could refer to anything
+    if env or definition.inputs or definition.kind != "python":  # else there is nothing that could refer to anything
         scope = with_secrets(scope_of(plan, facts, task), plan, environment)
     command: str | tuple[str, ...] = ""
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, Any] = {}
-    if definition.kind != "python":
+    if definition.kind == "python":
+        arguments = resolve_inputs(definition, scope) if definition.inputs else {}
+    else:
         command, variables = _command(definition.run, scope)
-    elif definition.inputs:
-        arguments = resolve_inputs(definition, scope)
     env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     return AttemptSpec(
         workflow_id=facts.workflow_id,

@@ -13,6 +13,7 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import say
+from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.dag.findings import nearest
 from agentos.exceptions import NotFoundError
@@ -141,17 +142,9 @@ def _as_json(line: LogLine) -> str:
 def _as_text(*, several: bool, times: bool) -> Callable[[LogLine], str]:
     def shown(line: LogLine) -> str:
         label = f"{line.task_id} | " if several else ""
-        return _printable(f"{line.at} {label}{line.text}" if times else f"{label}{line.text}")
+        return printable(f"{line.at} {label}{line.text}" if times else f"{label}{line.text}")
 
     return shown
-
-
-def _printable(text: str) -> str:
-    """What a task printed must not steer the terminal that shows it: escapes are written out."""
-    if text.isprintable():
-        return text
-    signs = (sign if sign.isprintable() or sign == "\t" else sign.encode("unicode_escape").decode() for sign in text)
-    return "".join(signs)
 
 
 def _tasks(store: StorePort, workflow_id: str) -> list[str]:
