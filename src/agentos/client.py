@@ -19,7 +19,6 @@ from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
 from agentos.run.board import GatePolicy
-from agentos.run.changes import current_plan
 from agentos.run.commands import ApprovalResponse, Command
 from agentos.run.events import Event
 from agentos.run.facts import fold
@@ -42,7 +41,7 @@ from agentos.workflow.driving import (
 from agentos.workflow.hooks import Hooks
 from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import Place, find_place
-from agentos.workflow.plans import decode_plan
+from agentos.workflow.plans import plan_of_run
 from agentos.workflow.python_files import refuse_while_loading
 from agentos.workflow.result import RunResult
 from agentos.workflow.settings import load_settings
@@ -257,9 +256,7 @@ class Client:
     def plan(self, workflow_id: str) -> Plan:
         """The plan of a run as it stands, with what was added to it on the way."""
         with self._store() as store:
-            record = store.find_run(workflow_id)
-            facts = fold(record.workflow_id, store.read_events(record.workflow_id))
-            return current_plan(decode_plan(store.read_plan(record.workflow_id)), facts.changes)[0]
+            return plan_of_run(store, store.find_run(workflow_id).workflow_id)[0]
 
     def events(self, workflow_id: str, *, after: int = 0) -> list[Event]:
         """The journal of a run after a sequence."""

@@ -120,7 +120,7 @@ def test_what_is_neither_a_workflow_nor_a_run(agentos: Agentos, tmp_git_repo: Pa
     write(tmp_git_repo)
     run(find_workflow("flow", tmp_git_repo), {"version": 1}, repo=tmp_git_repo)
     done = agentos("graph", "none", cwd=tmp_git_repo)
-    assert (done.code, "and there is no run 'none' here" in done.err) == (2, True)
+    assert (done.code, "and there is no run 'none'" in done.err) == (2, True)
     assert agentos("graph", "none", cwd=tmp_path).code == 2  # outside of any repository
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from agentos.dag.checks import id_problem
 from agentos.dag.findings import Finding, nearest
 from agentos.dag.settings import Draft, default_effects, draft, known_settings
+from agentos.dag.stored import from_stored
 from agentos.dag.task import Approve, Retry, TaskDef
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
@@ -152,13 +153,15 @@ def task_to_mapping(definition: TaskDef) -> dict[str, Any]:
     for name in ("concurrency", "for_each", "repeat"):
         if (struct := getattr(definition, name)) is not None:
             mapping[name] = msgspec.to_builtins(struct)
+    if definition.for_each is not None:
+        mapping["for_each"]["items"] = from_stored(definition.for_each.items)
     if definition.approve is not None and definition.kind != "approval":
         mapping["approve"] = _question(definition.approve)
     return mapping
 
 
 def _work(definition: TaskDef) -> dict[str, Any]:
-    inputs = {"inputs": dict(definition.inputs)} if definition.inputs else {}
+    inputs = {"inputs": dict(from_stored(definition.inputs))} if definition.inputs else {}
     if definition.kind == "shell":
         run = definition.run
         return {"run": run if isinstance(run, str) else list(run)} | inputs

@@ -228,6 +228,8 @@ class Places:
         """The finding with the line it is about, as close as can be told."""
         if finding.file:
             return finding
+        if finding.parameter:  # what the file says of it, not who asks for it
+            finding = replace(finding, task_id="")
         steps, entries = self._around(finding.task_id)
         place = self._tasks[finding.task_id][0] if finding.task_id in self._tasks else self._root.place
         setting = _ABOUT.get(finding.setting, finding.setting)

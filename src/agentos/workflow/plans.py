@@ -13,6 +13,10 @@ from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, com
 from agentos.dag.task import TaskDef
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
+from agentos.ids import WorkflowId
+from agentos.run.changes import current_plan
+from agentos.run.facts import Facts, fold
+from agentos.store.port import StorePort
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,3 +90,9 @@ def decode_plan(stored: bytes) -> Plan:
     except (msgspec.DecodeError, zlib.error) as error:
         raise CheckpointCorruptedError("a stored plan", str(error)) from error
     return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks)
+
+
+def plan_of_run(store: StorePort, workflow_id: WorkflowId) -> tuple[Plan, Facts]:
+    """The plan of a run as it stands, with what was added to it on the way; and what is known of the run."""
+    facts = fold(workflow_id, store.read_events(workflow_id))
+    return current_plan(decode_plan(store.read_plan(workflow_id)), facts.changes)[0], facts

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agentos.dag.growth import with_tasks
 from agentos.dag.mapping import task_from_mapping, task_to_mapping, tasks_from_mappings
 from agentos.dag.plan import compile_plan
+from agentos.dag.stored import to_stored
 from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
 from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
@@ -103,7 +104,8 @@ work = st.one_of(
     ),
     st.just({"kind": "python", "call": "some.module:function"}),
     st.builds(
-        lambda prompt: {"kind": "agent", "call": "x", "inputs": {"prompt": prompt}, "effects": ("files",)}, texts
+        lambda prompt: {"kind": "agent", "call": "x", "inputs": {"prompt": to_stored(prompt)}, "effects": ("files",)},
+        texts,
     ),
     st.builds(lambda question: {"kind": "approval", "approve": Approve(question=question, by="agent")}, texts),
     st.just({"kind": "python", "repeat": Repeat(tasks=("a",), until="true", max=2)}),
@@ -122,7 +124,9 @@ settings = st.fixed_dictionaries(
         "idempotent": st.sampled_from(["yes", "keyed", "no"]),
         "effects": st.sampled_from([("none",), ("files",), ("files", "external")]),
         "isolation": st.sampled_from(["", "process", "worktree"]),
-        "for_each": st.builds(ForEach, items=st.lists(st.integers()), as_=texts, key=texts | st.none()),
+        "for_each": st.builds(
+            ForEach, items=st.lists(st.integers() | texts.map(to_stored)), as_=texts, key=texts | st.none()
+        ),
         "produces": st.lists(texts, max_size=2).map(tuple),
         "description": texts,
     },
@@ -143,3 +147,9 @@ def test_a_task_written_out_reads_back(doing: dict[str, Any], more: dict[str, An
 def test_what_is_default_is_not_written_out() -> None:
     assert task_to_mapping(TaskDef(id=TaskId("a"), kind="shell", run="ls", effects=("files",))) == {"run": "ls"}
     assert task_to_mapping(TaskDef(id=TaskId("a"), kind="approval")) == {"approval": ""}
+
+
+def test_values_without_a_json_form_are_written_out_as_themselves() -> None:
+    definition = task_from_mapping("a", {"python": "m:f", "inputs": {"x": b"\0"}, "for_each": [b"\1", "\0"]})
+    assert task_to_mapping(definition)["inputs"] == {"x": b"\0"}
+    assert task_from_mapping("a", task_to_mapping(definition)) == definition

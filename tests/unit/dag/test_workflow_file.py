@@ -118,6 +118,8 @@ def test_text_stays_as_it_was_written_where_text_is_wanted() -> None:
 def test_a_parameter_with_nothing_behind_it_must_be_given() -> None:
     text = "params: {a: , b: null, c: 3}\ntasks:\n  t: {run: 'echo ${{ params }}'}"
     assert told(text) == ["x.yaml:1:10: params: the run's parameter 'a' is missing"]
+    asked = text.replace("params }}", "params.a }}")
+    assert told(asked) == ["x.yaml:1:10: params: the run's parameter 'a' is missing"]
     assert planned(text, {"a": 1}).params == {"b": None, "c": 3, "a": 1}
     listed = "params: [a, b]\ntasks:\n  t: {run: 'echo ${{ params }}'}"
     assert len(told(listed)) == 2
@@ -128,6 +130,12 @@ def test_a_parameter_has_to_be_declared() -> None:
     text = "params: {target: a}\ntasks:\n  t:\n    run: echo ${{ params.tagret }} ${{ params.other || 'x' }}\n"
     why = "`params.tagret`: `params` declares no 'tagret' (did you mean 'target'?)"
     assert told(text) == [f"x.yaml:4:10: tasks.t.run: {why}"]
+
+
+def test_an_undeclared_secret_is_told_where_it_is_used() -> None:
+    text = "secrets: [DEPLOY_TOKEN]\ntasks:\n  t:\n    run: ls\n    env: {A: '${{ secrets.DEPLOY_TOKN }}'}\n"
+    (message,) = told(text)
+    assert message.startswith("x.yaml:5:14: tasks.t: `secrets.DEPLOY_TOKN`: ")
 
 
 def test_defaults_are_for_tasks_that_run_something() -> None:
@@ -186,7 +194,7 @@ def test_every_problem_is_told_at_once_and_at_its_line() -> None:
         "x.yaml:2:23: params: the run's parameter 'need' is missing",
         "x.yaml:3:18: max_concurrency: max_concurrency must be 1 or more, not 0",
         "x.yaml:4:11: schedule: schedule is one of layers, ready, not 'redy' (did you mean 'ready'?)",
-        "x.yaml:5:6: env: env A: ${{ tasks.x }} is not known to the whole run, only params are",
+        "x.yaml:5:6: env: env A: ${{ tasks.x }} is not known to the whole run, only params and secrets are",
         "x.yaml:6:23: defaults.timeout_s: timeout_s must be more than 0, not -1",
         "x.yaml:6:36: defaults.retries: retries takes a number, or a map, not 'x'",
         "x.yaml:6:39: defaults: 'run' is for a task to say",
@@ -213,7 +221,7 @@ def test_every_problem_is_told_at_once_and_at_its_line() -> None:
         "'a = b'",
         "x.yaml:24:13: tasks.e.repeat: max must be 1 or more, not 0",
         "x.yaml:24:22: tasks.e.repeat: unknown need: there is no task 'zz'",
-        "x.yaml:24:34: tasks.e.repeat: `x`: a reference begins with params, tasks",
+        "x.yaml:24:34: tasks.e.repeat: `x`: a reference begins with params, tasks, secrets",
     ]
 
 

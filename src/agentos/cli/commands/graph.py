@@ -11,13 +11,12 @@ from agentos.cli.drawing import boxes, mermaid
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
 from agentos.cli.planning import only_looking
-from agentos.client import Client
 from agentos.dag.plan import Plan
-from agentos.exceptions import RunNotFoundError, WorkflowConfigurationError, WorkflowNotFoundError
+from agentos.exceptions import NotFoundError, RunRefusedError, WorkflowConfigurationError, WorkflowNotFoundError
+from agentos.workflow.finding import find_run, reading
 from agentos.workflow.loading import find_workflow
-from agentos.workflow.location import find_location
 from agentos.workflow.place import find_root
-from agentos.workflow.plans import plan_to_look_at
+from agentos.workflow.plans import plan_of_run, plan_to_look_at
 
 _MERMAID_EDGES = 500
 """What Mermaid draws unless its `maxEdges` says otherwise."""
@@ -72,18 +71,15 @@ def _plan(target: str, repo: Path | None) -> tuple[Plan, dict[str, str]]:
             return plan_to_look_at(find_workflow(target, find_root(repo), static=True)), {}
     except WorkflowNotFoundError as no_file:
         try:
-            if not _is_kept(find_location(repo).database):  # a client would make the folder
-                raise no_file
-            client = Client(repo)
-            state = client.show(target).state
-            return client.plan(target), {task.task_id: task.status for task in state.tasks}
-        except WorkflowConfigurationError:
+            found = find_run(target, repo)
+        except WorkflowConfigurationError:  # outside of a repository there are files alone
             raise no_file from None
-        except RunNotFoundError:
+        except NotFoundError:
             raise WorkflowNotFoundError(
-                f"{no_file.message}; and there is no run {target!r} here", next_step=no_file.next_step
+                f"{no_file.message}; and there is no run {target!r}", next_step=no_file.next_step
             ) from None
-
-
-def _is_kept(database: str) -> bool:
-    return "://" in database or Path(database).exists()
+    if found.record.kind == "states":
+        raise RunRefusedError(f"run {found.record.workflow_id} holds saved states and has no tasks to draw")
+    with reading(found.place) as store:
+        plan, facts = plan_of_run(store, found.record.workflow_id)
+    return plan, {task_id: task.status for task_id, task in facts.tasks.items()}

@@ -62,7 +62,12 @@ def command(name: str, as_python: bool, gitignore: bool, repo: Path | None) -> N
     template = (files("agentos.cli") / "templates" / f"hello{suffix}").read_text()
     text = template if name == "hello" else re.sub(r"\bhello\b", name, template)
     with path.open("x") as file:  # never over a file that came between
-        file.write(text)
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            path.unlink()  # a full disk: half a workflow is worse than none
+            raise
     click.echo(shown(path))
     if gitignore and _add_ignored(root):
         click.echo(shown(root / ".gitignore"))
