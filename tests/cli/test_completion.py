@@ -35,6 +35,11 @@ def test_ids_that_are_there_are_offered(agentos: Agentos, repo: Path) -> None:
     assert offered(agentos, repo, "agentos why waits n") == ["never", "notes"]
     assert len(offered(agentos, repo, "agentos diff ")) == 4
     assert set(offered(agentos, repo, "agentos ch")) >= {"checkpoints"}
+    assert len(offered(agentos, repo, "agentos fork ")) == 4
+    assert offered(agentos, repo, "agentos resume e") == ["ended"]
+    (repo / "workflows").mkdir(exist_ok=True)
+    (repo / "workflows" / "nightly.yaml").touch()
+    assert offered(agentos, repo, "agentos run n") == ["nightly", "n"], "and what the shell knows of files"
     assert "--status" in offered(agentos, repo, "agentos list --s")
     assert offered(agentos, repo, "agentos list --status w") == ["waiting"]
 

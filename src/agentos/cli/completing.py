@@ -111,5 +111,9 @@ tasks = _silent(_tasks)
 """Ids of the tasks of the run that was typed before."""
 gates = _silent(_gates)
 """Open gates of the run that was typed before."""
-workflows = _silent(_workflows)
-"""Names of the workflows in `workflows/`."""
+_named_workflows = _silent(_workflows)
+
+
+def workflows(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the workflows in `workflows/`, and files, which the shell knows best."""
+    return [*_named_workflows(context, parameter, incomplete), CompletionItem(incomplete, type="file")]

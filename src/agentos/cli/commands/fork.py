@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from agentos.cli import completing
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.event_json import AnyEvent
 from agentos.cli.options import repo_option
@@ -34,7 +35,7 @@ Exit codes:
   as `agentos run`
 """,
 )
-@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=completing.checkpoints)
 @click.option("--id", "workflow_id", metavar="ID", help="The new run's id (default: a new one).")
 @drive_flags
 @repo_option

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from agentos.cli import completing
 from agentos.cli.boundary import exit_code
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.exits import Exit
@@ -64,7 +65,7 @@ Exit codes:
   as `agentos run`; with --dry-run 0
 """,
 )
-@click.argument("target", metavar="[RUN|CHECKPOINT]", required=False)
+@click.argument("target", metavar="[RUN|CHECKPOINT]", required=False, shell_complete=completing.runs)
 @click.option("--dry-run", is_flag=True, help="Show the verdict on each task, with its reason, and stop.")
 @click.option(
     "--rerun", multiple=True, metavar="TASK", help="Run this task again; `changed`: all that were edited. May repeat."

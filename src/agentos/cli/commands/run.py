@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from agentos.cli import completing
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.event_json import AnyEvent
 from agentos.cli.options import repo_option
@@ -41,7 +42,7 @@ Exit codes:
   6 damaged records, 75 try again later, 130 stopped by Ctrl-C, 143 stopped by SIGTERM
 """,
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=completing.workflows)
 @click.option("--id", "workflow_id", metavar="ID", help="The run's id (default: a new one).")
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; again for more.")
 @click.option(
