@@ -200,7 +200,7 @@ def test_the_first_signal_lets_running_tasks_end_and_stops_in_order(
     assert process.returncode == code
     assert "checkpoint" in out
     assert "Go on with: agentos resume mine" in err
-    assert (repo / "slept").exists()
+    assert (repo / "slept").exists(), (out, err)
     assert not (repo / "more").exists()
     assert agentos("resume", cwd=repo).code == 0
     assert (repo / "more").exists()

@@ -20,6 +20,7 @@ from agentos.tasks.failures import told
 from agentos.tasks.functions import reference_of
 from agentos.tasks.launch import Launch, cannot_start, environment_of, working_folder
 from agentos.tasks.masking import capture_of
+from agentos.tasks.orphans import Mark
 from agentos.tasks.outcomes import AttemptFailed, successful, unsuccessful
 from agentos.tasks.supervise import Supervisor
 from agentos.tasks.threads import DaemonThreads
@@ -54,7 +55,7 @@ class IsolatedPerformer:
             ending = await self._supervisor.run(
                 _launch(spec, pipes),
                 host,
-                attempt_id=spec.attempt_id,
+                mark=Mark(spec.attempt_id, str(spec.root)),
                 feeds=(out.feed, err.feed),
                 timeout_s=spec.definition.timeout_s,
                 more=[(pipes.reply, replies.feed)],

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,16 @@ _SAME_START_S = 0.02
 _MAX_ROUNDS = 20
 
 Environment = dict[str, str]
+
+
+class Mark(NamedTuple):
+    """What the processes of one attempt carry. The same run id may be in use in other worktrees at the same time."""
+
+    attempt_id: str
+    root: str
+
+    def is_on(self, environment: Environment) -> bool:
+        return (environment.get(ATTEMPT_VARIABLE), environment.get(ROOT_VARIABLE)) == self
 
 
 class AttemptProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,17 +60,16 @@ class EndedProcess(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
 
 
-def end_orphans(workflow_id: str, *, root: Path | None = None) -> list[EndedProcess]:
+def end_orphans(workflow_id: str, *, root: Path) -> list[EndedProcess]:
     """End every process that carries an attempt of this run, and their descendants; ourselves and our ancestors never.
 
-    `root` leaves alone what a run of the same id does in another worktree. Safe to repeat.
+    What a run of the same id does in another worktree is left alone. Safe to repeat.
     """
     prefix = f"{workflow_id}/"
 
     def belongs(environment: Environment) -> bool:
-        if not environment.get(ATTEMPT_VARIABLE, "").startswith(prefix):
-            return False
-        return root is None or environment.get(ROOT_VARIABLE) in (None, str(root))
+        carried = environment.get(ATTEMPT_VARIABLE, "")
+        return carried.startswith(prefix) and environment.get(ROOT_VARIABLE) == str(root)
 
     return _end_all(belongs)
 
@@ -87,9 +96,9 @@ def attempt_processes() -> list[AttemptProcess]:
     return found
 
 
-def end_attempt(attempt_id: str) -> list[EndedProcess]:
-    """End every process that carries this attempt, and their descendants."""
-    return _end_all(lambda environment: environment.get(ATTEMPT_VARIABLE) == attempt_id)
+def end_attempt(mark: Mark) -> list[EndedProcess]:
+    """End every process of this attempt, and their descendants."""
+    return _end_all(mark.is_on)
 
 
 def end_process(pid: int, started: float) -> bool:

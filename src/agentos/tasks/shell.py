@@ -21,6 +21,7 @@ from agentos.tasks.endings import Streams, last_words, refuse_cut_short, refuse_
 from agentos.tasks.failures import told
 from agentos.tasks.launch import Launch, cannot_start, environment_of, refused, working_folder
 from agentos.tasks.masking import capture_of, result_warning
+from agentos.tasks.orphans import Mark
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
 from agentos.tasks.supervise import Feed, Supervisor
 
@@ -57,7 +58,7 @@ class ShellPerformer:
             ending = await self._supervisor.run(
                 _launch(spec, folder),
                 host,
-                attempt_id=spec.attempt_id,
+                mark=Mark(spec.attempt_id, str(spec.root)),
                 feeds=(out.feed if document is None else _both(out.feed, document.feed), err.feed),
                 timeout_s=spec.definition.timeout_s,
             )

@@ -13,6 +13,7 @@ import msgspec
 from agentos import crashpoints
 from agentos.tasks.attempt import AttemptHost
 from agentos.tasks.launch import Launch, cannot_start
+from agentos.tasks.orphans import Mark
 from agentos.tasks.spawn import Child, Spawner
 from agentos.tasks.termination import Termination
 from agentos.tasks.threads import DaemonThreads
@@ -49,7 +50,7 @@ class Supervisor:
         launch: Launch,
         host: AttemptHost,
         *,
-        attempt_id: str,
+        mark: Mark,
         feeds: tuple[Feed, Feed],
         timeout_s: float | None,
         more: Sequence[tuple[int, Feed]] = (),
@@ -67,12 +68,12 @@ class Supervisor:
         pipes: list[Pipe] = []
         try:
             if cancelled:
-                return await self._ended(child, pipes, "cancelled", 0.0, attempt_id)
+                return await self._ended(child, pipes, "cancelled", 0.0, mark)
             crashpoints.reach("process.before")
             try:
                 await host.child_started(child.record)
             except BaseException as error:
-                ending = await self._ended(child, pipes, "cancelled", 0.0, attempt_id)
+                ending = await self._ended(child, pipes, "cancelled", 0.0, mark)
                 if isinstance(error, asyncio.CancelledError):
                     return ending
                 raise
@@ -81,20 +82,20 @@ class Supervisor:
             child.go()
             on_go()
             crashpoints.reach("attempt.inside")
-            return await self._watch(child, attempt_id, pipes, timeout_s)
+            return await self._watch(child, mark, pipes, timeout_s)
         finally:
             for pipe in pipes:
                 pipe.close()
             child.close()
 
-    async def _watch(self, child: Child, attempt_id: str, pipes: list[Pipe], timeout_s: float | None) -> Ending:
+    async def _watch(self, child: Child, mark: Mark, pipes: list[Pipe], timeout_s: float | None) -> Ending:
         try:
             await asyncio.wait([child.exited], timeout=timeout_s)
             if not child.exited.done():
-                return await self._ended(child, pipes, "timeout", GRACE_S, attempt_id)
+                return await self._ended(child, pipes, "timeout", GRACE_S, mark)
             held_open = await _drained(pipes)
         except asyncio.CancelledError:
-            return await self._ended(child, pipes, "cancelled", CANCEL_GRACE_S, attempt_id)
+            return await self._ended(child, pipes, "cancelled", CANCEL_GRACE_S, mark)
         status = child.exited.result()
         if status != 0:
             # What a failed attempt left in its group must not work on beside the next one. What left the group did so
@@ -103,9 +104,11 @@ class Supervisor:
         warnings = (_HELD_OPEN,) if held_open else ()
         return Ending(status=status, warnings=warnings)
 
-    async def _ended(self, child: Child, pipes: list[Pipe], why: Why, grace_s: float, attempt_id: str = "") -> Ending:
+    async def _ended(
+        self, child: Child, pipes: list[Pipe], why: Why, grace_s: float, mark: Mark | None = None
+    ) -> Ending:
         termination = Termination(child, self._threads)
-        warnings = await termination.end(grace_s=grace_s, attempt_id=attempt_id)
+        warnings = await termination.end(grace_s=grace_s, mark=mark)
         with suppress(asyncio.CancelledError):
             await _drained(pipes)
         status = child.exited.result() if child.exited.done() else None

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import TypeVar
 
-from agentos.tasks.orphans import end_attempt, group_is_empty
+from agentos.tasks.orphans import Mark, end_attempt, group_is_empty
 from agentos.tasks.spawn import Child
 from agentos.tasks.threads import DaemonThreads, settled
 
@@ -30,11 +30,11 @@ class Termination:
         self._loop = asyncio.get_running_loop()
         self.cancelled = False
 
-    async def end(self, *, grace_s: float, attempt_id: str = "") -> tuple[str, ...]:
-        """End the group, then whatever else carries `attempt_id`. What could not be ended comes back as warnings."""
+    async def end(self, *, grace_s: float, mark: Mark | None = None) -> tuple[str, ...]:
+        """End the group, then whatever else carries its mark. What could not be ended comes back as warnings."""
         if not await self._is_empty():
             await self._end_group(grace_s)
-        survivors = await self._in_thread(lambda: end_attempt(attempt_id)) if attempt_id else []
+        survivors = await self._in_thread(lambda: end_attempt(mark)) if mark else []
         return tuple(
             f"process {one.pid} ({one.command}) could not be ended, not even by SIGKILL"
             for one in survivors

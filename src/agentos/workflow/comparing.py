@@ -48,6 +48,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
+        """Whether the two states are equal."""
         lists = (self.tasks, self.context, self.decisions, self.messages.added, self.messages.removed)
         return not any(lists)
 

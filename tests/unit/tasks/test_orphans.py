@@ -13,10 +13,11 @@ import psutil
 import pytest
 
 from agentos.store.holder import process_started
-from agentos.tasks.orphans import end_attempt, end_orphans, end_process
+from agentos.tasks.orphans import Mark, end_attempt, end_orphans, end_process
 from tests.unit.tasks.support import is_alive, pid_in, wait_for
 
 RUN = f"run-{uuid.uuid4()}"
+HERE = Path("/srv/here")
 
 
 class Started:
@@ -25,8 +26,10 @@ class Started:
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def __call__(self, attempt_id: str, *argv: str, root: str = "", cwd: Path | None = None) -> subprocess.Popen[bytes]:
-        env = {**os.environ, "AGENTOS_ATTEMPT_ID": attempt_id, **({"AGENTOS_ROOT": root} if root else {})}
+    def __call__(
+        self, attempt_id: str, *argv: str, root: str = "/srv/here", cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "AGENTOS_ATTEMPT_ID": attempt_id, "AGENTOS_ROOT": root}
         process = subprocess.Popen(argv or ("sleep", "600"), env=env, cwd=cwd)
         # Until it has executed its program it carries our own environment.
         wait_for(lambda: psutil.Process(process.pid).environ().get("AGENTOS_ATTEMPT_ID") == attempt_id)
@@ -47,30 +50,30 @@ def test_every_process_of_the_run_is_ended_and_no_other(started: Started) -> Non
     ours = [started(f"{RUN}/a/1"), started(f"{RUN}/b[x/y]/12")]
     others = [started(f"{RUN}0/a/1"), started(f"other/{RUN}/1"), started("")]
 
-    ended = end_orphans(RUN)
+    ended = end_orphans(RUN, root=HERE)
 
     assert sorted(one.pid for one in ended) == sorted(process.pid for process in ours)
     assert {one.attempt_id for one in ended} == {f"{RUN}/a/1", f"{RUN}/b[x/y]/12"}
     assert all(one.ended and one.command == "sleep" for one in ended)
     assert not any(is_alive(process.pid) for process in ours)
     assert all(process.poll() is None for process in others)
-    assert end_orphans(RUN) == []
+    assert end_orphans(RUN, root=HERE) == []
 
 
 def test_descendants_that_dropped_the_mark_are_ended_too(started: Started, tmp_path: Path) -> None:
     started(f"{RUN}/a/1", "bash", "-c", "env -i sleep 600 & echo $! > pid; wait", cwd=tmp_path)
     pid = pid_in(tmp_path / "pid")
 
-    ended = end_orphans(RUN)
+    ended = end_orphans(RUN, root=HERE)
 
     assert pid in {one.pid for one in ended}
     assert not is_alive(pid)
 
 
 def test_a_run_of_the_same_id_in_another_worktree_is_left_alone(started: Started) -> None:
-    here, there = started(f"{RUN}/a/1", root="/srv/here"), started(f"{RUN}/a/1", root="/srv/there")
+    here, there = started(f"{RUN}/a/1", root=str(HERE)), started(f"{RUN}/a/1", root="/srv/there")
 
-    end_orphans(RUN, root=Path("/srv/here"))
+    end_orphans(RUN, root=HERE)
 
     assert not is_alive(here.pid)
     assert is_alive(there.pid)
@@ -78,9 +81,11 @@ def test_a_run_of_the_same_id_in_another_worktree_is_left_alone(started: Started
 
 def test_one_attempt_alone_can_be_ended(started: Started) -> None:
     this, next_one = started(f"{RUN}/a/1"), started(f"{RUN}/a/10")
+    elsewhere = started(f"{RUN}/a/1", root="/srv/there")
 
-    assert [one.pid for one in end_attempt(f"{RUN}/a/1")] == [this.pid]
+    assert [one.pid for one in end_attempt(Mark(f"{RUN}/a/1", str(HERE)))] == [this.pid]
     assert is_alive(next_one.pid)
+    assert is_alive(elsewhere.pid)
 
 
 def test_a_process_that_ignores_signals_or_is_stopped_is_ended(started: Started, tmp_path: Path) -> None:
@@ -91,7 +96,7 @@ def test_a_process_that_ignores_signals_or_is_stopped_is_ended(started: Started,
     stopped = started(f"{RUN}/b/1")
     os.kill(stopped.pid, signal.SIGSTOP)
 
-    end_orphans(RUN)
+    end_orphans(RUN, root=HERE)
 
     assert not is_alive(deaf.pid)
     assert not is_alive(stopped.pid)
@@ -103,14 +108,15 @@ def test_whoever_asks_and_his_ancestors_are_spared(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent(f"""
         import subprocess, sys
+        from pathlib import Path
         from agentos.tasks.orphans import end_orphans
         child = subprocess.Popen(["sleep", "600"])
-        ended = end_orphans({RUN!r})
+        ended = end_orphans({RUN!r}, root=Path({str(HERE)!r}))
         print([one.pid for one in ended] == [child.pid], child.wait())
         """)
     )
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    env = {**os.environ, "PYTHONPATH": path, "AGENTOS_ATTEMPT_ID": f"{RUN}/a/1"}
+    env = {**os.environ, "PYTHONPATH": path, "AGENTOS_ATTEMPT_ID": f"{RUN}/a/1", "AGENTOS_ROOT": str(HERE)}
     done = subprocess.run(
         ["bash", "-c", '"$0" "$1"; echo still here', sys.executable, str(script)],
         env=env,
