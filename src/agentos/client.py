@@ -193,6 +193,7 @@ def settled(
         max_concurrency=settings.max_concurrency if max_concurrency is None else max_concurrency,
         hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
         secrets=settings.secrets,
+        max_log=settings.log_limit,
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
 
