@@ -51,7 +51,18 @@ class Masker:
     it was given. `bool(masker)` says whether there is anything to mask.
     """
 
-    __slots__ = ("_firsts", "_forms", "_longest", "_masks", "_owners", "_shortest", "_sorted", "_stored", "too_short")
+    __slots__ = (
+        "_begins",
+        "_firsts",
+        "_forms",
+        "_longest",
+        "_masks",
+        "_owners",
+        "_shortest",
+        "_sorted",
+        "_stored",
+        "too_short",
+    )
 
     def __init__(self, secrets: Iterable[tuple[str, str]] = (), too_short: Iterable[str] = ()) -> None:
         owners: dict[bytes, str] = {}
@@ -62,6 +73,7 @@ class Masker:
         self._forms = tuple(owners)
         self._sorted = sorted(owners)
         self._firsts = frozenset(form[0] for form in owners)
+        self._begins = frozenset(form[:4] for form in owners)
         self._longest = max(map(len, owners), default=0)
         self._shortest = min(map(len, owners), default=0)
         self._stored = tuple({escaped for form in owners for escaped in (form, _json_escaped(form))})
@@ -219,7 +231,10 @@ class Masker:
     def _undecided(self, data: Bytes) -> int:
         """Where the end of the data begins that could still become a secret; its length where there is none."""
         for at in range(max(0, len(data) - self._longest + 1), len(data)):
-            if data[at] in self._firsts and self._goes_on(data[at:]):
+            if data[at] not in self._firsts:
+                continue
+            begins = data[at : at + 4]
+            if (begins in self._begins or len(begins) < 4) and self._goes_on(data[at:]):
                 return at
         return len(data)
 
