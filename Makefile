@@ -29,7 +29,7 @@ help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and resumed
-	@$(RUN) agentos.demo
+	@$(RUN) agentos demo
 
 test: $(VENV)/.test ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=2)
 	@$(RUN) coverage erase

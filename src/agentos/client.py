@@ -232,8 +232,8 @@ def _in_event_loop() -> bool:
 class Client:
     """Runs of one worktree: list, show, watch, send. Opens what it needs for each call and keeps nothing open."""
 
-    def __init__(self, repo: str | Path | None = None) -> None:
-        self.place = find_place(repo)
+    def __init__(self, repo: str | Path | None = None, *, place: Place | None = None) -> None:
+        self.place = place or find_place(repo)
 
     def list_runs(self) -> list[RunRecord]:
         """Every run kept here, newest first."""

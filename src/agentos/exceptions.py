@@ -50,12 +50,13 @@ class AgentosError(Exception):
 class WorkflowDefinitionError(AgentosError):
     """The workflow cannot be planned. `findings` holds every problem, not only the first."""
 
-    def __init__(self, findings: tuple[object, ...], *, name: str = "workflow") -> None:
+    def __init__(self, findings: tuple[object, ...], *, name: str = "workflow", next_step: str = "") -> None:
         self.findings = findings
         lines = "\n".join(f"  - {finding}" for finding in findings)
         count = "1 problem" if len(findings) == 1 else f"{len(findings)} problems"
         super().__init__(
-            f"{name!r} has {count}:\n{lines}", next_step="Nothing was run; fix the definition and try again."
+            f"{name!r} has {count}:\n{lines}",
+            next_step=next_step or "Nothing was run; fix the definition and try again.",
         )
 
 

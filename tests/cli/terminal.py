@@ -85,6 +85,14 @@ class Terminal:
         self.screen.resize(lines=rows, columns=columns)
         self.child.setwinsize(rows, columns)
 
+    def hang_up(self) -> int:
+        """Close the window: the kernel sends SIGHUP, and writing fails from then on. The exit code."""
+        self.child.ptyproc.fileobj.close()
+        self.child.closed = self.child.ptyproc.closed = True
+        self.child.child_fd = self.child.ptyproc.fd = -1
+        self.child.wait()
+        return int(self.child.exitstatus if self.child.exitstatus is not None else -self.child.signalstatus)
+
     def end(self, patience_s: float = PATIENCE_S) -> int:
         """Wait for the end; the exit code, minus the number of a signal that ended it."""
         deadline = time.monotonic() + patience_s

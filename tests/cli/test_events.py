@@ -16,7 +16,7 @@ import pytest
 from agentos import Client
 from agentos.cli.event_json import AnyEvent, event_json
 from agentos.cli.event_text import _ABOUT
-from agentos.run.events import JOURNALED, TaskOutput
+from agentos.run.events import JOURNALED, Event, TaskOutput
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.sample import begin, make_repository
 
@@ -31,7 +31,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_event_has_its_words_and_its_shape() -> None:
-    kinds = {*JOURNALED, TaskOutput}
+    kinds: set[type[Event]] = {*JOURNALED, TaskOutput}
     assert set(_ABOUT) == kinds
     assert {shape.__struct_config__.tag for shape in AnyEvent.__args__} == {kind.type for kind in kinds}
 

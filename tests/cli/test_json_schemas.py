@@ -1,6 +1,6 @@
 """What each command prints with --json is what docs/schemas/ says, for real runs in many states.
 
-A command with --json must be in CALLS: whoever adds one adds how to call it here.
+A command with --json must be in CALLS: whoever adds one adds how to call it here. CUT stands for a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from agentos import Client
 from agentos.cli.schemas import commands, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
 from tests.cli.conftest import Agentos
@@ -19,6 +20,12 @@ from tests.cli.sample import begin, make_repository
 from tools.write_docs import schema_file
 
 CALLS: dict[str, list[list[str]]] = {
+    "check": [["flow.py:good"]],
+    "run": [["flow.py:good", "--id", "fresh"]],
+    "resume": [["waits", "--dry-run"]],
+    "fork": [["CUT"]],
+    "watch": [["ended"]],
+    "logs": [["waits"], ["waits", "lint"], ["ended", "--follow"]],
     "list": [[], ["--all"]],
     "inbox": [[]],
     "show": [["waits"], ["ended"], ["states"]],
@@ -27,10 +34,16 @@ CALLS: dict[str, list[list[str]]] = {
     "checkpoints": [["waits"], ["states"]],
     "diff": [["waits", "ended"], ["states", "ended"]],
     "send": [["--list"]],
-    "logs": [["waits"], ["ended", "--follow"]],
     "db path": [[]],
+    "db stats": [[]],
+    "db migrate": [["--dry-run"]],
+    "prune": [["--all"], ["ended"]],
+    "delete": [["gone", "--yes"]],
+    "export": [["ended", "-o", "again.jsonl"]],
+    "import": [["ended.jsonl", "--id", "copied"]],
+    "doctor": [[], ["--deep"]],
 }
-LINES = {"events", "logs", "run", "watch", "resume"}
+LINES = {"events", "fork", "logs", "run", "watch"}
 """Commands that print one JSON object per line."""
 
 
@@ -39,7 +52,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_repository(tmp_path_factory.mktemp("schemas") / "repo")
     begin(root, "flow", "waits", expected="waiting")
     begin(root, "good", "ended", expected="complete")
+    begin(root, "good", "gone", expected="complete")
     save_states(root)
+    (root / "ended.jsonl").write_bytes(b"".join(Client(root).export("ended")))
     return root
 
 
@@ -62,8 +77,10 @@ def printed(name: str, out: str) -> list[Any]:
 def test_json_is_as_documented(agentos: Agentos, repo: Path, name: str) -> None:
     assert name in CALLS, f"say in CALLS how to call agentos {name} --json"
     validator = jsonschema.Draft202012Validator(json.loads(schema_file(name).read_text()))
+    cut = json.loads(agentos("checkpoints", "ended", "--json", cwd=repo).out)[-1]["id"]
     for arguments in CALLS[name]:
-        done = agentos(*name.split(), *arguments, "--json", cwd=repo)
+        given = [cut if word == "CUT" else word for word in arguments]
+        done = agentos(*name.split(), *given, "--json", cwd=repo)
         assert done.code == 0, done.err
         for document in printed(name, done.out):
             validator.validate(document)

@@ -1,4 +1,4 @@
-"""`python -m agentos.demo` shows what it promises, and leaves nothing behind, however it ends."""
+"""`agentos demo` shows what it promises, and leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def start() -> subprocess.Popen[str]:
+def start(*options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "agentos.demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "agentos", "demo", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -76,7 +76,16 @@ def test_it_shows_a_kill_and_a_resume_and_leaves_nothing_behind(elsewhere: Path)
     counted = re.findall(r"^   (\w+) +(\d)(?: |$)", out.partition("executions.log")[2], flags=re.MULTILINE)
     assert {name: int(times) for name, times in counted} == EXPECTED_EXECUTIONS
     assert "kill -9" in out
-    assert "publish waits at its gate" in out
+    assert "approve:publish asks: Publish the summary?" in out
+    typed = re.findall(r"^\$ (.*)$", out, flags=re.MULTILINE)
+    assert [command.split()[:2] for command in typed] == [
+        ["agentos", "run"],
+        ["kill", "-9"],
+        ["agentos", "list"],
+        ["agentos", "resume"],
+        ["agentos", "resume"],
+        ["agentos", "approve"],
+    ]
     assert "Everything held" in out
     assert "BROKEN" not in out
     assert "\x1b" not in out
@@ -84,7 +93,7 @@ def test_it_shows_a_kill_and_a_resume_and_leaves_nothing_behind(elsewhere: Path)
     assert processes_in(elsewhere) == []
 
 
-@pytest.mark.parametrize("words", ["1. Start it", "fetch_files starts", "summarise starts", "4. Resume it"])
+@pytest.mark.parametrize("words", ["1. Start it", "fetch_files starts", "summarise starts", "5. Resume it"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
 def test_it_cleans_up_when_it_is_interrupted(elsewhere: Path, number: signal.Signals, words: str) -> None:
@@ -94,6 +103,17 @@ def test_it_cleans_up_when_it_is_interrupted(elsewhere: Path, number: signal.Sig
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (128 + number, "")
     assert list(elsewhere.iterdir()) == []
+    assert processes_in(elsewhere) == []
+
+
+@pytest.mark.slow
+def test_it_can_keep_its_folder(elsewhere: Path) -> None:
+    process = start("--keep")
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0
+    (folder,) = elsewhere.iterdir()
+    assert f"cd {folder}" in out
+    assert (folder / "executions.log").exists()
     assert processes_in(elsewhere) == []
 
 

@@ -2,7 +2,7 @@
 
 Blocks that a document marks are run in order, in one repository for each document:
 
-    ```python file=NAME     is saved under that name
+    ```python file=NAME     is saved under that name (yaml likewise, in folders too)
     ```python run           is run as a script, and must end well
     ```console run          is typed: `$ ` begins a command, `> ` goes on with it, the rest is what it prints (… stands
                             for anything)
@@ -266,7 +266,7 @@ def test_the_first_run_fits_on_a_screen() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_python_block_is_one_that_is_run(document: str) -> None:
-    known = re.compile(r"run|file=[a-z]+\.py")
+    known = re.compile(r"run|file=[a-z_/]+\.(?:py|yaml)")
     found = [block for block in blocks(DOCUMENTS[document]) if block.mark or block.language == "python"]
     assert [f"{document}:{block.line}" for block in found if not known.fullmatch(block.mark)] == []
 
@@ -312,11 +312,12 @@ MARKED = [name for name, path in DOCUMENTS.items() if any(block.mark for block i
 def desk(
     tmp_git_repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Path:
-    """A repository to type in, with `python` and `sqlite3` on the PATH."""
+    """A repository to type in, with `python`, `agentos` and `sqlite3` on the PATH."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    (tools / "python").chmod(0o755)
+    for name, begins in {"python": "", "agentos": "-m agentos "}.items():
+        (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {begins}"$@"\n')
+        (tools / name).chmod(0o755)
     if why := _no_sqlite_program():
         with capsys.disabled():
             print(f"{why}: its commands are answered by Python's sqlite3 {sqlite3.sqlite_version}")
@@ -351,7 +352,9 @@ def test_what_a_document_shows_is_what_happens(document: str, desk: Path) -> Non
     for block in blocks(DOCUMENTS[document]):
         where = f"{document}:{block.line}"
         if block.mark.startswith("file="):
-            (desk / block.mark.removeprefix("file=")).write_text(block.text)
+            file = desk / block.mark.removeprefix("file=")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
         elif block.mark == "run" and block.language == "python":
             (desk / f"block_{block.line}.py").write_text(block.text)
             done = subprocess.run([sys.executable, f"block_{block.line}.py"], cwd=desk, capture_output=True, text=True)

@@ -139,9 +139,13 @@ def test_locks_that_share_an_environment_agree() -> None:
 
 
 def test_every_data_file_of_the_package_is_shipped() -> None:
-    others = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["agentos"]
+    shipped = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    # Python that is in no package, such as what `agentos init` writes, is data too.
+    others = [path for path in files if path.suffix != ".py" or not (path.parent / "__init__.py").exists()]
     assert PACKAGE / "py.typed" in others
-    assert [path for path in others if path.name != "py.typed" and path.suffix != ".sql"] == []
+    assert [path for path in others if path not in shipped] == []
 
 
 def test_every_make_target_has_help() -> None:

@@ -11,6 +11,7 @@ import pytest
 from agentos import Client, Workflow, run
 from agentos.client import settled
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.workflow.driving import DriveOptions
 from agentos.workflow.location import find_location
 from agentos.workflow.settings import KINDS, Settings, explain_settings, load_settings
 from tests.conftest import git
@@ -213,9 +214,14 @@ def test_gates_durability_and_the_rest_reach_the_drive(tmp_git_repo: Path, monke
     assert (place.durability, options.gates, options.lease_s, options.max_concurrency) == ("process", "reject", 20, 2)
     assert options.space_warning == 100_000_000
     assert options.hooks.on_wait == READ.on_wait
+    assert (options.secrets, options.max_log) == (READ.secrets, 4096)
     monkeypatch.setenv("AGENTOS_GATES", "wait")
     place, options = settled(tmp_git_repo, durability="full", max_concurrency=1)
     assert (place.durability, options.gates, options.max_concurrency) == ("full", "wait", 1)
+
+
+def test_the_defaults_of_settings_are_those_of_a_drive(tmp_git_repo: Path) -> None:
+    assert settled(tmp_git_repo)[1] == DriveOptions()
 
 
 def test_max_concurrency_is_an_upper_limit(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

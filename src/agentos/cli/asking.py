@@ -36,7 +36,8 @@ class LeftOpen(Exception):
 
 def somebody_is_there() -> bool:
     """Whether a question can be asked here: a terminal on both sides, and ours to read from."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # The process's own: what stands in for stdout while a run is shown is no terminal.
+    if not (sys.__stdin__ and sys.__stdout__ and sys.__stdin__.isatty() and sys.__stdout__.isatty()):
         return False
     try:
         # In the background, reading from the terminal would stop the whole process.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from typing import Literal, TextIO
 
 import msgspec
@@ -19,16 +19,19 @@ from agentos.cli.output import say
 from agentos.cli.report import exit_of, report
 from agentos.cli.shield import Shield, shielded, unshielded
 from agentos.cli.stopping import Stopping
+from agentos.cli.view.earlier import usual_ms
 from agentos.cli.view.feed import Feed, View
 from agentos.cli.view.jsonlines import JsonLines
 from agentos.cli.view.model import RunModel
 from agentos.cli.view.plain import Amount, PlainLines
 from agentos.run.board import GatePolicy
 from agentos.run.facts import Facts
+from agentos.tasks.printing import Listening
 from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.driving import Finished, Ready, conduct, prepared
 from agentos.workflow.place import Place
 from agentos.workflow.stream import EventStream
+from agentos.workflow.waiting import in_thread
 from agentos.workflow.worktrees import remember
 
 Show = Literal["auto", "quiet", "verbose", "json"]
@@ -58,7 +61,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
 def drive_here(prepare: Callable[[], Ready | Finished], place: Place, manner: Manner) -> int:
     """Prepare and drive a run to the end of this drive, in this terminal; the exit code."""
-    with _data_alone_on_stdout(manner), shielded() as shield:
+    with shielded() as shield:
         return asyncio.run(_Session(place, manner, shield).drive(prepare))
 
 
@@ -68,11 +71,12 @@ class _Session:
         self._manner = manner
         self._shield = shield
         self._view: View | None = None
+        self._closing = ExitStack()
         self._stream: EventStream | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def drive(self, prepare: Callable[[], Ready | Finished]) -> int:
-        stopping = Stopping(say)
+        stopping = Stopping(_say)
         try:
             with stopping.installed():
                 ready = await prepared(self._noted(prepare))
@@ -103,9 +107,11 @@ class _Session:
             self._stream = drive.stream
             model = RunModel(drive.facts.workflow_id, drive.machine.plan)
             view = self._view = open_view(self._manner.show, model, hint=HINT)
+            _listen(view, self._closing, data_only=self._manner.show == "json")
             after = 0 if view.wants_history else drive.facts.sequence
             feed = Feed(view)
             self._tasks.append(asyncio.create_task(feed.run(drive.stream.subscribe(after))))
+            self._tasks.append(asyncio.create_task(self._guess(view, drive.machine.plan.name)))
             if self._manner.asks:
                 asking = Asking(drive, view, feed, stopping.asked, _write)
                 self._tasks.append(asyncio.create_task(asking.ask_all()))
@@ -114,6 +120,11 @@ class _Session:
             return await conduct(ready, started=started)
         finally:
             await self._closed()
+
+    async def _guess(self, view: View, name: str) -> None:
+        """Tell a live view how long tasks took before; read aside, while the run goes on."""
+        if view.wants_history:
+            view.expect(await in_thread(usual_ms, self._place, name))
 
     async def _closed(self) -> None:
         """What was published is shown to its end; then the terminal is as it was, whatever happened."""
@@ -124,6 +135,7 @@ class _Session:
         finally:
             if self._view is not None:
                 self._view.close()
+            self._closing.close()
 
     def _nothing_to_do(self, facts: Facts) -> int:
         if self._manner.show == "json":
@@ -139,9 +151,8 @@ class _Session:
 
 def tell(facts: Facts, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
-    with suppress(OSError):
-        for line in report(facts, stopped=stopped):
-            say(line)
+    for line in report(facts, stopped=stopped):
+        _say(line)
 
 
 def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
@@ -164,17 +175,22 @@ def draws(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
+def _say(text: str) -> None:
+    with suppress(OSError):  # a terminal that is gone is not told that it is
+        say(text)
+
+
 def _write(text: str) -> None:
-    with suppress(OSError):
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    """To the person who is asked something; stdout is a terminal then, and the view has stepped aside."""
+    out = sys.__stdout__
+    if out is not None:
+        with suppress(OSError):
+            out.write(text)
+            out.flush()
 
 
-@contextmanager
-def _data_alone_on_stdout(manner: Manner) -> Iterator[None]:
-    """With --json, what the user's own functions print goes to stderr: every line of stdout is an event."""
-    if manner.show != "json":
-        yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield
+def _listen(view: View, closing: ExitStack, *, data_only: bool) -> None:
+    """What tasks print becomes lines of theirs; what others print goes beside the view, and never among data."""
+    beside = view.beside(sys.stderr if data_only else sys.stdout)
+    closing.enter_context(redirect_stderr(Listening(view.beside(sys.stderr))))
+    closing.enter_context(redirect_stdout(Listening(beside)))

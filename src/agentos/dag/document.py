@@ -283,20 +283,25 @@ def _decoded(data: bytes) -> tuple[str, Flaw | None]:
 
 
 def _syntax_flaw(error: Exception, text: str) -> Flaw:
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        lines = text.split("\n")
-        if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
-            return Flaw("not YAML: a tab stands here, indent with spaces", Place(mark.line + 1, mark.column + 1))
-        why = _shown(" ".join(filter(None, (error.context, error.problem))))
-        if mark is not None and "${{" in "".join(lines[mark.line : mark.line + 1]):
-            why += " (inside { } and [ ], text with ${{ }} has to stand in quotes)"
-        return Flaw(f"not YAML: {why}", Place(mark.line + 1, mark.column + 1) if mark is not None else None)
     if isinstance(error, yaml.reader.ReaderError):
         odd = next((found.start() for found in re.finditer(_UNPRINTABLE, text)), None)
         place = _place_after(text[:odd]) if odd is not None else None
         return Flaw("a control character stands here, which YAML does not allow", place)
-    return Flaw(f"not YAML: {_shown(str(error))}")
+    mark = isinstance(error, yaml.MarkedYAMLError) and (error.problem_mark or error.context_mark)
+    if not isinstance(error, yaml.MarkedYAMLError) or not mark:
+        return Flaw(f"not YAML: {_shown(str(error))}")
+    lines = text.split("\n")
+    if mark.line >= len(lines):  # the parser counts one line more than there are at the end of a file
+        return Flaw(f"not YAML: {_why(error)}", _place_after(text))
+    line = lines[mark.line]
+    why = "a tab stands here, indent with spaces" if line[mark.column : mark.column + 1] == "\t" else _why(error)
+    if "${{" in line:
+        why += " (inside { } and [ ], text with ${{ }} has to stand in quotes)"
+    return Flaw(f"not YAML: {why}", Place(mark.line + 1, mark.column + 1))
+
+
+def _why(error: yaml.MarkedYAMLError) -> str:
+    return _shown(" ".join(filter(None, (error.context, error.problem))))
 
 
 _UNPRINTABLE = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"

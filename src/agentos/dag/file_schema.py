@@ -153,7 +153,7 @@ def file_schema() -> Schema:
                 {"anyOf": [{"type": "object"}, {"type": "array", "items": _TEXT}]},
                 "Parameters with their defaults; one with nothing behind it must be given by every run.",
             ),
-            "secrets": _said({"type": "array", "items": _TEXT}, "Environment variables whose values are masked."),
+            "secrets": _said(_one_or_more(_TEXT), "Environment variables whose values are masked."),
             "max_concurrency": _said({"type": "integer", "minimum": 1}, "Attempts at the same time. Default: 16."),
             "schedule": _said(
                 {"enum": list(SCHEDULES)}, "layers (default), or ready: start as soon as needs are done."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
@@ -22,6 +23,8 @@ Problem = Literal[
 ]
 
 _MANY = 200
+_VERY_MANY = 2000
+_LONG = 200
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +63,18 @@ def located(findings: Iterable[Finding], locate: Callable[[Finding], Finding]) -
 
 def nearest(word: str, known: Collection[str]) -> str:
     """` (did you mean 'x'?)` where something known is spelt like the word; else nothing."""
+    if len(known) > _MANY:
+        # A close look at thousands of names for each of thousands of mistakes would take minutes.
+        alike = (name for name in islice(known, _VERY_MANY) if name[:2] == word[:2] and abs(len(name) - len(word)) < 3)
+        known = list(islice(alike, _MANY))
+    return _nearest(word[:_LONG], tuple(known))
+
+
+@lru_cache(maxsize=256)
+def _nearest(word: str, known: tuple[str, ...]) -> str:
     # Imported here: only a workflow with a mistake in it needs it.
     from difflib import get_close_matches
 
-    if len(known) > _MANY:
-        # A close look at thousands of names for each of thousands of mistakes would take minutes.
-        alike = (name for name in known if name[:2] == word[:2] and abs(len(name) - len(word)) < 3)
-        known = list(islice(alike, _MANY))
     close = get_close_matches(word, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

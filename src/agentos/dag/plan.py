@@ -88,12 +88,21 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
     if len(layers) < len(definitions):
         findings += cycle_findings({task_id: definitions[task_id] for task_id in definitions if task_id not in layers})
     if findings:
-        raise WorkflowDefinitionError(located(findings, flow.locate), name=flow.name)
+        told = located(findings, flow.locate)
+        raise WorkflowDefinitionError(told, name=flow.name, next_step=_what_to_give(told))
     planned = [
         plan_task(definition, layers[task_id], f"{index:06d}")
         for index, (task_id, definition) in enumerate(definitions.items())
     ]
     return assemble_plan(flow.name, settings, values, planned)
+
+
+def _what_to_give(findings: Iterable[Finding]) -> str:
+    """What to type where nothing is wrong but that parameters were not given."""
+    missing = [finding.parameter for finding in findings]
+    if not all(missing):
+        return ""
+    return f"Nothing was run; give what is missing: {' '.join(f'--param {name}=…' for name in missing)}"
 
 
 def _references_in_env(settings: PlanSettings) -> References:

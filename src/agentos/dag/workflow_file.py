@@ -242,6 +242,8 @@ class Places:
             steps.append(setting)
             key_place, node = entries[setting]
             place = _closest(key_place, node, finding)
+        elif not setting and "`" in finding.message and finding.task_id in self._tasks:
+            place = _closest(*self._tasks[finding.task_id], finding)
         where = format_path(tuple(steps)) if steps else ""
         message = _short(finding.message.removeprefix(f"{finding.setting}: "), _SHOWN)
         return replace(finding, message=message, file=self.file, line=place.line, column=place.column, where=where)

@@ -1,1 +1,1 @@
-"""`python -m agentos.demo`: a run is killed with SIGKILL in the middle of a task, and resumed."""
+"""`agentos demo`: a run is killed with SIGKILL in the middle of a task, and resumed."""

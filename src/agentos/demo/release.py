@@ -1,4 +1,4 @@
-"""The workflow of the demo. It is copied into a throw-away repository and started there with `python release.py`.
+"""The workflow of the demo. It is copied into a throw-away repository and run there with `agentos run release.py`.
 
 Sleeping stands for slow work. Each execution of a task leaves one line in executions.log, a witness outside of AgentOS.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from agentos import Workflow, run
+from agentos import Workflow
 
 flow = Workflow("release")
 
@@ -52,7 +52,3 @@ def summarise(fetch_code: list[str], fetch_chat: list[str], files: str) -> str:
 def publish(summarise: str, count: int) -> str:
     witness("publish")
     return f"{count} notes published"
-
-
-if __name__ == "__main__":
-    print(run(flow, workflow_id="demo").status)

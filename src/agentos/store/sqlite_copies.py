@@ -30,6 +30,9 @@ def read_copy(connection: sqlite3.Connection, journal: SqliteJournal, record: Ru
 
 def insert_copy(connection: sqlite3.Connection, copy: RunCopy) -> None:
     """Every row of the copy. The caller verifies what is then there, and rolls back if it is not sound."""
+    for expected, row in enumerate(copy.rows, 1):  # a number too high would be a row of another run
+        if row.seq != expected:
+            raise codec.damaged(copy.run.workflow_id, expected, "the row is missing")
     no = _insert_run(connection, copy)
     for revision, body in enumerate(copy.plans, 1):
         digest = codec.plan_digest(copy.run.workflow_id, revision, body)
@@ -43,7 +46,7 @@ def insert_copy(connection: sqlite3.Connection, copy: RunCopy) -> None:
         named = (cut.id, no, cut.sequence, cut.layer, codec.to_microseconds(cut.timestamp))
         values = (*named, bytes.fromhex(cut.digest), cut.snapshot, cut.name, cut.abandoned)
         if connection.execute(_Q["insert_copied_checkpoint"], values).rowcount != 1:
-            raise RunRefusedError(f"checkpoint {cut.id} exists already, in another run", next_step=_OTHER_ID)
+            raise RunRefusedError(f"checkpoint {cut.id} exists already", next_step=_OTHER_ID)
 
 
 def _insert_run(connection: sqlite3.Connection, copy: RunCopy) -> int:

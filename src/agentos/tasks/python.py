@@ -21,6 +21,7 @@ from agentos.tasks.context import Context
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.functions import callee_of, load, loaded, reference_of
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, successful, unsuccessful
+from agentos.tasks.printing import heard
 from agentos.tasks.threads import Call, DaemonThreads
 
 _EXPIRED: Final = object()
@@ -37,6 +38,10 @@ class PythonPerformer:
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         if spec.definition.isolation == "process":
             return await self._isolated(spec, host)
+        with heard(lambda: LiveProgress(host)):
+            return await self._performed(spec, host)
+
+    async def _performed(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         began = perf_counter()
         context: Context | None = None
         try:

@@ -67,7 +67,11 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     database_bytes: int
     """The database with its log; 0 where there is none yet."""
     runs: int
+    """How many are kept."""
     findings: tuple[Finding, ...]
+    """What is worth saying."""
+    moved: dict[str, str] = {}
+    """Files that `--set-aside` moved, from each path to the one it has now."""
 
     @property
     def severity(self) -> Severity | None:

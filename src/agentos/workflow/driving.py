@@ -73,14 +73,14 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = PATIENCE_S
     """How long a journal that cannot be written (a full disk) is tried again before the run stops."""
     space_warning: int = SPACE_WARNING
-    secrets: tuple[str, ...] = ()
-    """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
-    max_log: int = MAX_LOG
-    """Bytes kept of what one attempt prints; 0 keeps no logs."""
     max_concurrency: int | None = None
     """At most so many tasks at once; a workflow that asks for fewer gets fewer."""
     hooks: Hooks = NO_HOOKS
     """Commands to run once the drive is over and the lease let go."""
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
+    max_log: int = MAX_LOG
+    """Bytes kept of what one attempt prints; 0 keeps no logs."""
 
     def __post_init__(self) -> None:
         if self.keep < 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
@@ -101,15 +100,11 @@ def known_places() -> list[Place]:
     """
     if os.environ.get(VARIABLE, "").strip():
         return []
-    try:
-        worktrees = import_module("agentos.workflow.worktrees")
-    except ModuleNotFoundError:
-        return []
+    from agentos.workflow.worktrees import known  # here: most look at this worktree alone
+
     found: dict[str, Place] = {}
-    for known in worktrees.known():
-        place = Place(database=str(known.database), root=Path(known.root))
-        if place.exists():
-            found.setdefault(place.database, place)
+    for worktree in known():
+        found.setdefault(worktree.database, Place(database=worktree.database, root=worktree.root))
     return list(found.values())
 
 

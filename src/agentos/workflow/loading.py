@@ -98,8 +98,7 @@ def read_yaml(path: Path, root: Path, *, static: bool = False) -> Workflow:
 def read_file(path: Path, most: int) -> bytes:
     """The first bytes of a regular file; WorkflowFileError where it is something else or cannot be read."""
     try:
-        # Without O_NONBLOCK the open itself would hang at a named pipe.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise WorkflowFileError(shown(path), "this is not a regular file")
             return file.read(most)
@@ -111,6 +110,10 @@ def read_file(path: Path, most: int) -> bytes:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise WorkflowFileError(shown(path), f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # else the open itself would hang at a named pipe
 
 
 def shown(path: Path) -> str:
@@ -143,7 +146,7 @@ def _path(text: str, root: Path) -> Path:
         raise RunRefusedError(f"{text!r} is both {both}", next_step="Name the file by its path.")
     if named:
         return named[0]
-    if _exists(given):
+    if text and _exists(given):
         kind = "a directory" if given.is_dir() else "no workflow file"
         raise WorkflowFileError(text, f"this is {kind}: those end in {', '.join(SUFFIXES)}", next_step="Name a file.")
     raise _not_found(text, root, f"there is no workflow {text!r}: no {FOLDER}/{text}.yaml, .yml or .py in {root}")

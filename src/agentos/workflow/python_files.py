@@ -92,6 +92,7 @@ def module_name(path: Path) -> str:
 
 
 def on_sys_path(folder: Path) -> None:
+    """Modules in this folder can be imported from here on."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

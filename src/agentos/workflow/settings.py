@@ -47,8 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The command to run when a drive ends waiting for an answer, as an argument list."""
     on_end: tuple[str, ...] = ()
     """The command to run when a run ends complete, failed or aborted, as an argument list."""
-    log_limit: int = 10 * 1024 * 1024
-    """A task's log file grows no larger than this; in bytes, or as "10 MB"."""
+    log_limit: int = 64 * 1024 * 1024
+    """The log of one attempt grows no larger than this; in bytes, or as "10 MB". 0 keeps no logs."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,4 +28,6 @@ be 4.4 or newer.
 def command(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # click knows all three
-    click.echo(kind(context.find_root().command, {}, "agentos", "_AGENTOS_COMPLETE").source())
+    program = str(context.find_root().info_name)
+    variable = f"_{program}_COMPLETE".upper()  # what click itself looks for; nobody else sets it
+    click.echo(kind(context.find_root().command, {}, program, variable).source())

@@ -10,11 +10,12 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
+from agentos.cli.text import printable
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.workflow.location import Location, find_location
+from agentos.workflow.logs import logs_folder
 from agentos.workflow.place import find_place
 from agentos.workflow.settings import load_settings
-from agentos.worktree.git import shown
 
 
 class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +152,7 @@ def stats(as_json: bool, repo: Path | None) -> None:
         schema=measured.schema,
         blobs=measured.blobs,
         blob_bytes=measured.blob_bytes,
-        task_log_bytes=_folder_bytes(file.parent / "logs"),
+        task_log_bytes=_folder_bytes(logs_folder(str(file))),
         prunable=sum(run.prunable for run in runs),
         tables=measured.tables,
         runs=runs,
@@ -163,17 +164,17 @@ def stats(as_json: bool, repo: Path | None) -> None:
 
 
 def _show(found: Stats) -> None:
-    click.echo(f"{shown(found.path)}")
+    click.echo(f"{printable(found.path)}")
     click.echo(f"  {found.bytes:>14,} bytes, {found.log_bytes:,} of them in the write-ahead log; schema {found.schema}")
     click.echo(f"  {found.free_bytes:>14,} bytes of it are free")
     click.echo(f"  {found.blob_bytes:>14,} bytes in {found.blobs} large outputs")
     click.echo(f"  {found.task_log_bytes:>14,} bytes in log files of tasks")
     click.echo(f"  {found.prunable:>14,} checkpoints would go with `agentos prune --all`")
     for name, size in found.tables.items():
-        click.echo(f"  {size:>14,} bytes in table {shown(name)}")
+        click.echo(f"  {size:>14,} bytes in table {printable(name)}")
     click.echo("")
     rows = [
-        (shown(run.workflow_id), shown(run.name), run.status, str(run.events), str(run.checkpoints), f"{run.bytes:,}")
+        (run.workflow_id, run.name, run.status, str(run.events), str(run.checkpoints), f"{run.bytes:,}")
         for run in found.runs
     ]
     print_table(("RUN", "WORKFLOW", "STATUS", "EVENTS", "CHECKPOINTS", "BYTES"), rows, empty="No runs here yet.")
@@ -218,8 +219,10 @@ def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
         click.echo(f"schema {pending.found}: nothing to do")
     else:
         would = "would be migrated" if dry_run else "was migrated"
-        click.echo(f"{shown(file)} {would} from schema {pending.found} to {pending.known}: {', '.join(pending.steps)}")
-        say(f"{'The copy would be' if dry_run else 'A copy of it as it was is'} {shown(pending.backup)}")
+        click.echo(
+            f"{printable(str(file))} {would} from schema {pending.found} to {pending.known}: {', '.join(pending.steps)}"
+        )
+        say(f"{'The copy would be' if dry_run else 'A copy of it as it was is'} {printable(str(pending.backup))}")
 
 
 def _file(location: Location) -> Path:
@@ -230,10 +233,10 @@ def _file(location: Location) -> Path:
     return Path(location.database)
 
 
-def _folder_bytes(folder: Path) -> int:
+def _folder_bytes(folder: Path | None) -> int:
     """All files below, links not followed."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder or ""):
         for name in names:
             try:
                 total += os.lstat(os.path.join(place, name)).st_size

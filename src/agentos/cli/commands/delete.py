@@ -10,9 +10,9 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json, say
+from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.exceptions import LeaseHeldError
-from agentos.worktree.git import shown
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +41,7 @@ Examples:
 
 Its events, plans, checkpoints, commands, and large outputs that no other run uses are deleted, and the space is given
 back. There is no way back; `agentos export` keeps a copy. At a terminal it asks first; elsewhere it needs --yes.
+The run is looked for in this worktree alone; --repo names another.
 
 \b
 Exit codes:
@@ -57,7 +58,7 @@ def command(run: str, yes: bool, as_json: bool, repo: Path | None) -> int | None
     record = client.find(run)
     if record.holder is not None:
         raise LeaseHeldError(record.workflow_id, str(record.holder))
-    what = f"run {shown(record.workflow_id)} ({shown(record.name)}, {record.status}, {record.sequence} events)"
+    what = f"run {printable(record.workflow_id)} ({printable(record.name)}, {record.status}, {record.sequence} events)"
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(f"Deleting {what} cannot be undone: say --yes.")

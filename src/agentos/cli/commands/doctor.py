@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from agentos import __version__
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
+from agentos.cli.text import printable
 from agentos.workflow.doctor import Checkup, Finding, examine
 from agentos.workflow.location import find_location
-from agentos.workflow.setting_aside import SetAside, set_aside
-from agentos.worktree.git import shown
+from agentos.workflow.setting_aside import set_aside
 
 OUTPUT = Checkup
 
@@ -47,7 +48,12 @@ Exit codes:
 @repo_option
 def command(deep: bool, aside: bool, as_json: bool, repo: Path | None) -> int:
     if aside:
-        _report_move(set_aside(find_location(repo)), as_json=as_json)
+        moved = set_aside(find_location(repo)).moved
+        if as_json:
+            print_json(msgspec.structs.replace(examine(repo, version=__version__, deep=deep), moved=moved))
+        for before, after in moved.items():
+            say(f"{printable(before)} is now {printable(after)}")
+        say("Nothing was deleted. The next run makes a new database.")
         return Exit.COMPLETE
     checkup = examine(repo, version=__version__, deep=deep)
     if as_json:
@@ -62,15 +68,6 @@ def command(deep: bool, aside: bool, as_json: bool, repo: Path | None) -> int:
     return Exit.COMPLETE
 
 
-def _report_move(done: SetAside, *, as_json: bool) -> None:
-    if as_json:
-        print_json(done)
-    else:
-        for before, after in done.moved.items():
-            click.echo(f"{shown(before)} -> {shown(after)}")
-    say("Nothing was deleted. The next run makes a new database.")
-
-
 def _show(checkup: Checkup, *, deep: bool) -> None:
     click.echo(f"agentos   {checkup.agentos}")
     click.echo(f"python    {checkup.python}")
@@ -78,7 +75,7 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
     click.echo(f"git       {checkup.git or 'none'}")
     if checkup.database:
         size = f"{checkup.database_bytes:,} bytes, {checkup.runs} runs" if checkup.database_bytes else "not made yet"
-        click.echo(f"database  {shown(checkup.database)} ({size}; {checkup.free_disk // 1_000_000:,} MB free)")
+        click.echo(f"database  {printable(checkup.database)} ({size}; {checkup.free_disk // 1_000_000:,} MB free)")
         click.echo(f"          because {checkup.because}")
     if checkup.settings:
         click.echo("")
@@ -95,18 +92,14 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
 
 
 def _show_finding(finding: Finding) -> None:
-    click.echo(f"  - {_one_line(finding.what)}")
+    click.echo(f"  - {printable(finding.what)}")
     for line in finding.mend.splitlines():
-        click.echo(f"      {_one_line(line)}")
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+        click.echo(f"      {printable(line)}")
 
 
 def _value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, tuple | list):
-        return " ".join(_one_line(str(word)) for word in value) or "-"
-    return _one_line(str(value))
+        return " ".join(printable(str(word)) for word in value) or "-"
+    return printable(str(value))

@@ -12,8 +12,9 @@ import msgspec
 from agentos.cli.files import write_file
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json, say
+from agentos.cli.text import printable
 from agentos.client import Client
-from agentos.worktree.git import shown
+from agentos.workflow.finding import find_run
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +65,9 @@ def command(run: str, output: Path | None, force: bool, as_json: bool, repo: Pat
     to_stdout = output == Path("-")
     if to_stdout and as_json:
         raise click.UsageError("--json says where the file is, and -o - writes none.")
-    client = Client(repo)
-    workflow_id = client.find(run).workflow_id
-    lines = client.export(workflow_id)
+    found = find_run(run, repo)
+    workflow_id = found.record.workflow_id
+    lines = Client(place=found.place).export(workflow_id)
     if to_stdout:
         sys.stdout.flush()
         sys.stdout.buffer.writelines(lines)
@@ -77,8 +78,8 @@ def command(run: str, output: Path | None, force: bool, as_json: bool, repo: Pat
         if as_json:
             print_json(Exported(workflow_id=workflow_id, path=str(path.absolute()), bytes=size))
         else:
-            click.echo(shown(path))
-    say(f"Run {shown(workflow_id)} was exported. Its prompts, outputs and errors are in the file, not encrypted.")
+            click.echo(printable(str(path)))
+    say(f"Run {printable(workflow_id)} was exported. Its prompts, outputs and errors are in the file, not encrypted.")
 
 
 def _safe(workflow_id: str) -> str:

@@ -10,10 +10,10 @@ import click
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
+from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
 from agentos.workflow.importing import Imported
-from agentos.worktree.git import shown
 
 OUTPUT = Imported
 
@@ -48,13 +48,13 @@ def command(file: Path, workflow_id: str | None, as_json: bool, repo: Path | Non
     client = Client(repo)
     if file != Path("-") and not file.is_file():  # a pipe nobody writes to would be waited for
         why = "is not a file" if file.exists() else "does not exist"
-        raise RunRefusedError(f"{shown(file)} {why}", next_step="Name a file that `agentos export` wrote.")
+        raise RunRefusedError(f"{printable(str(file))} {why}", next_step="Name a file that `agentos export` wrote.")
     with nullcontext(sys.stdin.buffer) if file == Path("-") else file.open("rb") as opened:
         imported = client.import_run(opened, workflow_id=workflow_id)
     if as_json:
         print_json(imported)
     else:
-        click.echo(imported.workflow_id if imported.workflow_id.isprintable() else repr(imported.workflow_id))
-    say(f"Imported: {shown(imported.name)}, {imported.status}, {imported.events} events.")
+        click.echo(printable(imported.workflow_id))
+    say(f"Imported: {printable(imported.name)}, {imported.status}, {imported.events} events.")
     if imported.source_dropped:
         say("Its workflow was defined outside the repository it came from; resume it from Python, with workflow=flow.")

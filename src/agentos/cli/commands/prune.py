@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from agentos.cli import completing
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.client import Client
 from agentos.workflow.settings import load_settings
-from agentos.worktree.git import shown
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,10 @@ Examples:
 
 Runs do this by themselves after each checkpoint. Events stay: a pruned run still resumes and can be read in full; it
 cannot be rolled back to, or forked from, what was pruned. The newest checkpoint and named ones are never deleted.
+Runs are looked for in this worktree alone; --repo names another.
 """,
 )
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=completing.runs)
 @click.option(
     "--keep", type=click.IntRange(min=1), metavar="N", help="Keep the newest N (default: the setting `keep`)."
 )
@@ -68,6 +69,6 @@ def command(run: str | None, keep: int | None, every: bool, as_json: bool, repo:
     if as_json:
         print_json(pruned)
         return
-    rows = [(shown(row.workflow_id), str(row.deleted), str(row.kept)) for row in pruned]
+    rows = [(row.workflow_id, str(row.deleted), str(row.kept)) for row in pruned]
     print_table(("RUN", "DELETED", "KEPT"), rows, empty="No runs here yet.")
     say(f"{sum(row.deleted for row in pruned)} checkpoints deleted.")

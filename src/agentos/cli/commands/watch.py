@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from agentos.cli.drive_flags import shown_as
+from agentos.cli.event_json import AnyEvent
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
@@ -24,6 +25,10 @@ from agentos.workflow.plans import decode_plan
 from agentos.workflow.stream import follow
 
 HINT = "Ctrl-C stops watching; the run goes on"
+
+
+OUTPUT = AnyEvent
+"""Of each line."""
 
 
 @click.command(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import IO, Protocol, TextIO
 
 from agentos.run.events import Event
 from agentos.workflow.waiting import in_thread
@@ -23,6 +23,13 @@ class View(Protocol):
     """Whether it must be given the run's journal from the start, to show more than what happens now."""
 
     def show(self, events: Sequence[Event]) -> None: ...
+
+    def expect(self, usual_ms: Mapping[str, float]) -> None:
+        """How long tasks took in an earlier run."""
+
+    def beside(self, stream: TextIO) -> TextIO:
+        """Where others may write meanwhile what they would write to this stream."""
+        return stream
 
     def pause(self) -> None:
         """Give the terminal to somebody who asks a question."""
@@ -94,14 +101,13 @@ class Feed:
 async def _ended(writer: asyncio.Task[None]) -> None:
     try:
         await writer
-    except BrokenPipeError:
-        _forget(sys.stdout.fileno())
-    except OSError:  # the terminal was closed
-        pass
+    except OSError:  # the pipe or the terminal was closed
+        forget(sys.__stdout__)
 
 
-def _forget(descriptor: int) -> None:
-    """Python flushes stdout once more at exit, and would complain about the pipe that is gone."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+def forget(stream: IO[str] | None) -> None:
+    """Lead the stream nowhere: Python flushes it once more at exit, and would complain about what is gone."""
+    if stream is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TextIO
 
 import msgspec
 
@@ -48,6 +48,11 @@ class JsonLines:
     def show(self, events: Sequence[Event]) -> None:
         self._out.write(b"".join(map(event_line, events)))
         self._out.flush()
+
+    def expect(self, usual_ms: Mapping[str, float]) -> None: ...
+
+    def beside(self, stream: TextIO) -> TextIO:
+        return stream
 
     def pause(self) -> None: ...
 

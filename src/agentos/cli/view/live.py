@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.control import Control
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
+from agentos.cli.view.feed import forget
 from agentos.cli.view.frame import Row, frame
 from agentos.cli.view.model import RunModel
 from agentos.run import events as ev
@@ -56,12 +58,11 @@ class LiveView:
         *,
         now: Callable[[], datetime],
         hint: str = "",
-        usual_ms: Mapping[str, float] | None = None,
     ) -> None:
         self.model = model
         self.hint = hint
         """A last line that says what the keys do."""
-        self.usual_ms = usual_ms or {}
+        self._usual_ms: Mapping[str, float] = {}
         self._console = console
         self._now = now
         self._lock = threading.Lock()
@@ -83,15 +84,22 @@ class LiveView:
                 self.model.apply(event)
         self._news.set()
 
+    def expect(self, usual_ms: Mapping[str, float]) -> None:
+        self._usual_ms = usual_ms
+
+    def beside(self, stream: TextIO) -> TextIO:
+        """Where to write what would otherwise go to this stream: on the same terminal, above the picture."""
+        return cast("TextIO", FileProxy(self._console, stream)) if stream.isatty() else stream
+
     def pause(self) -> None:
         """Leave the picture as it is and give the terminal to somebody else."""
-        with self._painting:
+        with self._painting, self._while_there():
             if self._live.is_started:
                 self._refresh(final=True)
                 self._live.stop()
 
     def go_on(self) -> None:
-        with self._painting:
+        with self._painting, self._while_there():
             if not self._ended.is_set() and not self._live.is_started:
                 self._live = self._new_live()
                 self._painted = ((0, 0), [])
@@ -113,7 +121,7 @@ class LiveView:
             # Without news the clock still goes on, once a second or so.
             self._news.wait(timeout=1.0 - FRAME_S)
             self._news.clear()
-            with self._painting:
+            with self._painting, self._while_there():
                 if self._live.is_started and not self._ended.is_set():
                     self._refresh()
             self._ended.wait(FRAME_S)
@@ -123,10 +131,16 @@ class LiveView:
         lines = self._lines(size.width, size.height, final=final)
         self._erase_what_was_rewrapped((size.width, size.height))
         self._painted = ((size.width, size.height), [line.plain for line in lines])
+        self._live.update(Group(*lines), refresh=True)
+
+    @contextmanager
+    def _while_there(self) -> Iterator[None]:
+        """A terminal that is gone (its window was closed) ends the showing; the run has its own way to learn of it."""
         try:
-            self._live.update(Group(*lines), refresh=True)
+            yield
         except OSError:
-            self._ended.set()  # the terminal is gone; the run is not
+            self._ended.set()
+            forget(self._console.file)
 
     def _lines(self, width: int, height: int, *, final: bool) -> list[Text]:
         # The last row stays free: painting into it makes some terminals scroll.
@@ -134,7 +148,7 @@ class LiveView:
         hint = self.hint if room >= 6 and not final else ""
         with self._lock:
             now = self.model.last_at if final and self._over() else self._now()
-            rows = frame(self.model, room - bool(hint), now, usual_ms=self.usual_ms)
+            rows = frame(self.model, room - bool(hint), now, usual_ms=self._usual_ms)
         unicode = self._console.encoding.startswith("utf")
         lines = [painted(row, width, unicode=unicode) for row in rows]
         if hint:
@@ -156,12 +170,12 @@ class LiveView:
             self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *up))
 
     def _new_live(self) -> Live:
-        # What the user's own functions print is none of our business: it goes above the picture.
         return Live(
             console=self._console,
             auto_refresh=False,
             vertical_overflow="crop",
-            redirect_stderr=sys.stderr.isatty(),  # a log of errors stays one
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TextIO
 
 from agentos.cli.view.words import told
@@ -35,6 +35,11 @@ class PlainLines:
             encoding = self._out.encoding or "utf-8"
             self._out.write("".join(lines).encode(encoding, "backslashreplace").decode(encoding))
             self._out.flush()
+
+    def expect(self, usual_ms: Mapping[str, float]) -> None: ...
+
+    def beside(self, stream: TextIO) -> TextIO:
+        return stream
 
     def pause(self) -> None: ...
 

@@ -111,7 +111,8 @@ SELECT id, holder, lease_boot, lease_expires, lease_until FROM run WHERE holder 
 SELECT token FROM run WHERE id = ?;
 
 -- read_blobs: large outputs that a run names
-SELECT digest, CAST(body AS BLOB) FROM blob WHERE digest IN (SELECT blob FROM event WHERE run = ? AND blob IS NOT NULL);
+SELECT digest, CAST(body AS BLOB) FROM blob WHERE digest IN (
+    SELECT blob FROM event WHERE no > ?1 << 40 AND no < (?1 + 1) << 40 AND blob IS NOT NULL);
 
 -- insert_copied_run: a run as it stood elsewhere, held by nobody; nothing where the id exists
 INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
@@ -119,9 +120,10 @@ INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest,
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, '', 0, 0, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING;
 
--- insert_copied_checkpoint: a cut with its name, and whether a rollback left it behind
+-- insert_copied_checkpoint: a cut with its name, and whether a rollback left it behind; nothing where the id exists
 INSERT INTO checkpoint (id, run, sequence, layer, at, digest, snapshot, name, abandoned)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING;
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (SELECT 1 FROM checkpoint WHERE id = ?1)
+ON CONFLICT (run, sequence) DO NOTHING;
 
 -- fence_delete: finds the run and checks the token before anything is removed
 SELECT no FROM run WHERE id = ? AND token = ? AND holder IS NOT NULL;

@@ -9,10 +9,12 @@ GROUP BY 1 ORDER BY 2 DESC;
 
 -- runs: what each run takes, largest first
 SELECT r.no, r.id, r.name, r.sequence, (SELECT count(*) FROM checkpoint AS c WHERE c.run = r.no),
-       (SELECT coalesce(sum(length(CAST(e.body AS BLOB)) + 40), 0) FROM event AS e WHERE e.run = r.no)
+       (SELECT coalesce(sum(length(CAST(e.body AS BLOB)) + 40), 0) FROM event AS e
+        WHERE e.no > r.no << 40 AND e.no < (r.no + 1) << 40)
        + (SELECT coalesce(sum(length(CAST(p.body AS BLOB))), 0) FROM plan AS p WHERE p.run = r.no)
        + (SELECT coalesce(sum(b.size), 0) FROM blob AS b
-          WHERE b.digest IN (SELECT e.blob FROM event AS e WHERE e.run = r.no AND e.blob IS NOT NULL)) AS bytes
+          WHERE b.digest IN (SELECT e.blob FROM event AS e
+                             WHERE e.no > r.no << 40 AND e.no < (r.no + 1) << 40 AND e.blob IS NOT NULL)) AS bytes
 FROM run AS r ORDER BY bytes DESC, r.no;
 
 -- prunable: checkpoints beyond the newest, under the same conditions as prune_checkpoints

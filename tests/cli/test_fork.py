@@ -1,0 +1,62 @@
+"""`agentos fork`: a new run from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentos
+
+FLOW = """
+from agentos import Workflow
+
+flow = Workflow("forked")
+flow.add("one", "shell", run="echo x >> one-ran", effects="none")
+flow.add("two", "shell", run="echo x >> two-ran", needs=["one"], effects="none")
+flow.add("ship", "shell", run="echo x >> shipped", needs=["two"], approve="Ship it?", effects="none")
+"""
+
+
+@pytest.fixture
+def parent(agentos: Agentos, tmp_git_repo: Path, home: Path) -> Path:
+    (tmp_git_repo / "flow.py").write_text(FLOW)
+    assert agentos("run", "flow.py", "--id", "parent", cwd=tmp_git_repo).code == 3
+    return tmp_git_repo
+
+
+def checkpoint_of(agentos: Agentos, repo: Path, layer: int) -> str:
+    shown = agentos("run", "flow.py", "--id", "parent", "--json", cwd=repo)
+    assert shown.code == 3
+    events = agentos("watch", "parent", "--json", cwd=repo).out
+    return next(
+        str(event["checkpoint_id"])
+        for event in map(json.loads, events.splitlines())
+        if event["type"] == "checkpoint" and event["layer"] == layer
+    )
+
+
+def test_a_fork_begins_with_what_was_finished_at_the_checkpoint(agentos: Agentos, parent: Path) -> None:
+    checkpoint = checkpoint_of(agentos, parent, 0)
+    done = agentos("fork", checkpoint, "--id", "child", cwd=parent)
+    assert done.code == 3, done.err
+    assert f"forked from run parent at checkpoint {checkpoint}" in done.out
+    assert "agentos approve child approve:ship" in done.err
+    assert (parent / "one-ran").read_text() == "x\n"
+    assert (parent / "two-ran").read_text() == "x\nx\n"
+    assert agentos("approve", "child", cwd=parent).code == 0
+    assert (parent / "shipped").read_text() == "x\n"
+    statuses = {run["workflow_id"]: run["status"] for run in json.loads(agentos("list", "--json", cwd=parent).out)}
+    assert statuses == {"parent": "waiting", "child": "complete"}
+
+
+def test_an_id_that_is_taken_and_a_checkpoint_that_is_not_there(agentos: Agentos, parent: Path) -> None:
+    checkpoint = checkpoint_of(agentos, parent, 0)
+    taken = agentos("fork", checkpoint, "--id", "parent", cwd=parent)
+    assert taken.code == 2
+    for name in ("nonesuch", "a/b", "a\nb", ""):
+        unknown = agentos("fork", name, cwd=parent)
+        assert unknown.code == 2
+        assert "Traceback" not in unknown.err
+    assert len(json.loads(agentos("list", "--json", cwd=parent).out)) == 1

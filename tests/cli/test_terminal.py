@@ -1,0 +1,359 @@
+"""The program in a real terminal: the live view, questions, Ctrl-C, resizing, and terminals that can do little."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SOURCES, Agentos
+from tests.cli.terminal import Terminal
+
+WAITS = """
+from agentos import Workflow
+
+flow = Workflow("waits")
+flow.add("first", "shell", run="echo done", effects="none")
+flow.add("nap", "shell", run="echo napping; while ! test -e wake; do sleep 0.05; done; touch slept",
+         needs=["first"], effects="none")
+flow.add("more", "shell", run="touch more", needs=["nap"], effects="none")
+"""
+GATED = """
+from agentos import Workflow
+
+flow = Workflow("gated")
+
+@flow.task
+def build() -> dict:
+    return {"version": "1.2"}
+
+flow.add("ship", "shell", run="touch shipped; echo ${{ tasks.build.output.version }}",
+         needs=["build"], approve="Ship [bold]it[/bold]\\x1b[2J?", effects="none")
+flow.add("after", "shell", run="touch after", needs=["ship"], effects="none")
+"""
+SHIP = "approve, reject or leave it? [a/r/l]"
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def repo(tmp_git_repo: Path, home: Path) -> Path:
+    (tmp_git_repo / "waits.py").write_text(WAITS)
+    (tmp_git_repo / "gated.py").write_text(GATED)
+    return tmp_git_repo
+
+
+@pytest.fixture
+def terminal(repo: Path) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, **more: object) -> Terminal:
+        env = {"PYTHONPATH": str(SOURCES), **more.pop("env", {})}  # type: ignore[dict-item]
+        opened.append(Terminal(*arguments, cwd=repo, env=env, **more))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield start
+    (repo / "wake").touch()
+    for one in opened:
+        one.close()
+
+
+def status_of(agentos: Agentos, repo: Path, run: str = "mine") -> str:
+    runs = {row["workflow_id"]: row["status"] for row in json.loads(agentos("list", "--json", cwd=repo).out)}
+    return str(runs[run])
+
+
+# --- the picture ------------------------------------------------------------------------------------------------
+
+
+def test_it_shows_layers_tasks_and_what_a_task_prints(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine")
+    screen.until("napping")
+    assert "waits  1/3 layers  1/3 tasks" in screen.shown
+    assert "✓ layer 0  1 task" in screen.shown
+    assert "▸ nap" in screen.shown
+    assert "· layer 2  1 task" in screen.shown
+    assert "Ctrl-C stops in order" in screen.shown
+    assert not screen.cursor_is_visible
+    (repo / "wake").touch()
+    assert screen.end() == 0
+    assert "waits (mine) is complete: 3 complete." in screen.shown
+    assert "3/3 layers  3/3 tasks" in screen.shown
+    assert "Ctrl-C" not in screen.shown
+    assert screen.cursor_is_visible
+
+
+def test_the_clock_goes_on_while_nothing_happens(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "waits.py")
+    screen.until("napping")
+    screen.until("2.", patience_s=15)
+
+
+def test_how_long_to_go_is_known_from_an_earlier_run(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    (repo / "timed.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('timed')\n"
+        "flow.add('nap', 'shell', run='sleep 2; while ! test -e wake; do sleep 0.05; done', effects='none')\n"
+    )
+    (repo / "wake").touch()
+    assert agentos("run", "timed.py", cwd=repo).code == 0
+    (repo / "wake").unlink()
+    screen = terminal("run", "timed.py")
+    screen.until("s to go")
+    (repo / "wake").touch()
+    assert screen.end() == 0
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(20, 5), (10, 2), (200, 60), (80, 3)])
+def test_terminals_of_any_size(terminal: Open, repo: Path, columns: int, rows: int) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine", columns=columns, rows=rows)
+    screen.until("waits")
+    (repo / "wake").touch()
+    assert screen.end() == 0
+    assert screen.cursor_is_visible
+
+
+def test_it_survives_resizing(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine", columns=100, rows=30)
+    screen.until("napping")
+    for columns, rows in ((60, 20), (30, 6), (120, 40), (20, 5), (100, 30)):
+        screen.resize(columns, rows)
+        screen.raw = b""
+        screen.until(lambda: b"waits" in screen.raw)
+    screen.until("napping")
+    (repo / "wake").touch()
+    assert screen.end() == 0
+    assert screen.shown.count("3/3 tasks") == 1
+    assert screen.cursor_is_visible
+
+
+def test_no_color_means_no_colour_and_still_a_picture(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "waits.py", env={"NO_COLOR": "1"})
+    screen.until("napping")
+    (repo / "wake").touch()
+    assert screen.end() == 0
+    assert not any(f"\x1b[{code}m".encode() in screen.raw for code in (31, 32, 33, 36))
+    assert "✓ layer 2" in screen.shown
+
+
+@pytest.mark.parametrize("kind", ["dumb", ""])
+def test_a_dumb_terminal_gets_plain_lines(terminal: Open, repo: Path, kind: str) -> None:
+    screen = terminal("run", "waits.py", env={"TERM": kind})
+    screen.until("nap starts")
+    (repo / "wake").touch()
+    assert screen.end() == 0
+    assert b"\x1b" not in screen.raw
+
+
+def test_verbose_and_quiet_at_a_terminal_are_lines_too(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--verbose")
+    screen.until("nap | napping")
+    (repo / "wake").touch()
+    assert screen.end() == 0
+
+
+def test_hostile_names_and_output_do_nothing_to_the_terminal(terminal: Open, repo: Path) -> None:
+    (repo / "hostile.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('日本語 [red]markup[/red]')\n"
+        "flow.add('[bold]x[/bold] 日本語日本語日本語日本語', 'shell', effects='none',\n"
+        "         run=r\"printf '\\033[2J\\033]0;owned\\007\\033[?25h[link=evil]\\n'; "
+        'while ! test -e wake; do sleep 0.05; done")\n'
+    )
+    screen = terminal("run", "hostile.py", columns=120)
+    screen.until("[link=evil]")
+    assert "日 本 語" in screen.shown or "日本語" in screen.shown
+    assert "[bold]x[/bold]" in screen.shown
+    assert "\\x1b[2J" in screen.shown
+    assert b"\x1b[2J" not in screen.raw
+    assert b"\x1b]0;" not in screen.raw
+    (repo / "wake").touch()
+    assert screen.end() == 0
+
+
+def test_three_thousand_tasks(terminal: Open, repo: Path) -> None:
+    (repo / "many.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('many', max_concurrency=64)\n"
+        "async def nothing() -> None: ...\n"
+        "for number in range(3000):\n"
+        "    flow.add(f't{number}', nothing, needs=[f't{number - 1000}'] if number >= 1000 else [])\n"
+    )
+    screen = terminal("run", "many.py", "--id", "mine")
+    screen.until("/3000 tasks")
+    assert screen.end(patience_s=90) == 0
+    assert "3/3 layers  3000/3000 tasks" in screen.shown
+    assert "many (mine) is complete: 3000 complete." in screen.shown
+
+
+# --- questions --------------------------------------------------------------------------------------------------
+
+
+def test_a_gate_shows_what_ran_and_what_will_run_and_takes_a_yes(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "gated.py", "--id", "mine")
+    screen.until(SHIP)
+    assert "approve:ship asks: Ship [bold]it[/bold]\\x1b[2J?" in screen.shown
+    assert 'ran before: build gave {"version":"1.2"}' in screen.shown
+    assert "will run: touch shipped; echo ${{ tasks.build.output.version }}" in screen.shown
+    assert "tasks.build.output.version = 1.2" in screen.shown
+    assert screen.cursor_is_visible
+    assert not (repo / "shipped").exists()
+    screen.type("\n")
+    screen.until("Please type one of: approve, reject, leave.")
+    screen.type("yes\n")
+    screen.until(lambda: screen.shown.count("Please type") == 2)
+    assert not (repo / "shipped").exists()
+    screen.type("approve\n")
+    assert screen.end() == 0
+    assert (repo / "after").exists()
+
+
+def test_a_gate_takes_a_no_with_its_reason(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "gated.py", "--id", "mine")
+    screen.until(SHIP)
+    screen.type("r\n")
+    screen.until("Reason:")
+    screen.type("not on a Friday\n")
+    assert screen.end() == 1
+    assert "GateRejected" in screen.shown
+    assert "not on a Friday" in screen.shown
+    assert not (repo / "shipped").exists()
+
+
+@pytest.mark.parametrize("typed", ["l\n", "\x04"])
+def test_a_gate_can_be_left(terminal: Open, agentos: Agentos, repo: Path, typed: str) -> None:
+    screen = terminal("run", "gated.py", "--id", "mine")
+    screen.until(SHIP)
+    screen.type(typed)
+    assert screen.end() == 3
+    assert "Left open." in screen.shown
+    assert "agentos approve mine approve:ship" in screen.shown
+    assert status_of(agentos, repo) == "waiting"
+
+
+def test_an_answer_from_elsewhere_closes_the_question(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    screen = terminal("run", "gated.py", "--id", "mine")
+    screen.until(SHIP)
+    assert agentos("approve", "mine", "--reason", "seen", "--author", "somebody", cwd=repo).code == 0
+    assert screen.end() == 0
+    assert "Already approved by somebody: seen." in screen.shown
+    assert (repo / "after").exists()
+
+
+def test_what_was_typed_before_the_question_is_no_answer(terminal: Open, repo: Path) -> None:
+    (repo / "late.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('late')\n"
+        "flow.add('nap', 'shell', run='echo up; while ! test -e wake; do sleep 0.05; done', effects='none')\n"
+        "flow.add('ship', 'shell', run='touch shipped', needs=['nap'], approve='Ship?', effects='none')\n"
+    )
+    screen = terminal("run", "late.py")
+    screen.until("up")
+    screen.type("a\na\napprove\n")
+    screen.until(lambda: b"approve" in screen.raw)  # the terminal echoed it: it has arrived
+    (repo / "wake").touch()
+    screen.until(SHIP)
+    assert not (repo / "shipped").exists()
+    screen.type("l\n")
+    assert screen.end() == 3
+
+
+def test_ctrl_c_at_a_question_stops_in_order(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    screen = terminal("run", "gated.py", "--id", "mine")
+    screen.until(SHIP)
+    screen.type("\x03")
+    assert screen.end() == 130
+    assert status_of(agentos, repo) == "paused"
+    again = terminal("resume")
+    again.until(SHIP)
+    again.type("a\n")
+    assert again.end() == 0
+
+
+def test_a_question_about_an_effect_that_was_cut_off(terminal: Open, repo: Path) -> None:
+    (repo / "pays.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('pays')\n"
+        "flow.add('pay', 'shell', run='echo paying; touch begun; sleep 60', effects='external')\n"
+        "flow.add('after', 'shell', run='echo ${{ tasks.pay.output.receipt }} > receipt', effects='none')\n"
+    )
+    screen = terminal("run", "pays.py", "--id", "mine")
+    screen.until("paying")
+    screen.signal(signal.SIGKILL)
+    assert screen.end() == -signal.SIGKILL
+    again = terminal("resume", "mine")
+    again.until("run it again, it happened, fail it, or leave it? [r/h/f/l]")
+    again.type("h\n")
+    again.until("What did it give, as JSON")
+    again.type("{oops\n")
+    again.until("That is no JSON")
+    again.type('{"receipt": 17}\n')
+    assert again.end() == 0
+    assert (repo / "receipt").read_text() == "17\n"
+
+
+def test_an_agent_cannot_answer_for_a_human_through_a_terminal(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "gated.py", env={"AGENTOS_ATTEMPT_ID": "a.b.1"})
+    screen.until(SHIP)
+    screen.type("a\n")
+    assert screen.end() == 3
+    assert "Left open." in screen.shown
+    assert not (repo / "shipped").exists()
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_drains_and_a_second_one_cancels(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine")
+    screen.until("napping")
+    screen.type("\x03")
+    screen.until("1 task may end first. Ctrl-C again cancels at once.")
+    screen.type("\x03")
+    assert screen.end() == 130
+    assert "Go on with: agentos resume mine" in screen.shown
+    assert screen.cursor_is_visible
+    assert not (repo / "slept").exists()
+    assert status_of(agentos, repo) == "paused"
+
+
+def test_one_ctrl_c_lets_the_task_end_and_keeps_it(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine")
+    screen.until("napping")
+    screen.type("\x03")
+    screen.until("may end first")
+    (repo / "wake").touch()
+    assert screen.end() == 130
+    assert (repo / "slept").exists()
+    assert not (repo / "more").exists()
+    plan = json.loads(agentos("resume", "mine", "--dry-run", "--json", cwd=repo).out)
+    assert plan["counts"] == {"reuse": 2, "run": 1}
+
+
+def test_sigterm_gives_the_cursor_back(terminal: Open, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine")
+    screen.until("napping")
+    screen.signal(signal.SIGTERM)
+    assert screen.end() == 143
+    assert "agentos resume mine" in screen.shown
+    assert screen.cursor_is_visible
+
+
+def test_a_closed_terminal_stops_the_run_in_order(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine")
+    screen.until("napping")
+    assert screen.hang_up() == 143
+    assert status_of(agentos, repo) == "paused"
+
+
+def test_an_abort_from_elsewhere_gives_the_cursor_back(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    screen = terminal("run", "waits.py", "--id", "mine")
+    screen.until("napping")
+    assert not screen.cursor_is_visible
+    agentos("abort", "mine", cwd=repo)
+    assert screen.end() == 4
+    assert screen.cursor_is_visible
+    assert "An aborted run is final." in screen.shown
