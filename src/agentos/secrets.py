@@ -51,7 +51,18 @@ class Masker:
     it was given. `bool(masker)` says whether there is anything to mask.
     """
 
-    __slots__ = ("_firsts", "_forms", "_longest", "_masks", "_owners", "_sorted", "_stored", "too_short")
+    __slots__ = (
+        "_begins",
+        "_firsts",
+        "_forms",
+        "_longest",
+        "_masks",
+        "_owners",
+        "_shortest",
+        "_sorted",
+        "_stored",
+        "too_short",
+    )
 
     def __init__(self, secrets: Iterable[tuple[str, str]] = (), too_short: Iterable[str] = ()) -> None:
         owners: dict[bytes, str] = {}
@@ -62,7 +73,9 @@ class Masker:
         self._forms = tuple(owners)
         self._sorted = sorted(owners)
         self._firsts = frozenset(form[0] for form in owners)
+        self._begins = frozenset(form[:4] for form in owners)
         self._longest = max(map(len, owners), default=0)
+        self._shortest = min(map(len, owners), default=0)
         self._stored = tuple({escaped for form in owners for escaped in (form, _json_escaped(form))})
         self._masks = _masks(owners)
         self.too_short = tuple(too_short)
@@ -130,7 +143,11 @@ class Masker:
 
     def may_be_in(self, stored: Bytes) -> bool:
         """Whether a value in JSON form might hold a secret. A look that is cheap, and misses none."""
-        return any(form in stored for form in self._stored)
+        if len(stored) >= self._shortest:
+            for form in self._stored:  # any() takes twice as long, and this is asked about everything that is stored
+                if form in stored:
+                    return True
+        return False
 
     def mask_of(self, name: str) -> str:
         """What stands in place of a variable's value."""
@@ -214,7 +231,10 @@ class Masker:
     def _undecided(self, data: Bytes) -> int:
         """Where the end of the data begins that could still become a secret; its length where there is none."""
         for at in range(max(0, len(data) - self._longest + 1), len(data)):
-            if data[at] in self._firsts and self._goes_on(data[at:]):
+            if data[at] not in self._firsts:
+                continue
+            begins = data[at : at + 4]
+            if (begins in self._begins or len(begins) < 4) and self._goes_on(data[at:]):
                 return at
         return len(data)
 

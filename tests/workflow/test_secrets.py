@@ -173,6 +173,8 @@ def test_nothing_that_tasks_let_out_is_stored_or_shown(place: Place, tmp_path: P
     (tmp_path / "say.py").unlink()
     assert_nothing_kept(tmp_path)
     assert not [way for data in shown for way in let_out(SECRET, data)]
+    assert "characters left out" in result.errors["raises"]
+    assert SECRET[:8] not in result.errors["raises"]  # its text was cut in the middle of the secret
     outputs = result.outputs
     assert outputs["returns"]["ways"] == [MASK, MASK, f'"{MASK}"', f"'{MASK}'", *outputs["returns"]["ways"][4:]]
     assert MASK in outputs["returns"]["ways"][4]

@@ -17,7 +17,7 @@ import msgspec
 from agentos.cli.asking import Asking, somebody_is_there
 from agentos.cli.output import say
 from agentos.cli.report import exit_of, report
-from agentos.cli.shield import Shield, shielded
+from agentos.cli.shield import Shield, shielded, unshielded
 from agentos.cli.stopping import Stopping
 from agentos.cli.view.earlier import usual_ms
 from agentos.cli.view.feed import Feed, View
@@ -167,7 +167,7 @@ def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
         live.start()
         return live
     amount: Amount = "normal" if show == "auto" else show
-    return PlainLines(sys.stdout, amount)
+    return PlainLines(unshielded(sys.stdout), amount)
 
 
 def draws(stream: TextIO) -> bool:

@@ -41,8 +41,16 @@ def shielded() -> Iterator[Shield]:
                 stream.end()
 
 
+def unshielded(stream: TextIO) -> TextIO:
+    """The stream itself: for views, whose events are masked, and which must hear of a reader that has gone."""
+    return stream._stream if isinstance(stream, _MaskedText) else stream
+
+
 class _MaskedText:
-    """A text stream in front of another one; everything but writing is the other's affair."""
+    """A text stream in front of another one; everything but writing is the other's affair.
+
+    A reader that has gone away (`| head`) is no failure of the function that prints.
+    """
 
     def __init__(self, stream: TextIO, shield: Shield) -> None:
         self._stream = stream
@@ -60,7 +68,7 @@ class _MaskedText:
         return _MaskedBuffer(self)
 
     def write(self, text: str) -> int:
-        with self._lock:
+        with self._lock, suppress(BrokenPipeError):
             if self._shield.masker:
                 self._stream.write(self._masked(text.encode("utf-8", "surrogatepass")))
             else:
@@ -71,8 +79,12 @@ class _MaskedText:
         for line in lines:
             self.write(line)
 
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.flush()
+
     def write_bytes(self, data: bytes) -> int:
-        with self._lock:
+        with self._lock, suppress(BrokenPipeError):
             self._stream.write(self._masked(data))
         return len(data)
 

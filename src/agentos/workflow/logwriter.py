@@ -79,10 +79,12 @@ class LogWriter:
             return True
 
     def written(self, size: int) -> None:
+        """So many bytes wait no more."""
         with self._lock:
             self._waiting -= size
 
     def put(self, work: Work) -> None:
+        """Have the thread do something, after all that was put before."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="agentos-logs", daemon=True)
@@ -101,6 +103,7 @@ class LogWriter:
         return os.open(name, flags, 0o600, dir_fd=self._run_fd)
 
     def fail(self, error: OSError) -> None:
+        """Note why a log could not be written."""
         self._failed = self._failed or error.strerror or str(error)
 
     def _serve(self) -> None:
@@ -143,6 +146,7 @@ class AttemptLogFile:
         self._left_out = 0
 
     def write(self, stream: Stream, data: bytes) -> None:
+        """Keep what was printed; it is in the file soon."""
         self.used = True
         if not self._writer.admit(len(data)):
             self._lost += len(data)
