@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from agentos.cli.answering import author_of
 from agentos.cli.text import printable, short, value_in_short
 from agentos.cli.view.feed import Feed, View
 from agentos.dag.plan import PlannedTask
@@ -86,7 +87,7 @@ class Asking:
                 answer = await self._answered(gate, lines)
             if answer is None:
                 return
-            self._commands.send(answer)
+            self._commands.send(answer, author=author_of(None))
             await self._settled(gate_id)
         except (LeftOpen, CommandRefusedError) as error:
             self._left.add(gate_id)

@@ -91,7 +91,7 @@ def resolved_inputs(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, An
 
 
 def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]:
-    """What an approval of this task is about: a digest, and the inputs as text for people.
+    """What an approval of this task is about: a digest, and its inputs and command as text for people.
 
     Of a fan-out, which is approved once and before its items are, that is what each item would get.
     """
@@ -104,14 +104,14 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
         shown = [_shown(definition, one) for one in scopes]
         inputs, about = [given for given, _ in shown], [full for _, full in shown]
     digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
-    text = encode_value(inputs).decode()
+    text = encode_value(inputs).decode() if inputs else ""
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
 
 
 def _shown(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """The inputs, and with them all else that a reference may change."""
-    inputs = resolve_inputs(definition, scope)
-    return inputs, [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
+    """The inputs and the command, as they are shown; and with them all else that a reference may change."""
+    inputs, run = resolve_inputs(definition, scope), resolve(definition.run, scope)
+    return {**inputs, "run": run} if run else inputs, [inputs, run, resolve(dict(definition.env), scope)]
 
 
 _SHOWN_TEXT = 2000

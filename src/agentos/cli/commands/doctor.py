@@ -19,6 +19,8 @@ from agentos.workflow.setting_aside import set_aside
 
 OUTPUT = Checkup
 
+SIZES = ("space_warning", "log_limit")
+
 
 @click.command(
     "doctor",
@@ -79,7 +81,7 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
         click.echo(f"          because {checkup.because}")
     if checkup.settings:
         click.echo("")
-        rows = [(setting.name, _value(setting.value), setting.source) for setting in checkup.settings]
+        rows = [(setting.name, _value(setting.name, setting.value), setting.source) for setting in checkup.settings]
         print_table(("SETTING", "VALUE", "FROM"), rows, empty="")
     for severity, title in (("damage", "Damaged"), ("wrong", "Wrong"), ("note", "Good to know")):
         found = [finding for finding in checkup.findings if finding.severity == severity]
@@ -97,9 +99,14 @@ def _show_finding(finding: Finding) -> None:
         click.echo(f"      {printable(line)}")
 
 
-def _value(value: Any) -> str:
+def _value(name: str, value: Any) -> str:
+    """A value as one would write it into the settings file."""
     if value is None:
         return "-"
+    if name in SIZES and value >= 1 << 20 and value % (1 << 20) == 0:
+        return f"{value >> 20} MiB"
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, tuple | list):
         return " ".join(printable(str(word)) for word in value) or "-"
     return printable(str(value))

@@ -99,7 +99,7 @@ def _start(event: ev.WorkflowStart) -> str:
     if event.drive == 1:
         return f"{event.name}: run {event.workflow_id} starts, {count(event.total_layers, 'layer')}"
     after = "from the start" if event.resumed_from is None else f"after layer {event.resumed_from}"
-    return f"{event.name}: run {event.workflow_id} goes on {after} of {event.total_layers}"
+    return f"{event.name}: run {event.workflow_id} goes on {after}, {count(event.total_layers, 'layer')}"
 
 
 def resume_in_short(counts: Mapping[str, int]) -> str:
