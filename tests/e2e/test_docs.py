@@ -6,6 +6,7 @@ Blocks that a document marks are run in order, in one repository for each docume
     ```python run           is run as a script, and must end well
     ```console run          is typed: `$ ` begins a command, `> ` goes on with it, the rest is what it prints (… stands
                             for anything)
+    ```console run all      is typed, too: what it prints includes its messages (stderr), as at a terminal
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ from agentos.workflow.stream import EventStream
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(agentos.__file__).parent
-DOCUMENTS = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+INDEX = ROOT / "docs" / "README.md"
+PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md")) if path != INDEX}
+DOCUMENTS = {"README.md": ROOT / "README.md", "docs/README.md": INDEX, **PAGES}
 EVERY_DOCUMENT = sorted({*DOCUMENTS.values(), *ROOT.glob("*.md")})
 OLDEST_SQLITE_PROGRAM = (3, 38)
 PATIENCE_S = 30.0
@@ -266,7 +269,7 @@ def test_the_first_run_fits_on_a_screen() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_python_block_is_one_that_is_run(document: str) -> None:
-    known = re.compile(r"run|file=[a-z_/]+\.(?:py|yaml)")
+    known = re.compile(r"run(?: all)?|file=[a-z_/]+\.(?:py|yaml)")
     found = [block for block in blocks(DOCUMENTS[document]) if block.mark or block.language == "python"]
     assert [f"{document}:{block.line}" for block in found if not known.fullmatch(block.mark)] == []
 
@@ -293,6 +296,11 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             dead.append(target)
     assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_in_the_index(page: str) -> None:
+    assert f"]({page})" in INDEX.read_text()
 
 
 def anchors(path: Path) -> set[str]:
@@ -359,21 +367,23 @@ def test_what_a_document_shows_is_what_happens(document: str, desk: Path) -> Non
             (desk / f"block_{block.line}.py").write_text(block.text)
             done = subprocess.run([sys.executable, f"block_{block.line}.py"], cwd=desk, capture_output=True, text=True)
             assert done.returncode == 0, f"{where}: {done.stderr}"
-        elif block.mark == "run":
+        elif block.mark in ("run", "run all"):
             for command, expected in typed(block):
-                printed = answer(command, expected, desk)
+                printed = answer(command, expected, desk, all_of_it=block.mark == "run all")
                 assert len(printed) == len(expected), f"{where}: $ {command}\n{printed}"
                 for line, pattern in zip(printed, expected, strict=True):
-                    assert re.fullmatch(".*".join(map(re.escape, pattern.split("…"))), line), f"{where}: $ {command}"
+                    fits = re.fullmatch(".*".join(map(re.escape, pattern.split("…"))), line)
+                    assert fits, f"{where}: $ {command}\n{line}\nis not\n{pattern}"
 
 
-def answer(command: str, expected: list[str], desk: Path) -> list[str]:
+def answer(command: str, expected: list[str], desk: Path, *, all_of_it: bool = False) -> list[str]:
     killed = re.fullmatch(r"(.*) & sleep ([\d.]+); kill -9 \$!", command)
     if killed:
         return answer_of_killed(killed[1], float(killed[2]), expected, desk)
-    done = subprocess.run(["bash", "-c", command], cwd=desk, capture_output=True, text=True)
+    messages = subprocess.STDOUT if all_of_it else subprocess.PIPE
+    done = subprocess.run(["bash", "-c", command], cwd=desk, stdout=subprocess.PIPE, stderr=messages, text=True)
     died = -signal.SIGKILL if "AGENTOS_CRASH_AT" in command else 0
-    assert done.returncode in (died, 128 + signal.SIGKILL if died else 0), f"$ {command}\n{done.stderr}"
+    assert done.returncode in (died, 128 + signal.SIGKILL if died else 0), f"$ {command}\n{done.stderr or done.stdout}"
     return done.stdout.splitlines()
 
 

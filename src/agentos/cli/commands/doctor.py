@@ -12,7 +12,7 @@ from agentos import __version__
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import printable
+from agentos.cli.text import count, printable
 from agentos.workflow.doctor import Checkup, Finding, examine
 from agentos.workflow.location import find_location
 from agentos.workflow.setting_aside import set_aside
@@ -76,7 +76,11 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
     click.echo(f"sqlite    {checkup.sqlite}")
     click.echo(f"git       {checkup.git or 'none'}")
     if checkup.database:
-        size = f"{checkup.database_bytes:,} bytes, {checkup.runs} runs" if checkup.database_bytes else "not made yet"
+        size = (
+            f"{checkup.database_bytes:,} bytes, {count(checkup.runs, 'run')}"
+            if checkup.database_bytes
+            else "not made yet"
+        )
         click.echo(f"database  {printable(checkup.database)} ({size}; {checkup.free_disk // 1_000_000:,} MB free)")
         click.echo(f"          because {checkup.because}")
     if checkup.settings:
