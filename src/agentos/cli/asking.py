@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from agentos.cli.answering import author_of
-from agentos.cli.text import printable, short, value_in_short
+from agentos.cli.text import given_lines, printable, short, value_in_short
 from agentos.cli.view.feed import Feed, View
 from agentos.dag.plan import PlannedTask
 from agentos.dag.references import as_text, format_path, look_up, references_in
@@ -183,8 +183,8 @@ def _about_task(drive: Drive, gate: GateFacts, task_id: TaskId) -> list[str]:
     lines.append(f"  will run: {first}")
     lines += [f"            {line}" for line in rest[:MOST]]
     lines += _values_in(drive, task)
-    if opened.inputs not in ("", "{}"):
-        lines.append(f"  with: {opened.inputs}")
+    if definition.inputs:
+        lines += [f"    {line}" for line in given_lines(opened.inputs)]
     return lines
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import resolve
+from agentos.dag.references import SECRETS, format_path, look_up, references_in, resolve
 from agentos.dag.stored import from_stored, resolve_inputs, resolve_items
 from agentos.dag.task import TaskDef
 from agentos.ids import TaskId
@@ -109,9 +109,18 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
 
 
 def _shown(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """The inputs and the command, as they are shown; and with them all else that a reference may change."""
-    inputs, run = resolve_inputs(definition, scope), resolve(definition.run, scope)
-    return {**inputs, "run": run} if run else inputs, [inputs, run, resolve(dict(definition.env), scope)]
+    """The inputs and the command as they are shown, and all that a reference may change."""
+    inputs = resolve_inputs(definition, scope)
+    about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
+    return {**inputs, **_command(definition, scope)}, about
+
+
+def _command(definition: TaskDef, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """A command as it is written, and what its references stand for. Never one text: a value must not read as code."""
+    if not definition.run:
+        return {}
+    found = [ref for ref in references_in((definition.run, dict(definition.env))) if ref.root != SECRETS]
+    return {"run": definition.run, **{format_path(ref.path): look_up(ref, scope) for ref in found}}
 
 
 _SHOWN_TEXT = 2000

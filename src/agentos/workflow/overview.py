@@ -64,7 +64,7 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     """human or agent: who may answer."""
     inputs: str
-    """What the task would be given, as text, cut short."""
+    """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
     command: str
     """What to type to approve."""
     author: str | None

@@ -271,7 +271,9 @@ def test_the_command_that_would_run_is_shown() -> None:
     flow.add("sign", "approval", question="Sign?", needs=["build"])
     run = Run(flow).begin()
     run.ok("build", "a.zip")
-    assert run.gate("approve:ship").inputs == '{"run":"upload a.zip"}'
+    assert run.gate("approve:ship").inputs == (
+        '{"run":"upload ${{ tasks.build.output }}","tasks.build.output":"a.zip"}'
+    )
     assert run.gate("approval:sign").inputs == ""
 
 

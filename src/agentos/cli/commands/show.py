@@ -11,7 +11,7 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.text import duration, printable, printable_lines, short
+from agentos.cli.text import duration, given_lines, printable, printable_lines, short, told
 from agentos.cli.times import ago
 from agentos.run.events import TaskFailure
 from agentos.store.port import CheckpointRecord
@@ -24,7 +24,6 @@ MOST_TASKS = 200
 """So many tasks of a layer are shown to people; programs get all."""
 MOST_LINES = 8
 """So many lines of an error are; `agentos why` has more, and `agentos logs` what was printed."""
-SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
 
 
 @click.command(
@@ -115,10 +114,7 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
 
 def _output(task: TaskView) -> str:
     """What a task gave, on one line: of a command what it printed, of everything else the JSON."""
-    given = task.output
-    if task.kind == "shell" and isinstance(given, dict) and set(given) == SHELL_OUTPUT:
-        given = given["stdout"]
-    return short(printable(msgspec.json.encode(given).decode()), 70)
+    return short(printable(msgspec.json.encode(told(task.output)).decode()), 70)
 
 
 def _error(error: TaskFailure) -> list[str]:
@@ -132,8 +128,8 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
     if gate.open:
         until = f", until {ago(gate.deadline, now)}" if gate.deadline else ""
         yield f"  {printable(gate.id)}  open, asked {ago(gate.opened_at, now)}{until}: {question}"
-        if gate.inputs:
-            yield f"      with {short(printable(gate.inputs), 160)}"
+        for line in given_lines(gate.inputs):
+            yield f"        {line}"
         yield f"      {printable(gate.command)}"
     elif gate.answer:
         reason = f": {short(printable(gate.reason), 120)}" if gate.reason else ""
