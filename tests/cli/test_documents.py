@@ -26,7 +26,8 @@ def difference(path: Path, made: str) -> list[str]:
 
 def test_the_documents_are_those_of_the_commands() -> None:
     found = files()
-    assert {str(path): difference(path, found[path]) for path in stale(found)} == {}, "run `make docs`, see what changed"
+    changed = {str(path): difference(path, found[path]) for path in stale(found)}
+    assert changed == {}, "run `make docs`, and look at what changed"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
