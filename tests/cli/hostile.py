@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sqlite3
@@ -11,6 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.cli.sample import begin, make_repository
+from tests.cli.starts import Starts
 
 RUN, CUT, TASK, GATE, FILE, EXPORTED, OUT = "<run>", "<cut>", "<task>", "<gate>", "<file>", "<exported>", "<out>"
 
@@ -69,6 +73,31 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     "doctor": (opening("doctor"), opening("doctor", "--json")),
 }
 """By name as typed. A test holds it complete."""
+
+TIDY = "name: tidy\nparams: {depth: 1}\ntasks: {sweep: {run: 'true', effects: none}}\n"
+
+
+def make_place(root: Path, start: Starts) -> dict[str, str]:
+    """A repository with runs that wait and that ended, a workflow, and an exported run; what to fill lines with."""
+    make_repository(root)
+    (root / "tidy.yaml").write_text(TIDY)
+    (root / "depth.yaml").write_text("depth: 2\n")
+    begin(root, "flow", "waits", expected="waiting")
+    begin(root, "good", "ended", expected="complete")
+    begin(root, "good", "ended-too", expected="complete")
+    code, _, err = start("export", "ended", "-o", root / "run.jsonl", cwd=root)
+    assert code == 0, err
+    [first, *_] = json.loads(start("checkpoints", "ended", "--json", cwd=root)[1])
+    return {
+        RUN: "ended",
+        CUT: first["id"],
+        TASK: "one",
+        GATE: "approve:ship",
+        FILE: "tidy.yaml",
+        EXPORTED: "run.jsonl",
+        OUT: "out.jsonl",
+    }
+
 
 LINES = [(name, line) for name, lines in COMMANDS.items() for line in lines]
 
@@ -129,6 +158,25 @@ PYTHON_FILES: dict[str, bytes] = {
     "a missing module": b"import no_such_module_anywhere",
     "a run of its own": b"from agentos import Workflow, run\nflow = Workflow('w')\nflow.add('a', print)\nrun(flow)\n",
 }
+
+
+def filled(line: Typed, good: dict[str, str]) -> list[str]:
+    words = [good.get(word, word) for word in line.words]
+    if "--params" in words:
+        words[-1] = "depth.yaml"
+    return words
+
+
+def tell_tale(err: str) -> list[str]:
+    """What is wrong with a message, whatever it is about."""
+    wrong = []
+    if "Traceback" in err or "fault of AgentOS" in err:
+        wrong.append("a traceback")
+    if len(err) > 4_000:
+        wrong.append(f"{len(err)} characters")
+    if any(not (character.isprintable() or character == "\n") for character in err):
+        wrong.append("control characters")
+    return wrong
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,21 +20,20 @@ from tests.cli.hostile import (
     GATE,
     LINES,
     NO_PLACES,
-    OUT,
     PYTHON_FILES,
     RUN,
     TASK,
     TEXTS,
     YAML_FILES,
-    Typed,
     changed,
+    filled,
     fingerprint,
+    make_place,
+    tell_tale,
 )
-from tests.cli.sample import begin, make_repository
 from tests.cli.starts import CLOSED_PIPE, Starts
 
 NOWHERE = "annot determine checkpoint database location"
-GOOD = "name: tidy\nparams: {depth: 1}\ntasks: {sweep: {run: 'true', effects: none}}\n"
 
 
 @pytest.fixture(scope="module")
@@ -46,51 +44,20 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
 
 
 @pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory, start: Starts) -> Path:
-    """Runs that wait and that ended, a workflow, and an exported run. No test leaves anything else behind."""
-    root = make_repository(tmp_path_factory.mktemp("hostile") / "repo")
-    (root / "tidy.yaml").write_text(GOOD)
-    (root / "depth.yaml").write_text("depth: 2\n")
-    begin(root, "flow", "waits", expected="waiting")
-    begin(root, "good", "ended", expected="complete")
-    begin(root, "good", "ended-too", expected="complete")
-    code, _, err = start("export", "ended", "-o", root / "run.jsonl", cwd=root)
-    assert code == 0, err
-    return root
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """No test leaves anything behind in it."""
+    return tmp_path_factory.mktemp("hostile").resolve() / "repo"
 
 
 @pytest.fixture(scope="module")
 def good(repo: Path, start: Starts) -> dict[str, str]:
     """What makes each command line a sound one."""
-    [first, *_] = json.loads(start("checkpoints", "ended", "--json", cwd=repo)[1])
-    return {
-        RUN: "ended",
-        CUT: first["id"],
-        TASK: "one",
-        GATE: "approve:ship",
-        FILE: "tidy.yaml",
-        EXPORTED: "run.jsonl",
-        OUT: "out.jsonl",
-    }
+    return make_place(repo, start)
 
 
-def filled(line: Typed, good: dict[str, str]) -> list[str]:
-    words = [good.get(word, word) for word in line.words]
-    if "--params" in words:
-        words[-1] = "depth.yaml"
-    return words
-
-
-def tell_tale(err: str) -> list[str]:
-    """What is wrong with a message, whatever it is about."""
-    wrong = []
-    if "Traceback" in err or "fault of AgentOS" in err:
-        wrong.append("a traceback")
-    if len(err) > 4_000:
-        wrong.append(f"{len(err)} characters")
-    if any(not (character.isprintable() or character == "\n") for character in err):
-        wrong.append("control characters")
-    return wrong
+@pytest.fixture(autouse=True)
+def _made(good: dict[str, str]) -> None:
+    """The place is there in every test."""
 
 
 def expect(ended: tuple[int, str, str], code: int, said: str, about: object) -> None:
