@@ -258,7 +258,7 @@ class _Dialogue:
             typed = (await self._line(words)).strip()
             try:
                 return msgspec.json.decode(typed) if typed else None
-            except msgspec.DecodeError as error:
+            except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, as those of UTF-8 are
                 self._write(f"That is no JSON: {error}. A text needs quotes.\n")
 
     async def _line(self, prompt: str) -> str:

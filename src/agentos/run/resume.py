@@ -53,6 +53,10 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row for row in self.verdicts if row.verdict not in ("reuse", "run"))
 
 
+def _quoted(name: str) -> str:
+    return name if name.isprintable() and name else repr(name)
+
+
 def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, revision: int = 1) -> ResumePlan:
     """Compare the plan last accepted with the one to use now, both with the run's own changes applied.
 
@@ -60,7 +64,10 @@ def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, r
     """
     unknown = [name for name in options.rerun if name != "changed" and name not in new.tasks]
     if unknown:
-        raise RunRefusedError(f"cannot run again what is not in the workflow: {', '.join(sorted(unknown))}")
+        raise RunRefusedError(
+            f"cannot run again what is not in the workflow: {', '.join(map(_quoted, sorted(unknown)))}",
+            next_step="`agentos resume --dry-run` lists its tasks; `--rerun changed` means all that were edited.",
+        )
     judge = _Judge(old, new, facts, options)
     for task in _in_order(new):
         judge.consider(task)

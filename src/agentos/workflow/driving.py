@@ -48,7 +48,7 @@ from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.logs import logs_folder, refuse_foreign
 from agentos.workflow.logwriter import MAX_LOG, LogWriter
-from agentos.workflow.place import Place, known_run
+from agentos.workflow.place import Place, known_run, refuse_bad_id
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.waiting import in_thread, to_the_end
@@ -134,6 +134,7 @@ def begin_run(
     options: DriveOptions,
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
+    refuse_bad_id(workflow_id)
     plan = plan_for_now(workflow, params)
     masker = masker_for(plan, options.secrets)
     plan = plan_without_secrets(plan, params, masker)
@@ -473,6 +474,7 @@ def fork_run(
     options: DriveOptions = DriveOptions(),
 ) -> Ready:
     """A new run that begins with the state of a checkpoint and needs its parent no more."""
+    refuse_bad_id(workflow_id)
     store = place.open()
     with _closed_on_error(store):
         checkpoint = store.find_checkpoint(checkpoint_id)

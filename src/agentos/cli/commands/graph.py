@@ -72,8 +72,10 @@ def _plan(target: str, repo: Path | None) -> tuple[Plan, dict[str, str]]:
     except WorkflowNotFoundError as no_file:
         try:
             found = find_run(target, repo)
-        except WorkflowConfigurationError:  # outside of a repository there are files alone
-            raise no_file from None
+        except WorkflowConfigurationError as nowhere:  # outside of a repository there are files alone
+            raise WorkflowNotFoundError(
+                f"{no_file.message}; and no run can be looked for: {nowhere.message}", next_step=no_file.next_step
+            ) from None
         except NotFoundError:
             raise WorkflowNotFoundError(
                 f"{no_file.message}; and there is no run {target!r}", next_step=no_file.next_step
