@@ -205,9 +205,9 @@ def test_a_run_that_somebody_else_drives(start: Starts, good: dict[str, str], re
             code, out, err = start(*words, cwd=repo)
             assert (code, out, tell_tale(err)) == (75, "", []), (words, code, err)
         looking = "show busy, events busy, logs busy, why busy long, checkpoints busy, prune busy, export busy -o -"
-        for words in f"{looking}, db migrate, list, doctor".split(", "):
-            code, _, err = start(*words.split(), cwd=repo)
-            assert (code, tell_tale(err)) == (0, []), (words, code, err)
+        for typed in f"{looking}, db migrate, list, doctor".split(", "):
+            code, _, err = start(*typed.split(), cwd=repo)
+            assert (code, tell_tale(err)) == (0, []), (typed, code, err)
 
 
 def test_ctrl_c_while_following(good: dict[str, str], repo: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
 from agentos.dag.plan import Plan, PlannedTask
@@ -11,6 +12,9 @@ from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
 from agentos.run.scope import scope_of, shown_digest
+
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+"""What no shell takes for anything else."""
 
 
 def gate_name(facts: Facts, kind: ev.GateKind, subject: str, number: int) -> GateId:
@@ -57,7 +61,7 @@ def task_gate(plan: Plan, facts: Facts, task: PlannedTask, now: datetime) -> tup
         by=approve.by,
         shown=digest,
         inputs=text,
-        command=answer_command(facts, next_name),
+        command=answer_command(facts.workflow_id, next_name),
         deadline=_deadline(approve, now),
         on_timeout=approve.on_timeout,
     )
@@ -79,12 +83,14 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
         layer=task.layer,
         place=task.place,
         question=f"Task {task.id!r} had begun ({why}) and may have taken effect. Run it again?",
-        command=answer_command(facts, next_name),
+        command=answer_command(facts.workflow_id, next_name),
     )
 
 
-def answer_command(facts: Facts, gate_id: GateId) -> str:
-    return f"agentos approve {facts.workflow_id} {_quoted(gate_id)}"
+def answer_command(workflow_id: str, gate_id: str) -> str:
+    """What to type to say yes."""
+    run = workflow_id if _PLAIN.fullmatch(workflow_id) else _quoted(workflow_id)
+    return f"agentos approve {run} {_quoted(gate_id)}"
 
 
 def _quoted(text: str) -> str:
