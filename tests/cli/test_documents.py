@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from pathlib import Path
@@ -18,8 +19,15 @@ from tools.write_docs import files, schema_file, stale
 COMMANDS = dict(commands())
 
 
+def difference(path: Path, made: str) -> list[str]:
+    written = path.read_text().splitlines() if path.exists() else []
+    return list(difflib.unified_diff(written, made.splitlines(), "written", "made", n=0, lineterm=""))[:20]
+
+
 def test_the_documents_are_those_of_the_commands() -> None:
-    assert [str(path) for path in stale(files())] == [], "run `make docs`, and look at what changed"
+    found = files()
+    changed = {str(path): difference(path, found[path]) for path in stale(found)}
+    assert changed == {}, "run `make docs`, and look at what changed"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -70,7 +78,7 @@ def test_help_names_every_command_and_loads_none(agentos: Agentos, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "arguments", [("lst",), ("--nonsense",), ("show",), ("show", "a", "b"), ("events", "a", "--after", "x")]
+    "arguments", [("lst",), ("--nonsense",), ("why", "a"), ("show", "a", "b"), ("events", "a", "--after", "x")]
 )
 def test_wrong_usage_is_told_in_few_lines(agentos: Agentos, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = agentos(*arguments, cwd=tmp_path)

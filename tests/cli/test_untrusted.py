@@ -140,7 +140,7 @@ def test_commands_to_type_are_quoted(agentos: Agentos, tmp_git_repo: Path) -> No
             told = agentos(*words, cwd=tmp_git_repo).out
             assert inert(told)
             if inert(id) and "\n" not in id:
-                assert f"agentos approve {shlex.quote(id)} 'approve:ship'" in told
+                assert f"agentos approve {shlex.quote(id)} approve:ship" in told
 
 
 # --- what a terminal obeys --------------------------------------------------------------------------------------------

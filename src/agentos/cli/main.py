@@ -61,14 +61,14 @@ SECTIONS: dict[str, dict[str, str]] = {
 A test holds each summary equal to the first line of the command's own help.
 """
 
-HELP = """\b
+HELP = """Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice.
+
+\b
 Examples:
   agentos init                      write a small workflow to start from
   agentos run hello                 run workflows/hello.yaml (or .py)
   agentos resume                    go on with the newest unfinished run here
   agentos inbox                     what waits for your answer, anywhere
-
-Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice.
 """
 
 

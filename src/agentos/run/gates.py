@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from datetime import datetime, timedelta
 
 from agentos.dag.plan import Plan, PlannedTask
@@ -12,9 +12,6 @@ from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
 from agentos.run.scope import scope_of, shown_digest
-
-_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-"""What no shell takes for anything else."""
 
 
 def gate_name(facts: Facts, kind: ev.GateKind, subject: str, number: int) -> GateId:
@@ -89,14 +86,15 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
 
 def answer_command(workflow_id: str, gate_id: str) -> str:
     """What to type to say yes."""
-    run = workflow_id if _PLAIN.fullmatch(workflow_id) else _quoted(workflow_id)
-    return f"agentos approve {run} {_quoted(gate_id)}"
-
-
-def _quoted(text: str) -> str:
-    # As shlex.quote does; a gate's name holds the task's id, which may hold anything.
-    return "'" + text.replace("'", "'\"'\"'") + "'"
+    return f"agentos approve {shlex.quote(workflow_id)} {shlex.quote(gate_id)}"
 
 
 def _deadline(approve: Approve, now: datetime) -> datetime | None:
     return None if approve.timeout_s is None else now + timedelta(seconds=approve.timeout_s)
+
+
+def only_rejected(facts: Facts) -> bool:
+    """Whether all that failed was rejected at a gate: then no resume has anything left to run."""
+    errors = [facts.task(task_id).error for task_id in facts.failed]
+    rejected = all(error is not None and error.type == "GateRejected" for error in errors)
+    return rejected and (bool(errors) or facts.refused is not None)

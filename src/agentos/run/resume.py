@@ -152,11 +152,11 @@ class _Judge:
         elif was.status in SUCCEEDED:
             self._finished(task, was, changed=changed)
         elif was.status in FAILED:
-            self._failed(task, was)
+            self._failed(task, was, changed=changed)
         elif was.status == "skipped":
             self._skipped(task, was)
         elif task.id in self.facts.running:
-            self._cut_off(task, was)
+            self._cut_off(task, was, changed=changed)
         elif task.id in self.facts.children and (reason := self._reason_to_expand_again(task)):
             self.again(task, reason)
         else:
@@ -253,7 +253,7 @@ class _Judge:
             return f"something it produces is gone ({', '.join(task.definition.produces)})"
         return ""
 
-    def _failed(self, task: PlannedTask, was: TaskFacts) -> None:
+    def _failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if _was_rejected(was):
             self._say(task, "reuse", "rejected at its gate; a fork asks anew")
             return
@@ -268,7 +268,7 @@ class _Judge:
         if was.status == "cancelled" and was.attempts and needs_answer(task):
             self._ask(task, "was cancelled while its effect was under way")
         else:
-            self._say(task, "rerun", "failed" if was.status == "failed" else "was cancelled")
+            self._say(task, "rerun", ("failed" if was.status == "failed" else "was cancelled") + _edited(changed))
 
     def _skipped(self, task: PlannedTask, was: TaskFacts) -> None:
         cause = f"because of {was.because}" if was.because else "by its condition"
@@ -286,14 +286,14 @@ class _Judge:
     def _is_to_run(self, need: TaskId) -> bool:
         return need in self.new.tasks and (need in self.reset or not self.facts.task(need).ended)
 
-    def _cut_off(self, task: PlannedTask, was: TaskFacts) -> None:
+    def _cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         self.cut_off.append(task.id)
         if needs_answer(task):
             self._ask(task, f"was cut off while {_what_began(task)}")
         elif was.cuts + 1 >= MAX_CUTS:
             self._ask(task, f"was cut off {was.cuts + 1} times in a row")
         else:
-            self._say(task, "rerun", "was cut off")
+            self._say(task, "rerun", "was cut off" + _edited(changed))
 
     def _not_run(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if task.id in self.facts.ask:
@@ -303,7 +303,11 @@ class _Judge:
         reason = waits.get(was.status, "not yet run")
         if task.id in self.facts.children:
             reason = "its items are looked at one by one"
-        self._say(task, "run", reason + ("; its definition changed since" if changed else ""))
+        self._say(task, "run", reason + _edited(changed))
+
+
+def _edited(changed: bool) -> str:
+    return "; its definition changed since" if changed else ""
 
 
 SKIP_LAYER = "skip_layer "

@@ -451,7 +451,11 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
     # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
     for root in roots:
         for ended in end_orphans(lease.workflow_id, root=root):
-            log.warning("ended process %s left over from an earlier drive of %s", ended, lease.workflow_id)
+            what = f"{ended.pid} ({ended.command}), left over from attempt {ended.attempt_id}"
+            if ended.ended:
+                log.warning("ended process %s", what)
+            else:
+                log.warning("could not end process %s", what)
 
 
 def _has_effects(plan: Plan) -> bool:
