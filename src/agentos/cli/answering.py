@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from agentos.ids import GateId
 from agentos.run import events as ev
 from agentos.run.commands import Command
 from agentos.run.facts import Facts, fold
+from agentos.run.gates import answer_command
 from agentos.store.port import StorePort
 from agentos.workflow.answering import send
 from agentos.workflow.finding import FoundRun, reading
@@ -69,11 +71,12 @@ def _choose(found: FoundRun, facts: Facts, why: str) -> CommandRefusedError:
     if not opened:
         return CommandRefusedError(
             f"{why}; run {found.record.workflow_id} waits for no answer",
-            next_step=f"`agentos show {found.record.workflow_id}` shows how it stands, `agentos inbox` what waits.",
+            next_step=f"`agentos show {shlex.quote(found.record.workflow_id)}` shows how it stands, "
+            "`agentos inbox` what waits.",
         )
     return CommandRefusedError(
         f"{why}; open gates of run {found.record.workflow_id}:{listed}",
-        next_step="Name one: " + opened[0].command,
+        next_step="Name one: " + answer_command(found.record.workflow_id, opened[0].gate_id),
     )
 
 
@@ -137,4 +140,6 @@ def say_what_became(found: FoundRun, what: str, became: Became) -> None:
         case "received":
             say(f"{what}: run {run} takes it up when its layer is finished.")
         case "kept":
-            say(f"{what}: kept for run {run}; whoever drives it next takes it up (`agentos resume {run}`).")
+            say(
+                f"{what}: kept for run {run}; whoever drives it next takes it up (`agentos resume {shlex.quote(run)}`)."
+            )

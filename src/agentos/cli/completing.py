@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from agentos.cli.text import printable, short
+
 if TYPE_CHECKING:
     from agentos.run.facts import Facts
     from agentos.workflow.finding import FoundRun
 
 MOST = 200
 """No more than so many are offered; nobody reads a longer list."""
+
+_PLAIN = "_@%+=:,./[]-"
+"""Signs that no shell takes for anything else; brackets stand in the ids of fan-outs."""
 
 Offered = Iterable[tuple[str, str]]
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -31,15 +36,18 @@ def _silent(offer: Callable[[dict[str, Any]], Offered]) -> Completer:
         with suppress(Exception):
             for value, about in offer(context.params):
                 if value.startswith(incomplete) and _typable(value) and len(items) < MOST:
-                    items.append(CompletionItem(value, help=about))
+                    items.append(CompletionItem(value, help=short(printable(about), 100)))
         return items
 
     return complete
 
 
 def _typable(value: str) -> bool:
-    """The scripts that shells run split what they get at white space."""
-    return value.isprintable() and " " not in value
+    """Whether it means itself where it is put on the command line: bash quotes nothing of what it is given.
+
+    An id may come from an imported file or a clone, and TAB must not put `$(…)` before somebody's cursor.
+    """
+    return value[:1] != "-" and all(character.isalnum() or character in _PLAIN for character in value)
 
 
 def _repo(typed: dict[str, Any]) -> Path | None:

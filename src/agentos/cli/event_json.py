@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
+from agentos.cli.text import shown_json
 from agentos.run import events as ev
 
 _COMMON = ("seq", "at", "workflow_id")
@@ -16,7 +17,7 @@ _COMMON = ("seq", "at", "workflow_id")
 def event_json(event: ev.Event) -> bytes:
     """The event as one JSON object, without a line break: type, seq, at, workflow_id, then its own fields."""
     shape = _SHAPES[type(event)]
-    return msgspec.json.encode(shape(**{name: getattr(event, name) for name in shape.__struct_fields__}))
+    return shown_json(msgspec.json.encode(shape(**{name: getattr(event, name) for name in shape.__struct_fields__})))
 
 
 def _shape(kind: type[ev.Event]) -> type[msgspec.Struct]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from agentos.cli.text import printable
+from agentos.cli.text import printable, shown_json
 
 
 def say(text: str) -> None:
@@ -20,7 +20,7 @@ def say(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document, indented for people, its keys in the order of the documented shape."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    click.echo(shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Literal, TextIO
 
 import msgspec
@@ -19,6 +20,7 @@ from agentos.cli.output import say
 from agentos.cli.report import exit_of, report
 from agentos.cli.shield import Shield, shielded, unshielded
 from agentos.cli.stopping import Stopping
+from agentos.cli.text import printable_lines
 from agentos.cli.view.earlier import usual_ms
 from agentos.cli.view.feed import Feed, View
 from agentos.cli.view.jsonlines import JsonLines
@@ -61,8 +63,25 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
 def drive_here(prepare: Callable[[], Ready | Finished], place: Place, manner: Manner) -> int:
     """Prepare and drive a run to the end of this drive, in this terminal; the exit code."""
-    with shielded() as shield:
+    with shielded() as shield, _warnings_said():
         return asyncio.run(_Session(place, manner, shield).drive(prepare))
+
+
+class _Saying(logging.Handler):
+    """Warnings of the engine, for the person at the terminal: they quote ids, and what hooks print."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _say("\n".join(printable_lines(record.getMessage())))
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    handler, log = _Saying(logging.WARNING), logging.getLogger("agentos")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 class _Session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgspec
 
 from agentos.values import decode_value
 
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Controls in Unicode: C1, and those that change the order of reading."""
 _JOINER = "\u200d"
 """Holds the parts of one emoji together; harmless."""
 
@@ -39,6 +42,11 @@ def _shown(character: str) -> str:
     if character.isprintable() or character == _JOINER:
         return character
     return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def shown_json(data: bytes) -> bytes:
+    """The same JSON, with what a terminal may obey written as an escape. JSON itself lets C1 controls stand."""
+    return data if data.isascii() else _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 
 
 def short(text: str, limit: int) -> str:

@@ -58,7 +58,7 @@ def task_gate(plan: Plan, facts: Facts, task: PlannedTask, now: datetime) -> tup
         by=approve.by,
         shown=digest,
         inputs=text,
-        command=answer_command(facts, next_name),
+        command=answer_command(facts.workflow_id, next_name),
         deadline=_deadline(approve, now),
         on_timeout=approve.on_timeout,
     )
@@ -80,12 +80,13 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
         layer=task.layer,
         place=task.place,
         question=f"Task {task.id!r} had begun ({why}) and may have taken effect. Run it again?",
-        command=answer_command(facts, next_name),
+        command=answer_command(facts.workflow_id, next_name),
     )
 
 
-def answer_command(facts: Facts, gate_id: GateId) -> str:
-    return f"agentos approve {shlex.quote(facts.workflow_id)} {shlex.quote(gate_id)}"
+def answer_command(workflow_id: str, gate_id: str) -> str:
+    """What to type to say yes."""
+    return f"agentos approve {shlex.quote(workflow_id)} {shlex.quote(gate_id)}"
 
 
 def _deadline(approve: Approve, now: datetime) -> datetime | None:

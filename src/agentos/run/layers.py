@@ -117,7 +117,12 @@ def _may_open(board: Board, layer: int) -> bool:
         return gate.answer == "approved"
     board.open_gate(
         ev.DecisionRequired(
-            gate_id=name, kind=kind, layer=layer, question=question, shown=shown, command=answer_command(facts, name)
+            gate_id=name,
+            kind=kind,
+            layer=layer,
+            question=question,
+            shown=shown,
+            command=answer_command(facts.workflow_id, name),
         )
     )
     return False

@@ -196,7 +196,7 @@ def _make_private(path: Path) -> None:
 
 
 def _uri(path: Path, query: str) -> str:
-    return f"file:{quote(os.path.abspath(path))}?{query}"
+    return f"file:{quote(os.fsencode(os.path.abspath(path)))}?{query}"
 
 
 def _connect(path: Path, durability: Durability) -> sqlite3.Connection:

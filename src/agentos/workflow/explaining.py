@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import Literal
 
@@ -13,6 +14,7 @@ from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.facts import Facts, TaskFacts, counting, fold
+from agentos.run.gates import answer_command
 from agentos.run.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.overview import Journal
@@ -78,7 +80,8 @@ def find_task(journal: Journal, given: str) -> TaskId:
         raise RunRefusedError(f"several tasks begin with {given!r}: {listed}", next_step="Give more of the id.")
     shown = repr(given if len(given) <= 100 else f"{given[:99]}…")
     raise NotFoundError(
-        f"run {run} has no task {shown}", next_step=f"`agentos show {run}` shows its tasks, `agentos list` other runs."
+        f"run {run} has no task {shown}",
+        next_step=f"`agentos show {shlex.quote(run)}` shows its tasks, `agentos list` other runs.",
     )
 
 
@@ -193,11 +196,15 @@ def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
     facts, run = journal.facts, journal.record.workflow_id
     for gate_id in facts.open_gates:
         if facts.gates[gate_id].opened.task_id in (task_id, None):
-            return facts.gates[gate_id].opened.command
+            return answer_command(run, gate_id)
     status = journal.record.status
     if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
         return ""
-    return f"agentos resume {run}" if not known.ended or known.status in ("failed", "cancelled", "skipped") else ""
+    return (
+        f"agentos resume {shlex.quote(run)}"
+        if not known.ended or known.status in ("failed", "cancelled", "skipped")
+        else ""
+    )
 
 
 # --- what the last resume decided -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from agentos.exceptions import AgentosError, CheckpointCorruptedError
 from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
 from agentos.run import events as ev
 from agentos.run.facts import Facts, fold
+from agentos.run.gates import answer_command
 from agentos.store import codec
 from agentos.store.port import CheckpointRecord, RunCopy
 from agentos.workflow.loading import SourceRecord
@@ -111,13 +112,12 @@ def _source_here(source: str, root: Path) -> str:
 
 def _renamed(copy: RunCopy, events: list[ev.Event], new: WorkflowId) -> RunCopy:
     """The same run under another id: its events say so, its checkpoints get ids of their own, digests are anew."""
-    old = copy.run.workflow_id
     cuts: dict[str, CheckpointId] = {
         event.checkpoint_id: checkpoint_id(new, event.seq, event.at)
         for event in events
         if isinstance(event, ev.Checkpointed)
     }
-    renamed = [_event_of(event, old, new, cuts) for event in events]
+    renamed = [_event_of(event, new, cuts) for event in events]
     rows, blobs = codec.encode_events(renamed, codec.first_digest(new))
     digests = {row.seq: row.digest.hex() for row in rows}
     return msgspec.structs.replace(
@@ -129,12 +129,12 @@ def _renamed(copy: RunCopy, events: list[ev.Event], new: WorkflowId) -> RunCopy:
     )
 
 
-def _event_of(event: ev.Event, old: WorkflowId, new: WorkflowId, cuts: dict[str, CheckpointId]) -> ev.Event:
+def _event_of(event: ev.Event, new: WorkflowId, cuts: dict[str, CheckpointId]) -> ev.Event:
     event = msgspec.structs.replace(event, workflow_id=new)
     if isinstance(event, ev.Checkpointed | ev.RolledBack):
         return msgspec.structs.replace(event, checkpoint_id=cuts.get(event.checkpoint_id, event.checkpoint_id))
     if isinstance(event, ev.DecisionRequired):
-        return msgspec.structs.replace(event, command=event.command.replace(f" {old} ", f" {new} ", 1))
+        return msgspec.structs.replace(event, command=answer_command(new, event.gate_id))
     return event
 
 

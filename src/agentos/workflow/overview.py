@@ -6,6 +6,7 @@ that the run's record names, whatever is written meanwhile.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
 from agentos.run.events import Event, TaskFailure, TaskStart
 from agentos.run.facts import Facts, GateFacts, TaskFacts, counting, fold, workflow_state
+from agentos.run.gates import answer_command
 from agentos.run.state import TaskStatus, WorkflowState
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
@@ -153,10 +155,10 @@ def stored_state(state: WorkflowState) -> Any:
 def gate_views(facts: Facts) -> list[GateView]:
     """Gates by the time they opened, answered ones included."""
     gates = sorted(facts.gates.values(), key=lambda gate: gate.opened.seq)
-    return [_gate(gate, gate.opened.gate_id in facts.open_gates) for gate in gates]
+    return [_gate(facts, gate, gate.opened.gate_id in facts.open_gates) for gate in gates]
 
 
-def _gate(gate: GateFacts, is_open: bool) -> GateView:
+def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
     opened = gate.opened
     return GateView(
         id=opened.gate_id,
@@ -169,7 +171,8 @@ def _gate(gate: GateFacts, is_open: bool) -> GateView:
         kind=opened.kind,
         by=opened.by,
         inputs=opened.inputs,
-        command=opened.command,
+        # Made anew and not taken from the journal: an imported one could have anything typed.
+        command=answer_command(facts.workflow_id, opened.gate_id),
         author=gate.author or None,
         reason=gate.reason or None,
     )
@@ -221,19 +224,20 @@ def _task(
 
 def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) -> str:
     """What to type next to bring the run further; empty where it is complete."""
+    run = shlex.quote(view.workflow_id)
     match view.status:
         case "complete":
             return ""
         case "running":
-            return f"agentos watch {view.workflow_id}"
+            return f"agentos watch {run}"
         case "waiting":
-            return next((gate.command for gate in view.gates if gate.open), f"agentos resume {view.workflow_id}")
+            return next((gate.command for gate in view.gates if gate.open), f"agentos resume {run}")
         case "aborted":
             return _fork(checkpoints)
         case "failed" if _only_rejected(view):
             return _fork(checkpoints)
         case _:
-            return f"agentos resume {view.workflow_id}"
+            return f"agentos resume {run}"
 
 
 def _only_rejected(view: RunView) -> bool:
@@ -243,4 +247,4 @@ def _only_rejected(view: RunView) -> bool:
 
 
 def _fork(checkpoints: Sequence[CheckpointRecord]) -> str:
-    return f"agentos fork {checkpoints[-1].id}" if checkpoints else ""
+    return f"agentos fork {shlex.quote(checkpoints[-1].id)}" if checkpoints else ""

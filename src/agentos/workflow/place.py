@@ -11,8 +11,8 @@ import msgspec
 from agentos.dag.checks import MAX_ID
 from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
 from agentos.store.port import RunRecord, StorePort
-from agentos.workflow.location import Source, asked_directory, find_location, prepare
-from agentos.worktree.git import find_repository
+from agentos.workflow.location import Source, asked_directory, find_location, prepare, refused
+from agentos.worktree.git import find_repository, shown
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +48,7 @@ def find_place(
     The folder is made, unless `make` is False: who only looks writes nothing, and may look at a read-only tree.
     """
     location = find_location(Path(repo) if repo is not None else None)
+    _refuse_no_text(location.root, location.database)
     if make:
         prepare(location)
     root = location.root
@@ -56,6 +57,16 @@ def find_place(
         with suppress(WorkflowConfigurationError):
             root = find_repository(root).root
     return Place(database=location.database, root=root, named=repo is not None, durability=durability)
+
+
+def _refuse_no_text(*paths: str | Path) -> None:
+    """Runs note where they belong, and databases hold text."""
+    for path in paths:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            step = "Rename it, or work in another directory."
+            raise refused(f"the path {shown(path)} is not UTF-8", step) from error
 
 
 def find_root(repo: str | Path | None = None) -> Path:

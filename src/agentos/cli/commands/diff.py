@@ -75,9 +75,8 @@ def command(first: str, second: str, as_json: bool, repo: Path | None) -> None:
     if as_json:
         print_json(StateDiff(first=before, second=after, same=found.is_empty, difference=found))
         return
-    click.echo(f"- {_shown(before)}\n+ {_shown(after)}")
-    for line in _lines(found):
-        click.echo(line)
+    for line in (f"- {_shown(before)}", f"+ {_shown(after)}", *_lines(found)):
+        click.echo(printable(line))
     if found.is_empty:
         say("The states are the same.")
     say("Files are not compared: checkpoints do not hold them yet.")

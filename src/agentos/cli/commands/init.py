@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from importlib.resources import files
@@ -50,6 +51,11 @@ def command(name: str, as_python: bool, gitignore: bool, repo: Path | None) -> N
     find_location(repo)  # a workflow that could not be run afterwards is no start
     root = find_root(repo)
     folder = root / FOLDER
+    for path in (folder, *([root / ".gitignore"] if gitignore else [])):
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+            raise RunRefusedError(
+                f"{shown(path)} is a link that leads out of the repository", next_step="Move it out of the way."
+            )
     there = [folder / f"{name}{suffix}" for suffix in SUFFIXES if (folder / f"{name}{suffix}").exists()]
     if there:
         raise RunRefusedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections import deque
@@ -14,7 +15,7 @@ import msgspec
 from agentos.cli import completing
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import say
-from agentos.cli.text import printable
+from agentos.cli.text import printable, shown_json
 from agentos.dag.findings import nearest
 from agentos.exceptions import NotFoundError
 from agentos.run.facts import fold
@@ -134,7 +135,7 @@ def _print(lines: Iterable[LogLine], show: Callable[[LogLine], str]) -> int:
 
 
 def _as_json(line: LogLine) -> str:
-    return msgspec.json.encode(line).decode()
+    return shown_json(msgspec.json.encode(line)).decode()
 
 
 def _as_text(*, several: bool, times: bool) -> Callable[[LogLine], str]:
@@ -157,7 +158,7 @@ def _refuse_unknown(task: str | None, known: list[str], workflow_id: str) -> Non
     if task is not None and task not in known:
         raise NotFoundError(
             f"run {workflow_id} has no task {task!r}{nearest(task, known)}",
-            next_step=f"`agentos show {workflow_id}` lists its tasks.",
+            next_step=f"`agentos show {shlex.quote(workflow_id)}` lists its tasks.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,7 +54,7 @@ def command(run: str | None, as_json: bool, repo: Path | None) -> None:
         print_json(view)
         return
     for line in _lines(view, journal.checkpoints, datetime.now(UTC)):
-        click.echo(line)
+        click.echo(printable(line))  # whatever a journal says, an imported one included
 
 
 def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime) -> Iterator[str]:
@@ -88,7 +89,7 @@ def _layers(view: RunView, now: datetime) -> Iterator[str]:
         for task in tasks[:MOST_TASKS]:
             yield from _task(view, task, width, now)
         if len(tasks) > MOST_TASKS:
-            yield f"  … and {len(tasks) - MOST_TASKS} more: agentos show {printable(view.workflow_id)} --json"
+            yield f"  … and {len(tasks) - MOST_TASKS} more: agentos show {shlex.quote(view.workflow_id)} --json"
 
 
 def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[str]:

@@ -46,7 +46,7 @@ def command(run: str, task: str, as_json: bool, repo: Path | None) -> None:
         print_json(told)
         return
     for line in _lines(told):
-        click.echo(line)
+        click.echo(printable(line))
 
 
 def _lines(told: Explanation) -> Iterator[str]:

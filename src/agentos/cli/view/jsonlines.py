@@ -8,6 +8,7 @@ from typing import Any, Protocol, TextIO
 import msgspec
 
 from agentos.cli.event_json import event_json
+from agentos.cli.text import shown_json
 from agentos.run.events import Event
 
 
@@ -20,7 +21,7 @@ def event_line(event: Event) -> bytes:
         if not event.seq:
             del data["seq"]
         readable = _encodable(msgspec.to_builtins(data, builtin_types=(msgspec.Raw,)))
-        return msgspec.json.encode(readable) + b"\n"
+        return shown_json(msgspec.json.encode(readable)) + b"\n"
 
 
 def _encodable(value: Any) -> Any:
