@@ -1,0 +1,72 @@
+"""Which objects of a snapshot must be our own: those that the user's gc may take away.
+
+The store borrows the repository's objects. What is reachable from HEAD stays there; a blob that was only staged, or a
+commit that was amended away, does not. Such objects are copied into the store before a snapshot's ref is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from agentos.exceptions import GitError
+from agentos.worktree.capture import Captured
+from agentos.worktree.git import Git
+from agentos.worktree.session import Session
+
+
+def keep_objects(opened: Session, commit: str, captured: Captured) -> None:
+    """Copy into the store what `commit` needs and neither the store nor HEAD's history holds."""
+    key = (captured.tree, captured.head.oid, captured.staged)
+    if captured.known.kept == key:
+        return
+    git, store = opened.git(), opened.worktree.store
+    borrowed = [oid for oid in _needed(git, commit, captured.head.oid) if not _is_loose(store, oid)]
+    missing = _not_packed(git, store, borrowed)
+    if missing:
+        git.ask("pack-objects", "-q", str(store / "objects/pack/pack"), stdin="\n".join([*missing, ""]).encode())
+    captured.known.kept = key
+
+
+def _needed(git: Git, commit: str, head: str | None) -> list[str]:
+    # Plain --objects would list the whole tree, since a snapshot has no history in common with HEAD.
+    argv = ("rev-list", "--objects-edge-aggressive", "--no-object-names", commit)
+    try:
+        listed = git.ask(*argv, *([f"^{head}"] if head else []))
+    except GitError:
+        if head is None:
+            raise
+        listed = git.ask(*argv)  # HEAD's own history is not whole here (a shallow or partial clone): keep everything
+    return [line for line in os.fsdecode(listed).splitlines() if line and not line.startswith("-")]
+
+
+def _is_loose(store: Path, oid: str) -> bool:
+    return (store / "objects" / oid[:2] / oid[2:]).exists()
+
+
+def _not_packed(git: Git, store: Path, oids: list[str]) -> list[str]:
+    """Those of `oids` that are in none of our packs."""
+    if not oids or not any((store / "objects/pack").glob("*.idx")):
+        return oids
+    return sorted(set(oids) - own_objects(git, store, oids))
+
+
+def own_objects(git: Git, store: Path, oids: Iterable[str] | None = None) -> set[str]:
+    """Which of `oids` (None: of all) the store holds itself, not counting what it borrows."""
+    alone = store / "own"
+    if not alone.is_dir():
+        # An object folder without alternates, on the same objects: only so can git be asked what is ours alone.
+        alone.mkdir(exist_ok=True)
+    for name in ("pack", *(f"{byte:02x}" for byte in range(256))):
+        link = alone / name
+        if not link.is_symlink():
+            try:
+                link.symlink_to(f"../objects/{name}")
+            except FileExistsError:
+                continue
+    asking = ("cat-file", "--batch-check=%(objectname)")
+    stdin = None if oids is None else "\n".join([*oids, ""]).encode()
+    argv = (*asking, "--batch-all-objects") if oids is None else asking
+    listed = git.ask(*argv, stdin=stdin, env={"GIT_OBJECT_DIRECTORY": str(alone)})
+    return {line for line in os.fsdecode(listed).splitlines() if " " not in line}

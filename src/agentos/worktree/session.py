@@ -1,0 +1,91 @@
+"""One use of a worktree's private index: alone, and with a limit of time.
+
+Locks are `flock`s on open files, and git commands inherit them: after a kill they are free as soon as the last git
+process that we had started is over, so that nobody ever works beside the remains of another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentos.exceptions import WorktreeBusyError
+from agentos.worktree.git import Git, shown
+from agentos.worktree.snapshot_store import Worktree
+
+PATIENCE_S = 60.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The private index of `worktree`, ours until the session ends."""
+
+    worktree: Worktree
+    held: tuple[int, ...]
+    deadline: float
+    """On the monotonic clock."""
+
+    def git(self, *, index: Path | None = None) -> Git:
+        """Git in the store; with `index` on another private index than the worktree's."""
+        left_s = max(0.1, self.deadline - time.monotonic())
+        return self.worktree.store_git(index=index, held=self.held, timeout_s=left_s)
+
+    def user_git(self) -> Git:
+        return self.worktree.user_git(timeout_s=max(0.1, self.deadline - time.monotonic()))
+
+    @contextmanager
+    def scratch_index(self, name: str) -> Iterator[Path]:
+        """A private index for a moment. One that a kill left behind is removed first."""
+        path = self.worktree.folder / f"scratch-{name}"
+        lock = path.with_name(f"{path.name}.lock")
+        path.unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def session(worktree: Worktree, *, seconds: float, patience_s: float = PATIENCE_S) -> Iterator[Session]:
+    """Use the private index for up to `seconds`; waits up to `patience_s` for others. WorktreeBusyError after that."""
+    with (
+        locked(worktree.folder / "lock", patience_s=patience_s) as own,
+        locked(worktree.store.parent / "store.lock", patience_s=patience_s, shared=True) as store,
+    ):
+        # Nobody else can be at work here: a lock of git's on our index is what a killed process left.
+        worktree.index.with_name("index.lock").unlink(missing_ok=True)
+        yield Session(worktree=worktree, held=(own, store), deadline=time.monotonic() + seconds)
+
+
+@contextmanager
+def locked(path: Path, *, patience_s: float = PATIENCE_S, shared: bool = False) -> Iterator[int]:
+    """Hold the lock file `path`, alone or `shared` with other sharers; gives its descriptor."""
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _take(opened, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, path, patience_s)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _take(opened: int, kind: int, path: Path, patience_s: float) -> None:
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(opened, kind | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                raise WorktreeBusyError(
+                    f"another process has been using {shown(path.parent)} for more than {patience_s:.0f} s",
+                    next_step="Wait until the other run or `agentos prune` is through with it.",
+                ) from error
+            time.sleep(_POLL_S)
+        else:
+            return
