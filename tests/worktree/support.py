@@ -63,7 +63,7 @@ def user_state(root: Path) -> dict[str, object]:
         "refs": git("for-each-ref", cwd=root),
         "reflogs": _contents(common / "logs") | _contents(git_dir / "logs"),
         "config": (common / "config").read_bytes(),
-        "own files": sorted(name for name in os.listdir(git_dir) if name != "agentos"),
+        "own files": sorted(name for name in os.listdir(git_dir) if name not in ("agentos", "worktrees")),
         "hooks that ran": _contents(root.parent / "hook-log"),
     }
 

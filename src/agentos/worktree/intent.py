@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from agentos.worktree.manifest import Modes
 from agentos.worktree.snapshot_store import Worktree, write_durably
-from agentos.worktree.snapshots import Change
+from agentos.worktree.trees import Change
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +57,13 @@ def write(worktree: Worktree, intent: Intent) -> None:
 
 def read(worktree: Worktree) -> Intent | None:
     """The restore that was begun in this worktree and has not ended."""
+    return read_from(worktree.folder)
+
+
+def read_from(folder: Path) -> Intent | None:
+    """The same, by the private folder of a worktree."""
     try:
-        content: Mapping[str, object] = json.loads((worktree.folder / "restoring.json").read_bytes())
+        content: Mapping[str, object] = json.loads((folder / "restoring.json").read_bytes())
     except FileNotFoundError:
         return None
     return msgspec.convert(content, Intent, strict=False)

@@ -6,6 +6,7 @@ commit that was amended away, does not. Such objects are copied into the store b
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,19 +55,20 @@ def _not_packed(git: Git, store: Path, oids: list[str]) -> list[str]:
 
 def own_objects(git: Git, store: Path, oids: Iterable[str] | None = None) -> set[str]:
     """Which of `oids` (None: of all) the store holds itself, not counting what it borrows."""
-    alone = store / "own"
-    if not alone.is_dir():
-        # An object folder without alternates, on the same objects: only so can git be asked what is ours alone.
-        alone.mkdir(exist_ok=True)
-    for name in ("pack", *(f"{byte:02x}" for byte in range(256))):
-        link = alone / name
-        if not link.is_symlink():
-            try:
-                link.symlink_to(f"../objects/{name}")
-            except FileExistsError:
-                continue
-    asking = ("cat-file", "--batch-check=%(objectname)")
+    argv: tuple[str, ...] = ("cat-file", "--batch-check=%(objectname)")
+    if oids is None:
+        argv += ("--batch-all-objects", "--unordered")
     stdin = None if oids is None else "\n".join([*oids, ""]).encode()
-    argv = (*asking, "--batch-all-objects") if oids is None else asking
-    listed = git.ask(*argv, stdin=stdin, env={"GIT_OBJECT_DIRECTORY": str(alone)})
+    listed = git.ask(*argv, stdin=stdin, env={"GIT_OBJECT_DIRECTORY": str(own_folder(store))})
     return {line for line in os.fsdecode(listed).splitlines() if " " not in line}
+
+
+def own_folder(store: Path) -> Path:
+    """An object folder without alternates, on the same objects: only so can git be asked about what is ours alone."""
+    alone = store / "own"
+    alone.mkdir(exist_ok=True)
+    for name in ("pack", *(f"{byte:02x}" for byte in range(256))):
+        if not (alone / name).is_symlink():
+            with contextlib.suppress(FileExistsError):  # somebody else was first
+                (alone / name).symlink_to(f"../objects/{name}")
+    return alone

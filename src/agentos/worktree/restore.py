@@ -15,9 +15,7 @@ Killed anywhere, `finish_interrupted` brings it to the same end. HEAD, branches 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,14 +28,16 @@ from agentos.ids import new_id
 from agentos.worktree import intent as intents
 from agentos.worktree import known
 from agentos.worktree.budget import Limits
-from agentos.worktree.git import Git, joined
-from agentos.worktree.intent import Intent, Wanted, wanted
-from agentos.worktree.manifest import Left, Manifest, Modes
+from agentos.worktree.git import Git
+from agentos.worktree.intent import Intent, wanted
+from agentos.worktree.manifest import Left, Manifest
+from agentos.worktree.placing import behind_link, is_pipe, place_extras, remove_pipes
 from agentos.worktree.protection import Protection
 from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Change, Snapshot, diff_trees, mode_changes, take_in
+from agentos.worktree.snapshots import Snapshot, take_in
 from agentos.worktree.survey import survey
+from agentos.worktree.trees import Change, diff_trees, mode_changes, tree_with
 
 _TRIES = 3
 _REPOSITORY = "160000"
@@ -217,10 +217,9 @@ def _divided(
 def _in_the_way(root: Path, path: str) -> bool:
     """Whether something is at `path`, or where one of its folders would be. Pipes and sockets hold nothing."""
     try:
-        mode = os.lstat(root / path).st_mode
-        return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+        return not is_pipe(os.lstat(root / path).st_mode)
     except FileNotFoundError:
-        return _behind_link(root, path)
+        return behind_link(root, path)
     except NotADirectoryError:
         return True
 
@@ -263,31 +262,18 @@ def _intent(git: Git, target: _Target, undo: Snapshot, changes: list[Change]) ->
     )
 
 
-def _tree_with(opened: Session, tree: str, changes: Iterable[Wanted]) -> str:
-    """`tree` with the changes made to it."""
-    null = opened.worktree.null_id
-    # Removals first: a folder can only take a file's place when that is gone.
-    ordered = sorted(changes, key=lambda change: bool(change.oid))
-    lines = [f"{change.mode if change.oid else 0} {change.oid or null}\t{change.path}" for change in ordered]
-    with opened.scratch_index("wanted") as scratch:
-        git = opened.git(index=scratch)
-        git.ask("read-tree", tree)
-        git.ask("update-index", "-z", "--index-info", stdin=joined(lines))
-        return git.line("write-tree")
-
-
 class _ChangedMeanwhile(Exception):
     """Git found a file that is not what was captured a moment ago, and changed nothing."""
 
 
 def _perform(opened: Session, intent: Intent, undo: Snapshot, left: tuple[Left, ...]) -> Restored:
     worktree = opened.worktree
-    tree = _tree_with(opened, undo.tree, intent.changes)
+    tree = tree_with(opened, undo.tree, [(change.path, change.mode, change.oid) for change in intent.changes])
     first = intents.read(worktree) is None
     if first:
         intents.write(worktree, intent)
     crashpoints.reach("restore.intent")
-    _remove_pipes(worktree.root, intent.paths)
+    remove_pipes(worktree.root, intent.paths)
     try:
         _switch(opened, undo, tree)
     except _ChangedMeanwhile:
@@ -295,9 +281,7 @@ def _perform(opened: Session, intent: Intent, undo: Snapshot, left: tuple[Left, 
             intents.clear(worktree)
         raise
     crashpoints.reach("restore.inside")
-    _make_folders(worktree.root, intent)
-    if intent.modes is not None:
-        _set_modes(worktree.root, intent.modes, intent.modes_of)
+    place_extras(worktree.root, intent.modes, intent.modes_of, make=intent.make_folders, remove=intent.remove_folders)
     _prove(opened, tree, undo)
     crashpoints.reach("restore.before_clear")
     intents.clear(worktree)
@@ -320,53 +304,6 @@ def _switch(opened: Session, undo: Snapshot, tree: str) -> None:
         undo=undo.id,
         next_step="Remove what is in the way (permissions, a full disk), and repeat it: it goes on where it stopped.",
     )
-
-
-def _remove_pipes(root: Path, paths: Iterable[str]) -> None:
-    # Git sees neither pipes nor sockets, and cannot put a file in their place. They hold nothing.
-    for path in paths:
-        try:
-            mode = os.lstat(root / path).st_mode
-            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-                os.unlink(root / path)
-        except OSError:
-            continue
-
-
-def _make_folders(root: Path, intent: Intent) -> None:
-    for path in intent.remove_folders:
-        _remove_empty(root, path)
-    for path in intent.make_folders:
-        if not _behind_link(root, path) and not os.path.lexists(root / path):
-            os.makedirs(root / path, exist_ok=True)
-
-
-def _remove_empty(root: Path, path: str) -> None:
-    if _behind_link(root, path) or os.path.islink(root / path):
-        return
-    with contextlib.suppress(OSError):
-        while path:
-            os.rmdir(root / path)  # only ever removes a folder in which nothing lies
-            path = path.rpartition("/")[0]
-
-
-def _set_modes(root: Path, modes: Modes, paths: Iterable[str]) -> None:
-    # Deepest first: a folder may lose the right to enter it.
-    for path in sorted(paths, key=lambda path: path.count("/"), reverse=True):
-        try:
-            mode = os.lstat(root / path).st_mode
-            if stat.S_ISLNK(mode) or _behind_link(root, path):
-                continue
-            bits = modes.of(path, executable=bool(mode & 0o100), folder=stat.S_ISDIR(mode))
-            if stat.S_IMODE(mode) != bits:
-                os.chmod(root / path, bits)
-        except FileNotFoundError:
-            continue
-
-
-def _behind_link(root: Path, path: str) -> bool:
-    folder = os.path.dirname(root / path)
-    return os.path.realpath(folder) != os.path.normpath(folder)
 
 
 def _prove(opened: Session, tree: str, undo: Snapshot) -> None:

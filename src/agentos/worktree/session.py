@@ -61,7 +61,12 @@ def session(worktree: Worktree, *, seconds: float, patience_s: float = PATIENCE_
     ):
         # Nobody else can be at work here: a lock of git's on our index is what a killed process left.
         worktree.index.with_name("index.lock").unlink(missing_ok=True)
-        yield Session(worktree=worktree, held=(own, store), deadline=time.monotonic() + seconds)
+        yield Session(worktree=worktree, held=(own, store), deadline=in_seconds(seconds))
+
+
+def in_seconds(seconds: float) -> float:
+    """A deadline."""
+    return time.monotonic() + seconds
 
 
 @contextmanager

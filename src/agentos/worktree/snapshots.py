@@ -12,11 +12,12 @@ from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree import known
 from agentos.worktree.budget import Limits
 from agentos.worktree.capture import Captured, capture
-from agentos.worktree.git import Git, split
+from agentos.worktree.git import Git
 from agentos.worktree.keeping import keep_objects
-from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, Modes, decode, encode
+from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, decode, encode
 from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree, ref_name, sync_folder
+from agentos.worktree.trees import Change, diff_trees, mode_changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +39,6 @@ class Snapshot:
     @property
     def head(self) -> Head:
         return self.manifest.head
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Change:
-    """One path of a difference: `status` is A(dded), D(eleted), M(odified) or T(ype changed)."""
-
-    path: str
-    status: str
-    old_mode: str
-    new_mode: str
-    old_oid: str
-    new_oid: str
 
 
 def take(
@@ -142,20 +131,6 @@ def diff(worktree: Worktree, old: Snapshot, new: Snapshot) -> list[Change]:
     return diff_trees(worktree.store_git(timeout_s=60), old.tree, new.tree)
 
 
-def diff_trees(git: Git, old: str, new: str) -> list[Change]:
-    """What differs between two trees."""
-    if old == new:
-        return []
-    fields = split(git.ask("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new))
-    changes = []
-    for about, path in zip(fields[::2], fields[1::2], strict=True):
-        old_mode, new_mode, old_oid, new_oid, status = about[1:].split(" ")
-        changes.append(
-            Change(path=path, status=status, old_mode=old_mode, new_mode=new_mode, old_oid=old_oid, new_oid=new_oid)
-        )
-    return changes
-
-
 def patch(worktree: Worktree, old: Snapshot, new: Snapshot, *, paths: Collection[str] = ()) -> bytes:
     """The same as text that `git apply` understands; `paths` for some files only."""
     argv = ("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--find-renames")
@@ -171,19 +146,6 @@ def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Li
         changes = diff_trees(opened.git(), snapshot.tree, now.tree)
         modes = mode_changes(opened.git(), snapshot.tree, snapshot.manifest.modes, now.modes)
     return sorted({change.path for change in changes} | modes)
-
-
-def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
-    """The paths whose permission bits differ, of those in `tree` and the folders they lie in."""
-    if (one.file, one.executable, one.folder) == (other.file, other.executable, other.folder):
-        return {path for path in {*one.odd, *other.odd} if one.odd.get(path) != other.odd.get(path)}
-    changed = set()
-    for entry in git.names("ls-tree", "-r", "-t", "-z", tree):
-        about, _, path = entry.partition("\t")
-        kind = {"executable": about.startswith("100755"), "folder": about.startswith("040000")}
-        if about.startswith(("100", "040")) and one.of(path, **kind) != other.of(path, **kind):
-            changed.add(path)
-    return changed
 
 
 def same_tree(one: Snapshot, other: Snapshot) -> bool:
