@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentos.exceptions import WorktreeBusyError
+from agentos.exceptions import GitError, WorktreeBusyError
 from agentos.worktree.git import Git, shown
 from agentos.worktree.snapshot_store import Worktree
 
@@ -33,11 +33,16 @@ class Session:
 
     def git(self, *, index: Path | None = None) -> Git:
         """Git in the store; with `index` on another private index than the worktree's."""
-        left_s = max(0.1, self.deadline - time.monotonic())
-        return self.worktree.store_git(index=index, held=self.held, timeout_s=left_s)
+        return self.worktree.store_git(index=index, held=self.held, timeout_s=self._left_s())
 
     def user_git(self) -> Git:
-        return self.worktree.user_git(timeout_s=max(0.1, self.deadline - time.monotonic()))
+        return self.worktree.user_git(timeout_s=self._left_s())
+
+    def _left_s(self) -> float:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise GitError(("...",), None, "the time is up")
+        return left_s
 
     @contextmanager
     def scratch_index(self, name: str) -> Iterator[Path]:
