@@ -6,7 +6,6 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from agentos.worktree import budget, known
 from agentos.worktree.budget import Limits
 from agentos.worktree.git import Done, Git, bare_env, joined
 from agentos.worktree.known import Known
-from agentos.worktree.manifest import Head, Left, Modes, read_modes
+from agentos.worktree.manifest import Head, Left, Modes, read_folder_modes, read_modes
 from agentos.worktree.session import Session
 from agentos.worktree.snapshot_store import STATE_FOLDER
 from agentos.worktree.survey import Nested, Survey, emptied_folders, empty_folders, survey
@@ -60,11 +59,12 @@ def capture(session: Session, limits: Limits, *, also: Collection[str] = ()) -> 
 
 def _capture(session: Session, limits: Limits, also: Collection[str]) -> Captured:
     worktree = session.worktree
+    root = worktree.root
     last = known.load(worktree)
     found = survey(session, refresh=not last.has_repositories)
     forced, dropped = _ignored_but_tracked(session, last, found, also)
-    nested = _nested(worktree.root, found)
-    left, sizes = budget.leave_out(worktree.root, [*found.changed, *found.untracked, *forced], limits)
+    nested = _nested(root, found)
+    left, sizes = budget.leave_out(root, [*found.changed, *found.untracked, *forced], limits)
     budget.check(sizes, limits, lambda: session.user_git().names("ls-files", "-z"))
     left += [Left(path, "a repository without a commit") for path, inside in nested.items() if inside.head is None]
 
@@ -75,29 +75,39 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
     out = {entry.path for entry in left}
     _force(session.git(), [path for path in forced if path not in out])
 
-    paths = (set(found.tracked) - set(found.deleted) - dropped | set(found.untracked) | set(forced)) - out
-    with ThreadPoolExecutor(1) as beside:
-        modes = beside.submit(read_modes, worktree.root, paths)
-        last.tree = _tree(session, last)
-        _learn(session, last, found, nested, also)
-        empty = {
-            *empty_folders(str(worktree.root), found.folders, [*found.ignored, *nested]),
-            *emptied_folders(str(worktree.root), found.deleted),
-        }
-        left += [
-            Left(path, "a repository with work that is not in its commits") for path in nested if nested[path].dirty
-        ]
-        return Captured(
-            tree=last.tree,
-            head=found.head,
-            staged=last.staged,
-            ignored=tuple(sorted(set(found.ignored) - set(forced))),
-            empty=tuple(sorted(empty)),
-            modes=modes.result(),
-            partial=tuple(sorted(left)),
-            repositories={path: inside.head for path, inside in sorted(nested.items())},
-            known=last,
-        )
+    writing = None if _is_known(session, last) else session.git().start("write-tree")
+    gone = {*found.deleted, *dropped, *out}
+    modes = _modes(session, last, [path for path in (*found.tracked, *found.untracked, *forced) if path not in gone])
+    if writing is not None:
+        last.tree = os.fsdecode(writing.end().stdout).strip()
+    _learn(session, last, modes, nested, also)
+    empty = {
+        *empty_folders(str(root), found.folders, [*found.ignored, *nested]),
+        *emptied_folders(str(root), found.deleted),
+    }
+    left += [Left(path, "a repository with work that is not in its commits") for path in nested if nested[path].dirty]
+    return Captured(
+        tree=last.tree,
+        head=found.head,
+        staged=last.staged,
+        ignored=tuple(sorted(set(found.ignored) - set(forced))),
+        empty=tuple(sorted(empty)),
+        modes=modes,
+        partial=tuple(sorted(left)),
+        repositories={path: inside.head for path, inside in sorted(nested.items())},
+        known=last,
+    )
+
+
+def _is_known(session: Session, last: Known) -> bool:
+    return bool(last.tree) and last.index == known.signature(session.worktree.index)
+
+
+def _modes(session: Session, last: Known, paths: Iterable[str]) -> Modes:
+    # A change of bits is a change of a file's ctime, which makes git write the index anew.
+    if last.modes is not None and not last.has_repositories and _is_known(session, last):
+        return read_folder_modes(session.worktree.root, paths, last.modes)
+    return read_modes(session.worktree.root, paths)
 
 
 def _has_news(found: Survey, out: set[str]) -> bool:
@@ -114,7 +124,8 @@ def _ignored_but_tracked(
     so that a tree does not depend on which snapshots were taken before.
     """
     now = known.rules(session.worktree)
-    if last.rules == now and not also and not _rules_changed(found):
+    tracked_others = known.look_at_user_index(session, last)
+    if last.rules == now and not tracked_others and not also and not _rules_changed(found):
         return [], set()
     ask = ("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
     user = set(session.user_git().names(*ask))
@@ -177,7 +188,7 @@ def _add(session: Session, out: list[str]) -> list[Left]:
     for attempt in range(_TRIES * 3):
         specs = [":(top)", *(f":(top,exclude,literal){path}" for path in (STATE_FOLDER, *out))]
         argv = ("add", "--all", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul")
-        done = session.git().done(*argv, stdin=joined(specs), ok=(0, 1, 128))
+        done = session.read_files(*argv, stdin=joined(specs), ok=(0, 1, 128))
         if done.status == 0:
             return left
         culprits = _culprits(session, done, out)
@@ -209,20 +220,10 @@ def _why(path: Path) -> str:
         return f"it cannot be read: {error.strerror}"
 
 
-def _tree(session: Session, last: Known) -> str:
-    if last.tree and last.index == known.signature(session.worktree.index):
-        return last.tree
-    return session.git().line("write-tree")
-
-
-def _learn(session: Session, last: Known, found: Survey, nested: dict[str, Nested], also: Collection[str]) -> None:
-    worktree = session.worktree
-    last.index = known.signature(worktree.index)
+def _learn(session: Session, last: Known, modes: Modes, nested: dict[str, Nested], also: Collection[str]) -> None:
+    last.index = known.signature(session.worktree.index)
     last.has_repositories = bool(nested)
+    # Git compares times by the second: bits that are changed within the second of the last change would go unseen.
+    last.modes = modes if modes.newest_s < int(time.time()) - 1 else None
     if also:
         last.rules = ()  # the next snapshot has to drop these again
-    now = known.user_index(worktree)
-    if not last.user_index or last.user_index != now:
-        with session.scratch_index("staged") as scratch:
-            last.staged = known.staged(session.git(), session.user_git(), scratch)
-        last.user_index = now

@@ -59,6 +59,37 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A git command that has begun. It must be ended, or stopped."""
+
+    argv: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    timeout_s: float | None
+
+    def end(self, stdin: bytes | None = None, *, ok: Collection[int] = (0,)) -> Done:
+        """Wait for it; a status outside `ok`, or too long a time, is a GitError."""
+        try:
+            stdout, stderr = self.process.communicate(stdin, self.timeout_s)
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise GitError(self.argv, None, f"more than {self.timeout_s:.0f} s") from error
+            raise
+        done = Done(status=self.process.returncode, stdout=stdout or b"", stderr=stderr)
+        if done.status not in ok:
+            raise GitError(self.argv, done.status, done.said)
+        return done
+
+    def stop(self) -> None:
+        """End it at once, with its children: `git status` asks submodules through processes of their own."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            self.process.communicate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Git:
     """Git commands in one place, under one environment."""
 
@@ -79,13 +110,19 @@ class Git:
         discard: bool = False,
     ) -> Done:
         """Run one command; a status outside `ok`, or too long a time, is a GitError. `discard` ignores its output."""
+        return self.start(*argv, stdin=stdin is not None, env=env, discard=discard).end(stdin, ok=ok)
+
+    def start(
+        self, *argv: str, stdin: bool = False, env: Mapping[str, str] | None = None, discard: bool = False
+    ) -> Running:
+        """Begin a command, to run beside others. Its output waits in a pipe until `end` reads it."""
         options = [part for setting in self.config for part in ("-c", setting)]
         try:
             process = subprocess.Popen(
                 ["git", *options, *argv],
                 cwd=self.cwd,
-                env={**self.env, **(env or {})},
-                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                env={**self.env, **env} if env else self.env,
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=self.held,
@@ -93,17 +130,7 @@ class Git:
             )
         except OSError as error:
             raise GitError(argv, 127, f"it cannot be started in {shown(self.cwd)}: {error}") from error
-        try:
-            stdout, stderr = process.communicate(stdin, self.timeout_s)
-        except BaseException as error:
-            _end_group(process)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise GitError(argv, None, f"more than {self.timeout_s:.0f} s") from error
-            raise
-        done = Done(status=process.returncode, stdout=stdout or b"", stderr=stderr)
-        if done.status not in ok:
-            raise GitError(argv, done.status, done.said)
-        return done
+        return Running(argv=argv, process=process, timeout_s=self.timeout_s)
 
     def ask(self, *argv: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
         """The output of a command that must succeed."""
@@ -126,13 +153,6 @@ def split(listed: bytes) -> list[str]:
 def joined(names: Iterable[str]) -> bytes:
     """Names as a command reads them with -z."""
     return b"".join(os.fsencode(name) + b"\0" for name in names)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    # Its children too: `git status` asks submodules through processes of their own.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
 
 
 def shown(path: PurePath | str) -> str:

@@ -18,7 +18,7 @@ from agentos.worktree.git import Git, joined
 from agentos.worktree.intent import read_from
 from agentos.worktree.keeping import own_folder, own_objects
 from agentos.worktree.manifest import encode
-from agentos.worktree.session import PATIENCE_S, Session, in_seconds, locked
+from agentos.worktree.session import PATIENCE_S, Session, locked, make_session
 from agentos.worktree.snapshot_store import FOLDER, Worktree, ref_name, write_durably
 from agentos.worktree.snapshots import Snapshot, read, taken
 from agentos.worktree.trees import tree_with
@@ -136,7 +136,7 @@ def purge(worktree: Worktree, path: str, *, patience_s: float = PATIENCE_S) -> d
         held.append(stack.enter_context(locked(worktree.store.parent / "store.lock", patience_s=patience_s)))
         if any(read_from(folder) is not None for folder in folders):
             raise RestoreError("a restore is not finished in one of the worktrees", next_step="Finish it first.")
-        opened = Session(worktree=worktree, held=tuple(held), deadline=in_seconds(_SECONDS))
+        opened = make_session(worktree, tuple(held), _SECONDS)
         git = opened.git()
         replaced: dict[str, str] = {}
         for ref, oid in taken(worktree).items():

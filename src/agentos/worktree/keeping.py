@@ -18,28 +18,35 @@ from agentos.worktree.session import Session
 
 
 def keep_objects(opened: Session, commit: str, captured: Captured) -> None:
-    """Copy into the store what `commit` needs and neither the store nor HEAD's history holds."""
+    """Copy into the store what `commit` needs and neither the store nor HEAD's history holds.
+
+    GitError where an object is gone already: the user's gc was quicker than we.
+    """
     key = (captured.tree, captured.head.oid, captured.staged)
     if captured.known.kept == key:
         return
     git, store = opened.git(), opened.worktree.store
-    borrowed = [oid for oid in _needed(git, commit, captured.head.oid) if not _is_loose(store, oid)]
-    missing = _not_packed(git, store, borrowed)
-    if missing:
-        git.ask("pack-objects", "-q", str(store / "objects/pack/pack"), stdin="\n".join([*missing, ""]).encode())
+    needed = _needed(git, commit, captured.head.oid)
+    if any(line.startswith("?") for line in needed):
+        # Of the user's index much may be missing (a partial clone); of the files nothing.
+        git.ask("rev-list", "--objects", "--quiet", captured.tree)
+    borrowed = [oid for oid in needed if oid[0] not in "?-" and not _is_loose(store, oid)]
+    copied = _not_packed(git, store, borrowed)
+    if copied:
+        git.ask("pack-objects", "-q", str(store / "objects/pack/pack"), stdin="\n".join([*copied, ""]).encode())
     captured.known.kept = key
 
 
 def _needed(git: Git, commit: str, head: str | None) -> list[str]:
     # Plain --objects would list the whole tree, since a snapshot has no history in common with HEAD.
-    argv = ("rev-list", "--objects-edge-aggressive", "--no-object-names", commit)
+    argv = ("rev-list", "--objects-edge-aggressive", "--no-object-names", "--missing=print", commit)
     try:
         listed = git.ask(*argv, *([f"^{head}"] if head else []))
     except GitError:
         if head is None:
             raise
         listed = git.ask(*argv)  # HEAD's own history is not whole here (a shallow or partial clone): keep everything
-    return [line for line in os.fsdecode(listed).splitlines() if line and not line.startswith("-")]
+    return [line for line in os.fsdecode(listed).splitlines() if line]
 
 
 def _is_loose(store: Path, oid: str) -> bool:

@@ -29,13 +29,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """None: a branch without a commit yet."""
 
 
-class Modes(msgspec.Struct, frozen=True, kw_only=True):
+class Modes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Permission bits: the usual ones of each kind, and every path that differs. Git itself keeps one bit of them."""
 
     file: int = 0o644
     executable: int = 0o755
     folder: int = 0o755
     odd: Mapping[str, int] = {}
+    odd_folders: tuple[str, ...] = ()
+    """Those of `odd` that are folders."""
+    newest_s: int = 0
+    """When the last of the files changed, bits included."""
 
     def of(self, path: str, *, executable: bool = False, folder: bool = False) -> int:
         usual = self.folder if folder else self.executable if executable else self.file
@@ -84,23 +88,38 @@ def decode(message: bytes) -> Manifest:
 
 def read_modes(root: Path, paths: Iterable[str]) -> Modes:
     """The permission bits of `paths` below `root` and of the folders they lie in. Links have none."""
-    top, lstat = f"{root}/", os.lstat
+    top, lstat, is_file = f"{root}/", os.lstat, stat.S_ISREG
     found: dict[str, int] = {}
     folders: set[str] = set()
+    newest = 0.0
     for path in paths:
         try:
-            mode = lstat(top + path).st_mode
+            seen = lstat(top + path)
         except OSError:
             continue  # it went away meanwhile; the next snapshot says so
-        if stat.S_ISREG(mode):
-            found[path] = mode
+        if is_file(seen.st_mode):
+            found[path] = seen.st_mode
+            newest = max(newest, seen.st_ctime)
         folders.add(path.rpartition("/")[0])
+    files = _summed(found, Modes(), folders=False)
+    return msgspec.structs.replace(_with_folders(root, folders, files), newest_s=int(newest))
+
+
+def read_folder_modes(root: Path, paths: Iterable[str], known: Modes) -> Modes:
+    """The same where the bits of files are known: only the folders are looked at."""
+    odd = {path: mode for path, mode in known.odd.items() if path not in known.odd_folders}
+    files = msgspec.structs.replace(known, odd=odd, odd_folders=())
+    return _with_folders(root, {path.rpartition("/")[0] for path in paths}, files)
+
+
+def _with_folders(root: Path, folders: set[str], files: Modes) -> Modes:
+    found: dict[str, int] = {}
     for folder in _with_parents(folders):
         try:
-            found[folder] = lstat(top + folder).st_mode
+            found[folder] = os.lstat(f"{root}/{folder}").st_mode
         except OSError:
             continue
-    return _summed(found)
+    return _summed(found, files, folders=True)
 
 
 def _with_parents(folders: set[str]) -> set[str]:
@@ -112,18 +131,23 @@ def _with_parents(folders: set[str]) -> set[str]:
     return known
 
 
-def _summed(found: Mapping[str, int]) -> Modes:
-    files, executables, folders = Counter[int](), Counter[int](), Counter[int]()
+def _summed(found: Mapping[str, int], known: Modes, *, folders: bool) -> Modes:
+    """`known` with the bits of some files, or of some folders."""
+    plain, executable = Counter[int](), Counter[int]()
     for mode in found.values():
-        kind = folders if stat.S_ISDIR(mode) else executables if mode & 0o100 else files
-        kind[stat.S_IMODE(mode)] += 1
-    usual = Modes(file=_first(files, 0o644), executable=_first(executables, 0o755), folder=_first(folders, 0o755))
+        (executable if mode & 0o100 and not folders else plain)[mode & 0o7777] += 1
+    if folders:
+        usual = msgspec.structs.replace(known, folder=_first(plain, 0o755))
+    else:
+        usual = msgspec.structs.replace(known, file=_first(plain, 0o644), executable=_first(executable, 0o755))
     odd = {
-        path: stat.S_IMODE(mode)
+        path: mode & 0o7777
         for path, mode in found.items()
-        if stat.S_IMODE(mode) != usual.of(path, executable=bool(mode & 0o100), folder=stat.S_ISDIR(mode))
+        if mode & 0o7777 != usual.of(path, executable=bool(mode & 0o100), folder=folders)
     }
-    return msgspec.structs.replace(usual, odd=dict(sorted(odd.items())))
+    return msgspec.structs.replace(
+        usual, odd=dict(sorted({**known.odd, **odd}.items())), odd_folders=tuple(sorted(odd)) if folders else ()
+    )
 
 
 def _first(counted: Counter[int], otherwise: int) -> int:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentos.exceptions import GitError, WorktreeBusyError
-from agentos.worktree.git import Git, shown
+from agentos.worktree.git import Done, Git, shown
 from agentos.worktree.snapshot_store import Worktree
 
 PATIENCE_S = 60.0
 _POLL_S = 0.02
+_TRIES = 6
+_PAUSE_S = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +30,41 @@ class Session:
     """The private index of `worktree`, ours until the session ends."""
 
     worktree: Worktree
-    held: tuple[int, ...]
+    store: Git
+    user: Git
     deadline: float
     """On the monotonic clock."""
 
     def git(self, *, index: Path | None = None) -> Git:
         """Git in the store; with `index` on another private index than the worktree's."""
-        return self.worktree.store_git(index=index, held=self.held, timeout_s=self._left_s())
+        env = {**self.store.env, "GIT_INDEX_FILE": str(index)} if index is not None else self.store.env
+        return replace(self.store, env=env, timeout_s=self._left_s())
 
     def user_git(self) -> Git:
-        return self.worktree.user_git(timeout_s=self._left_s())
+        return replace(self.user, timeout_s=self._left_s())
+
+    def read_files(
+        self,
+        *argv: str,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        ok: Collection[int] = (0,),
+    ) -> Done:
+        """A command that reads the worktree's files, some of which may be cut short under its hands.
+
+        Git maps files into memory, and dies of SIGBUS when one shrinks meanwhile. Then it is asked again, a few times.
+        """
+        for attempt in range(_TRIES):
+            done = self.git().done(*argv, stdin=stdin, env=env, ok=(*ok, -signal.SIGBUS))
+            if done.status != -signal.SIGBUS:
+                return done
+            self.clear_lock()
+            time.sleep(_PAUSE_S * 2**attempt)
+        raise GitError(argv, -signal.SIGBUS, "files keep getting shorter while they are read")
+
+    def clear_lock(self) -> None:
+        """Remove git's lock on our index: nobody else can be at work here, so it is what a killed process left."""
+        self.worktree.index.with_name("index.lock").unlink(missing_ok=True)
 
     def _left_s(self) -> float:
         left_s = self.deadline - time.monotonic()
@@ -64,14 +92,19 @@ def session(worktree: Worktree, *, seconds: float, patience_s: float = PATIENCE_
         locked(worktree.folder / "lock", patience_s=patience_s) as own,
         locked(worktree.store.parent / "store.lock", patience_s=patience_s, shared=True) as store,
     ):
-        # Nobody else can be at work here: a lock of git's on our index is what a killed process left.
-        worktree.index.with_name("index.lock").unlink(missing_ok=True)
-        yield Session(worktree=worktree, held=(own, store), deadline=in_seconds(seconds))
+        opened = make_session(worktree, (own, store), seconds)
+        opened.clear_lock()
+        yield opened
 
 
-def in_seconds(seconds: float) -> float:
-    """A deadline."""
-    return time.monotonic() + seconds
+def make_session(worktree: Worktree, held: tuple[int, ...], seconds: float) -> Session:
+    """A session under locks that the caller holds."""
+    return Session(
+        worktree=worktree,
+        store=worktree.store_git(held=held),
+        user=worktree.user_git(),
+        deadline=time.monotonic() + seconds,
+    )
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree, ref_name, sync_folder
 from agentos.worktree.trees import Change, diff_trees, mode_changes
 
+_TRIES = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -62,20 +64,34 @@ def take(
 def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, also: Collection[str] = ()) -> Snapshot:
     """`take` within a session; `also` names paths to capture although they are ignored."""
     ref = ref_name(workflow_id, name)
-    captured = capture(opened, limits, also=also)
-    manifest = _manifest(opened.worktree, captured, workflow_id, name)
-    git = opened.git()
-    parents = (captured.staged,) if captured.staged else ()
-    at_s = int(datetime.fromisoformat(manifest.at).timestamp())
-    commit = known.write_commit(git, captured.tree, parents, encode(manifest).decode("ascii"), at_s)
-    keep_objects(opened, commit, captured)
+    for attempt in range(_TRIES):
+        captured = capture(opened, limits, also=also)
+        manifest = _manifest(opened.worktree, captured, workflow_id, name)
+        commit = _commit(opened.git(), captured, manifest)
+        try:
+            keep_objects(opened, commit, captured)
+            break
+        except GitError as error:
+            if error.status is None or attempt + 1 == _TRIES:
+                raise
+            # What the private index says is stored was only borrowed, and is gone: read the files again.
+            opened.worktree.index.unlink(missing_ok=True)
+            known.forget(opened.worktree)
+    else:
+        raise AssertionError("the last try returns or raises")
     crashpoints.reach("snapshot.before_ref")
-    git.ask("update-ref", ref, commit)
+    opened.git().ask("update-ref", ref, commit)
     if (folder := (opened.worktree.store / ref).parent).is_dir():
         sync_folder(folder)  # git syncs the ref's content, not its name
     crashpoints.reach("snapshot.after_ref")
     known.save(opened.worktree, captured.known)
     return Snapshot(id=commit, tree=captured.tree, manifest=manifest, ref=ref)
+
+
+def _commit(git: Git, captured: Captured, manifest: Manifest) -> str:
+    parents = (captured.staged,) if captured.staged else ()
+    at_s = int(datetime.fromisoformat(manifest.at).timestamp())
+    return known.write_commit(git, captured.tree, parents, encode(manifest).decode("ascii"), at_s)
 
 
 def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str) -> Manifest:

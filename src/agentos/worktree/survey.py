@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from agentos.exceptions import GitError
-from agentos.worktree.git import Git, split
+from agentos.worktree.git import Done, Git, split
 from agentos.worktree.manifest import Head
 from agentos.worktree.session import Session
 from agentos.worktree.snapshot_store import STATE_FOLDER
@@ -19,11 +17,8 @@ _STATUS = (
     *("status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignored=matching"),
     *("--no-renames", "--ignore-submodules=none"),
 )
+_HEAD = ("rev-parse", "HEAD", "--symbolic-full-name", "HEAD")
 _FOLDERS = ("ls-files", "-z", "--others", "--directory", "--exclude-standard")
-
-One = TypeVar("One")
-Two = TypeVar("Two")
-Three = TypeVar("Three")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +63,19 @@ def survey(session: Session, *, refresh: bool = True) -> Survey:
     `refresh` lets git write what it learned to the private index; submodules then get their own index refreshed, too,
     as by any `git status`.
     """
-    git = session.git()
-    env = {"GIT_OPTIONAL_LOCKS": "1"} if refresh else {}
-    status, folders, head = together(
-        lambda: git.ask(*_STATUS, env=env), lambda: git.ask(*_FOLDERS), lambda: read_head(session.user_git())
-    )
-    found = _read(os.fsdecode(status))
-    found.folders = [name.rstrip("/") for name in split(folders) if name.endswith("/") and not is_ours(name)]
-    found.head = head
+    git, user = session.git(), session.user_git()
+    folders = git.start(*_FOLDERS)
+    head = user.start(*_HEAD)
+    try:
+        status = session.read_files(*_STATUS, env={"GIT_OPTIONAL_LOCKS": "1"} if refresh else {})
+        found = _read(os.fsdecode(status.stdout))
+        listed = split(folders.end().stdout)
+        found.folders = [name.rstrip("/") for name in listed if name.endswith("/") and not is_ours(name)]
+        found.head = _head(head.end(ok=(0, 128)), user)
+    finally:
+        folders.stop()
+        head.stop()
     return found
-
-
-def together(one: Callable[[], One], two: Callable[[], Two], three: Callable[[], Three]) -> tuple[One, Two, Three]:
-    """All three, at the same time."""
-    with ThreadPoolExecutor(2) as others:
-        second, third = others.submit(two), others.submit(three)
-        return one(), second.result(), third.result()
 
 
 def is_ours(path: str) -> bool:
@@ -92,14 +84,17 @@ def is_ours(path: str) -> bool:
 
 def read_head(user: Git) -> Head:
     """Where HEAD stands; one git call unless the branch has no commit yet."""
-    done = user.done("rev-parse", "HEAD", "--symbolic-full-name", "HEAD", ok=(0, 128))
+    return _head(user.done(*_HEAD, ok=(0, 128)), user)
+
+
+def _head(done: Done, user: Git) -> Head:
     if done.status == 0:
         oid, ref = os.fsdecode(done.stdout).splitlines()
         return Head(ref=None if ref == "HEAD" else ref, oid=oid)
     try:
         return Head(ref=user.line("symbolic-ref", "HEAD"))
     except GitError as error:
-        raise GitError(("rev-parse", "HEAD"), done.status, done.said) from error
+        raise GitError(_HEAD, done.status, done.said) from error
 
 
 def _read(listed: str) -> Survey:
