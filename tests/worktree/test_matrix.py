@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -141,6 +142,18 @@ def test_what_changed_is_undone_and_done_again_exactly(root: Path, change: Calla
     assert model(root) == after
     if outside:
         assert model(root.parent / "outside") == outside
+
+
+def test_bits_that_change_between_snapshots_are_seen(root: Path, worktree: Worktree) -> None:
+    """Also those of files that git has no reason to look at, at once and after a while."""
+    for wait_s in (0, 0, 2.2, 0):
+        time.sleep(wait_s)
+        for bits in (0o600, 0o640, 0o644):
+            (root / "src/util.py").chmod(bits)
+            (root / "src").chmod(bits | 0o111)
+            taken = snap(worktree)
+            assert taken.manifest.modes.of("src/util.py") == bits
+            assert taken.manifest.modes.of("src", folder=True) == bits | 0o111
 
 
 def test_unchanged_files_are_not_written(root: Path, worktree: Worktree) -> None:

@@ -14,12 +14,13 @@ from agentos.worktree import budget, known
 from agentos.worktree.budget import Limits
 from agentos.worktree.git import Done, Git, bare_env, joined
 from agentos.worktree.known import Known
-from agentos.worktree.manifest import Head, Left, Modes, read_folder_modes, read_modes
+from agentos.worktree.manifest import Head, Left, Modes, read_modes, renew_modes
 from agentos.worktree.session import Session
 from agentos.worktree.snapshot_store import STATE_FOLDER
 from agentos.worktree.survey import Nested, Survey, emptied_folders, empty_folders, survey
 
 _TRIES = 5
+_FEW = 1000
 _PAUSE_S = 0.03
 
 
@@ -62,6 +63,8 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
     root = worktree.root
     last = known.load(worktree)
     found = survey(session, refresh=not last.has_repositories)
+    # A change of permission bits is a change of a file's ctime, which makes `git status` write the index anew.
+    steady = last.modes is not None and not last.has_repositories and _is_known(session, last)
     forced, dropped = _ignored_but_tracked(session, last, found, also)
     nested = _nested(root, found)
     left, sizes = budget.leave_out(root, [*found.changed, *found.untracked, *forced], limits)
@@ -70,17 +73,22 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
 
     out = {entry.path for entry in left}
     _remove(session.git(), [path for path in found.tracked if path in dropped or path in out])
-    if _has_news(found, out):
+    if _has_news(found, out | dropped) and not _add_few(session, found, out | dropped):
         left += _add(session, sorted(out))
     out = {entry.path for entry in left}
     _force(session.git(), [path for path in forced if path not in out])
 
-    writing = None if _is_known(session, last) else session.git().start("write-tree")
+    writing = None if _is_known(session, last) else session.writing_git().start("write-tree")
     gone = {*found.deleted, *dropped, *out}
-    modes = _modes(session, last, [path for path in (*found.tracked, *found.untracked, *forced) if path not in gone])
+    news = [*found.changed, *found.untracked, *forced]
+    paths = [path for path in (*found.tracked, *found.untracked, *forced) if path not in gone]
+    if steady and last.modes is not None:
+        modes, young = renew_modes(root, paths, last.modes, changed=[*news, *last.young], gone=gone)
+    else:
+        modes, young = read_modes(root, paths)
     if writing is not None:
         last.tree = os.fsdecode(writing.end().stdout).strip()
-    _learn(session, last, modes, nested, also)
+    _learn(session, last, modes, young, nested, also)
     empty = {
         *empty_folders(str(root), found.folders, [*found.ignored, *nested]),
         *emptied_folders(str(root), found.deleted),
@@ -101,13 +109,6 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
 
 def _is_known(session: Session, last: Known) -> bool:
     return bool(last.tree) and last.index == known.signature(session.worktree.index)
-
-
-def _modes(session: Session, last: Known, paths: Iterable[str]) -> Modes:
-    # A change of bits is a change of a file's ctime, which makes git write the index anew.
-    if last.modes is not None and not last.has_repositories and _is_known(session, last):
-        return read_folder_modes(session.worktree.root, paths, last.modes)
-    return read_modes(session.worktree.root, paths)
 
 
 def _has_news(found: Survey, out: set[str]) -> bool:
@@ -182,6 +183,15 @@ def _force(git: Git, paths: Iterable[str]) -> None:
         git.ask("update-index", "--add", "--replace", "-z", "--stdin", stdin=names)
 
 
+def _add_few(session: Session, found: Survey, out: Collection[str]) -> bool:
+    """Update the paths that differ, one by one, without another walk. False where that is not the way, or failed."""
+    paths = [path for path in (*found.deleted, *found.changed, *found.untracked) if path not in out]
+    if len(paths) > _FEW or found.moved or found.new_repositories:
+        return False
+    argv = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+    return session.read_files(*argv, stdin=joined(paths), ok=(0, 1, 128)).status == 0
+
+
 def _add(session: Session, out: list[str]) -> list[Left]:
     """Add and remove whatever differs, all but `out`. What cannot be read is dropped from the index and returned."""
     left: list[Left] = []
@@ -220,10 +230,16 @@ def _why(path: Path) -> str:
         return f"it cannot be read: {error.strerror}"
 
 
-def _learn(session: Session, last: Known, modes: Modes, nested: dict[str, Nested], also: Collection[str]) -> None:
+def _learn(
+    session: Session,
+    last: Known,
+    modes: Modes,
+    young: Collection[str],
+    nested: dict[str, Nested],
+    also: Collection[str],
+) -> None:
     last.index = known.signature(session.worktree.index)
     last.has_repositories = bool(nested)
-    # Git compares times by the second: bits that are changed within the second of the last change would go unseen.
-    last.modes = modes if modes.newest_s < int(time.time()) - 1 else None
+    last.modes, last.young = (modes, tuple(young)) if len(young) <= _FEW else (None, ())
     if also:
         last.rules = ()  # the next snapshot has to drop these again

@@ -11,22 +11,31 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentos.exceptions import GitError
 from agentos.worktree.capture import Captured
-from agentos.worktree.git import Git
+from agentos.worktree.git import Git, Running
 from agentos.worktree.session import Session
 
 
-def keep_objects(opened: Session, commit: str, captured: Captured) -> None:
-    """Copy into the store what `commit` needs and neither the store nor HEAD's history holds.
+def begin_keeping(opened: Session, captured: Captured) -> Running | None:
+    """Begin to list what a snapshot needs that HEAD's history does not hold; None where nothing changed since."""
+    if captured.known.kept == _key(captured):
+        return None
+    return opened.git().start(*_needed(captured), *([f"^{captured.head.oid}"] if captured.head.oid else []))
+
+
+def keep_objects(opened: Session, listing: Running | None, captured: Captured) -> None:
+    """Copy into the store what was listed and the store does not hold itself.
 
     GitError where an object is gone already: the user's gc was quicker than we.
     """
-    key = (captured.tree, captured.head.oid, captured.staged)
-    if captured.known.kept == key:
+    if listing is None:
         return
     git, store = opened.git(), opened.worktree.store
-    needed = _needed(git, commit, captured.head.oid)
+    done = listing.end(ok=range(256))
+    if done.status:
+        # HEAD's own history is not whole here (a shallow or partial clone): keep everything.
+        done = git.done(*_needed(captured))
+    needed = [line for line in os.fsdecode(done.stdout).splitlines() if line]
     if any(line.startswith("?") for line in needed):
         # Of the user's index much may be missing (a partial clone); of the files nothing.
         git.ask("rev-list", "--objects", "--quiet", captured.tree)
@@ -34,19 +43,17 @@ def keep_objects(opened: Session, commit: str, captured: Captured) -> None:
     copied = _not_packed(git, store, borrowed)
     if copied:
         git.ask("pack-objects", "-q", str(store / "objects/pack/pack"), stdin="\n".join([*copied, ""]).encode())
-    captured.known.kept = key
+    captured.known.kept = _key(captured)
 
 
-def _needed(git: Git, commit: str, head: str | None) -> list[str]:
+def _key(captured: Captured) -> tuple[str | None, ...]:
+    return (captured.tree, captured.head.oid, captured.staged)
+
+
+def _needed(captured: Captured) -> tuple[str, ...]:
     # Plain --objects would list the whole tree, since a snapshot has no history in common with HEAD.
-    argv = ("rev-list", "--objects-edge-aggressive", "--no-object-names", "--missing=print", commit)
-    try:
-        listed = git.ask(*argv, *([f"^{head}"] if head else []))
-    except GitError:
-        if head is None:
-            raise
-        listed = git.ask(*argv)  # HEAD's own history is not whole here (a shallow or partial clone): keep everything
-    return [line for line in os.fsdecode(listed).splitlines() if line]
+    listing = ("rev-list", "--objects-edge-aggressive", "--no-object-names", "--missing=print")
+    return (*listing, captured.tree, *([captured.staged] if captured.staged else []))
 
 
 def _is_loose(store: Path, oid: str) -> bool:

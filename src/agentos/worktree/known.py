@@ -30,6 +30,8 @@ class Known(msgspec.Struct, kw_only=True):
     """What it holds."""
     modes: Modes | None = None
     """Permission bits, as long as the private index stays as it is. None: they must be read."""
+    young: tuple[str, ...] = ()
+    """Files that had just changed. Git compares times by the second, so that more may happen to them unseen."""
     rules: Signature = ()
     """Of the ignore files outside the worktree."""
     user_index: Signature = ()

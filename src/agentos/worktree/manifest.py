@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 FORMAT = 1
+_YOUNG_S = 2.0
 
 
 class Left(msgspec.Struct, frozen=True, order=True):
@@ -38,8 +40,6 @@ class Modes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     odd: Mapping[str, int] = {}
     odd_folders: tuple[str, ...] = ()
     """Those of `odd` that are folders."""
-    newest_s: int = 0
-    """When the last of the files changed, bits included."""
 
     def of(self, path: str, *, executable: bool = False, folder: bool = False) -> int:
         usual = self.folder if folder else self.executable if executable else self.file
@@ -86,37 +86,50 @@ def decode(message: bytes) -> Manifest:
     return manifest
 
 
-def read_modes(root: Path, paths: Iterable[str]) -> Modes:
-    """The permission bits of `paths` below `root` and of the folders they lie in. Links have none."""
+def read_modes(root: Path, paths: Iterable[str]) -> tuple[Modes, list[str]]:
+    """The permission bits of `paths` below `root` and of the folders they lie in; and which files are very young."""
+    paths = list(paths)
+    found, young = _bits(root, paths)
+    return _with_folders(root, paths, _summed(found, Modes(), folders=False)), young
+
+
+def renew_modes(
+    root: Path, paths: Iterable[str], known: Modes, *, changed: Iterable[str], gone: Collection[str]
+) -> tuple[Modes, list[str]]:
+    """The same where the bits of files are known: only folders, and the files that changed, are looked at."""
+    changed = set(changed)
+    found, young = _bits(root, changed)
+    odd = {path: bits for path, bits in known.odd.items() if path not in known.odd_folders and path not in gone}
+    for path in changed:
+        odd.pop(path, None)
+    usual = msgspec.structs.replace(known, odd={}, odd_folders=())
+    odd |= {path: bits for path, bits in found.items() if bits != usual.of(path, executable=bool(bits & 0o100))}
+    return _with_folders(root, paths, msgspec.structs.replace(usual, odd=odd)), young
+
+
+def _bits(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], list[str]]:
+    """Of regular files, links have none; and those that changed within the last seconds, as git counts time."""
     top, lstat, is_file = f"{root}/", os.lstat, stat.S_ISREG
+    settled = time.time() - _YOUNG_S
     found: dict[str, int] = {}
-    folders: set[str] = set()
-    newest = 0.0
+    young: list[str] = []
     for path in paths:
         try:
             seen = lstat(top + path)
         except OSError:
             continue  # it went away meanwhile; the next snapshot says so
         if is_file(seen.st_mode):
-            found[path] = seen.st_mode
-            newest = max(newest, seen.st_ctime)
-        folders.add(path.rpartition("/")[0])
-    files = _summed(found, Modes(), folders=False)
-    return msgspec.structs.replace(_with_folders(root, folders, files), newest_s=int(newest))
+            found[path] = seen.st_mode & 0o7777
+            if seen.st_ctime >= settled:
+                young.append(path)
+    return found, young
 
 
-def read_folder_modes(root: Path, paths: Iterable[str], known: Modes) -> Modes:
-    """The same where the bits of files are known: only the folders are looked at."""
-    odd = {path: mode for path, mode in known.odd.items() if path not in known.odd_folders}
-    files = msgspec.structs.replace(known, odd=odd, odd_folders=())
-    return _with_folders(root, {path.rpartition("/")[0] for path in paths}, files)
-
-
-def _with_folders(root: Path, folders: set[str], files: Modes) -> Modes:
+def _with_folders(root: Path, paths: Iterable[str], files: Modes) -> Modes:
     found: dict[str, int] = {}
-    for folder in _with_parents(folders):
+    for folder in _with_parents({path.rpartition("/")[0] for path in paths}):
         try:
-            found[folder] = os.lstat(f"{root}/{folder}").st_mode
+            found[folder] = os.lstat(f"{root}/{folder}").st_mode & 0o7777
         except OSError:
             continue
     return _summed(found, files, folders=True)
@@ -134,16 +147,16 @@ def _with_parents(folders: set[str]) -> set[str]:
 def _summed(found: Mapping[str, int], known: Modes, *, folders: bool) -> Modes:
     """`known` with the bits of some files, or of some folders."""
     plain, executable = Counter[int](), Counter[int]()
-    for mode in found.values():
-        (executable if mode & 0o100 and not folders else plain)[mode & 0o7777] += 1
+    for bits in found.values():
+        (executable if bits & 0o100 and not folders else plain)[bits] += 1
     if folders:
         usual = msgspec.structs.replace(known, folder=_first(plain, 0o755))
     else:
         usual = msgspec.structs.replace(known, file=_first(plain, 0o644), executable=_first(executable, 0o755))
     odd = {
-        path: mode & 0o7777
-        for path, mode in found.items()
-        if mode & 0o7777 != usual.of(path, executable=bool(mode & 0o100), folder=folders)
+        path: bits
+        for path, bits in found.items()
+        if bits != usual.of(path, executable=bool(bits & 0o100), folder=folders)
     }
     return msgspec.structs.replace(
         usual, odd=dict(sorted({**known.odd, **odd}.items())), odd_folders=tuple(sorted(odd)) if folders else ()

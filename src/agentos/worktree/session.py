@@ -40,6 +40,15 @@ class Session:
         env = {**self.store.env, "GIT_INDEX_FILE": str(index)} if index is not None else self.store.env
         return replace(self.store, env=env, timeout_s=self._left_s())
 
+    def writing_git(self) -> Git:
+        """Git in the store, for objects that the next `update-ref` makes durable with itself.
+
+        They are handed to the disk, in the order of writing, and not flushed one by one: the flush of the ref that
+        comes after them covers them all (what git calls `batch`, over several commands).
+        """
+        git = self.git()
+        return replace(git, config=(*git.config, "core.fsyncMethod=writeout-only"))
+
     def user_git(self) -> Git:
         return replace(self.user, timeout_s=self._left_s())
 
@@ -55,7 +64,7 @@ class Session:
         Git maps files into memory, and dies of SIGBUS when one shrinks meanwhile. Then it is asked again, a few times.
         """
         for attempt in range(_TRIES):
-            done = self.git().done(*argv, stdin=stdin, env=env, ok=(*ok, -signal.SIGBUS))
+            done = self.writing_git().done(*argv, stdin=stdin, env=env, ok=(*ok, -signal.SIGBUS))
             if done.status != -signal.SIGBUS:
                 return done
             self.clear_lock()

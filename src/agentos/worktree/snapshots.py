@@ -13,7 +13,7 @@ from agentos.worktree import known
 from agentos.worktree.budget import Limits
 from agentos.worktree.capture import Captured, capture
 from agentos.worktree.git import Git
-from agentos.worktree.keeping import keep_objects
+from agentos.worktree.keeping import begin_keeping, keep_objects
 from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, decode, encode
 from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree, ref_name, sync_folder
@@ -67,9 +67,10 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
     for attempt in range(_TRIES):
         captured = capture(opened, limits, also=also)
         manifest = _manifest(opened.worktree, captured, workflow_id, name)
-        commit = _commit(opened.git(), captured, manifest)
+        needed = begin_keeping(opened, captured)
+        commit = _commit(opened.writing_git(), captured, manifest)
         try:
-            keep_objects(opened, commit, captured)
+            keep_objects(opened, needed, captured)
             break
         except GitError as error:
             if error.status is None or attempt + 1 == _TRIES:
@@ -80,7 +81,7 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
     else:
         raise AssertionError("the last try returns or raises")
     crashpoints.reach("snapshot.before_ref")
-    opened.git().ask("update-ref", ref, commit)
+    opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
     if (folder := (opened.worktree.store / ref).parent).is_dir():
         sync_folder(folder)  # git syncs the ref's content, not its name
     crashpoints.reach("snapshot.after_ref")
