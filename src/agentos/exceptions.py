@@ -23,6 +23,7 @@
     |   |-- GitError                    a git command failed, or took too long
     |   |-- SnapshotRefusedError        too much to capture, or a place that is never captured
     |   `-- RestoreError                files could not be put back, or not all of them
+    |-- FilesChangedError               say what to do with files: restore or keep
     |-- TryAgainError                   the same command may succeed later
     |   |-- LeaseHeldError              another process drives this run
     |   |-- LeaseLostError              another process took this run over
@@ -215,6 +216,21 @@ class RestoreError(SnapshotError):
     def __init__(self, message: str, *, undo: str = "", next_step: str = "") -> None:
         self.undo = undo
         super().__init__(message, next_step=next_step)
+
+
+class FilesChangedError(AgentosError):
+    """Files were to be put back, and somebody seems to have changed them since: nothing was touched or run."""
+
+    def __init__(self, workflow_id: str, why: str, paths: tuple[str, ...]) -> None:
+        self.workflow_id = workflow_id
+        self.paths = paths
+        listed = "".join(f"\n  {path}" for path in paths[:20]) + ("\n  …" if len(paths) > 20 else "")
+        super().__init__(
+            f"a task of run {workflow_id} was cut off while it changed files, and {why}:{listed}\n"
+            "Nothing was touched or run.",
+            next_step=f"`agentos resume {workflow_id} --files restore` puts back what the task began with (what is "
+            f"there now is kept for `agentos undo`); `--files keep` runs it on the files as they are.",
+        )
 
 
 class TryAgainError(AgentosError):

@@ -28,6 +28,12 @@ class SourceRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
+def source_files(source: str) -> tuple[str, ...]:
+    """The files below the root that the workflow is defined in."""
+    file = msgspec.json.decode(source, type=SourceRecord).file if source else ""
+    return (file,) if file and not Path(file).is_absolute() else ()
+
+
 def source_of(workflow: Workflow, root: Path) -> str:
     """The stored form of where the workflow was defined; empty where it has no file."""
     if workflow.source is None:
