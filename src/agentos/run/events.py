@@ -259,6 +259,8 @@ class FilesCaptured(Event, frozen=True, kw_only=True):
     task_id: str = ""
     partial: tuple[str, ...] = ()
     """Paths that had to be left out; a snapshot that lacks some is not put back by itself."""
+    output: tuple[str, ...] = ()
+    """At the start of a drive: files of the worktree that its own output goes to. They are never put back."""
 
 
 class FilesRestored(Event, frozen=True, kw_only=True):

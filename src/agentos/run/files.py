@@ -28,11 +28,17 @@ def captured(board: Board, given: Captured) -> None:
     if given.problem:
         board.emit(ev.TaskWarning(message=f"the files of the worktree cannot be captured: {given.problem}"))
     known = board.facts.files
-    if given.why != "attempt" and known is not None and (known.tree, known.open) == (given.tree, False):
+    said = known is not None and (known.tree, known.open) == (given.tree, False)
+    if said and given.why != "attempt" and set(given.output) <= set(board.facts.own_output):
         return
     if given.snapshot or given.why == "attempt":
         event = ev.FilesCaptured(
-            snapshot=given.snapshot, tree=given.tree, why=given.why, task_id=given.task_id, partial=given.partial
+            snapshot=given.snapshot,
+            tree=given.tree,
+            why=given.why,
+            task_id=given.task_id,
+            partial=given.partial,
+            output=given.output,
         )
         board.emit(event)
 

@@ -88,6 +88,8 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     layer: int = -1
     changed: tuple[str, ...] = ()
     """At a layer's end: what differs from the snapshot before, although no file task was at work."""
+    output: tuple[str, ...] = ()
+    """At a drive's start: files that its own output goes to."""
     problem: str = ""
     """Why there is no snapshot."""
 

@@ -155,6 +155,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
     files: FilePoint | None = None
     """None before the first file task, and after a rollback."""
+    own_output: tuple[str, ...] = ()
+    """Files of the worktree that drives of this run printed to."""
     saved: SavedState | None = None
     """Newest state of a run of kind `states`."""
 

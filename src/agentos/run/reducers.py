@@ -182,7 +182,9 @@ def _workflow_paused(facts: Facts, event: ev.WorkflowPaused) -> Facts:
 
 def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
     point = FilePoint(event.snapshot, event.tree, event.seq, event.why == "attempt", bool(event.partial))
-    return replace(facts, sequence=event.seq, files=point)
+    own = facts.own_output
+    own += tuple(path for path in event.output if path not in own)
+    return replace(facts, sequence=event.seq, files=point, own_output=own)
 
 
 def _files_restored(facts: Facts, event: ev.FilesRestored) -> Facts:

@@ -337,44 +337,40 @@ def _resumed(
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
             return _resumed(place, store, now, checkpoint, workflow, choices, options, as_stored=as_stored)
-        rollback = str(checkpoint.id) if older and checkpoint is not None else None
-        return _compared(
-            place,
-            store,
-            lease,
-            record,
-            events,
-            accepted,
-            base,
-            functions,
-            choices,
-            options,
-            checkpoint,
-            until,
-            rollback,
-        )
+        back_to = checkpoint if older else None
+        compared = _Compared(record=record, events=events, accepted=accepted, base=base, named=checkpoint, alive=until)
+        return _compared(place, store, lease, compared, functions, choices, options, back_to)
     except BaseException:
         store.release_lease(lease)
         raise
+
+
+class _Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it was found, and the workflow as it is now."""
+
+    record: RunRecord
+    events: Sequence[Event]
+    accepted: Plan
+    base: Plan
+    named: CheckpointRecord | None
+    """The checkpoint that the user named, if any."""
+    alive: datetime
+    """Until when its last driver may have been at work."""
 
 
 def _compared(
     place: Place,
     store: StorePort,
     lease: Lease,
-    record: RunRecord,
-    events: Sequence[Event],
-    accepted: Plan,
-    base: Plan,
+    found: _Compared,
     functions: Functions,
     choices: ResumeOptions,
     options: DriveOptions,
-    checkpoint: CheckpointRecord | None,
-    until: datetime,
-    older: bool,
+    back_to: CheckpointRecord | None,
 ) -> Ready:
-    rollback = str(checkpoint.id) if older and checkpoint is not None else None
-    facts = fold(record.workflow_id, events)
+    record, accepted, base = found.record, found.accepted, found.base
+    rollback = str(back_to.id) if back_to is not None else None
+    facts = fold(record.workflow_id, found.events)
     if facts.sequence == 0 and record.parent_id is not None:
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
@@ -382,7 +378,7 @@ def _compared(
     edited = base.fingerprint != accepted.fingerprint
     revision = record.plan_revision + 1 if edited else record.plan_revision
     plan, problems = current_plan(base, facts.changes)
-    decided = decide(facts, plan, _cuts(store, record, checkpoint), options.files, record.workflow_id)
+    decided = decide(facts, plan, _cuts(store, record, found.named), options.files, record.workflow_id)
     choices = msgspec.structs.replace(
         choices,
         missing=missing_products(plan, facts, place.root),
@@ -396,7 +392,9 @@ def _compared(
     reach("resume.planned")
     files, warnings = open_files(place, plan, record.workflow_id, record.source)
     with _closed_on_error(files):
-        restored = _put_back(files, decided, record, until, options) if decided.target else None
+        if files is not None:
+            files.protect(facts.own_output)
+        restored = _put_back(files, decided, record, found.alive, options) if decided.target else None
     begin = Begin(
         holder=str(current_holder()),
         token=lease.token,

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+import msgspec
+
 from agentos.exceptions import SnapshotError, TryAgainError
 from agentos.ids import TaskId
 from agentos.run.events import CaptureReason
@@ -46,7 +48,11 @@ class FileAttempts:
 
     async def start(self) -> Captured:
         """The files at the start of a drive."""
-        return _told(await self._captured(), "start")
+        told = _told(await self._captured(), "start")
+        own = await in_thread(self._files.own_output) if self._files is not None else ()
+        if self._files is not None:
+            self._files.protect(own)
+        return msgspec.structs.replace(told, output=own)
 
     async def before(self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]]) -> None:
         """Called before the first step of an attempt; what it may come back to is durable on return."""

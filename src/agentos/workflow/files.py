@@ -61,6 +61,20 @@ class WorktreeFiles:
         """Let others have the worktree."""
         self._lock.release()
 
+    def protect(self, paths: Iterable[str]) -> None:
+        """Never put these back either."""
+        self._protected = tuple(dict.fromkeys((*self._protected, *paths)))
+
+    def own_output(self) -> tuple[str, ...]:
+        """The files of the worktree that this process prints to."""
+        found = []
+        for stream in (1, 2):
+            with suppress(OSError, ValueError):
+                named = Path(os.readlink(f"/proc/self/fd/{stream}"))
+                if os.path.samestat(os.stat(named), os.fstat(stream)):
+                    found.append(str(named.relative_to(self.worktree.root)))
+        return tuple(dict.fromkeys(found))
+
     def capture(self) -> Snapshot:
         """The files as they are now; durable on return. SnapshotError where that cannot be done."""
         return take(self.worktree, workflow_id=self._workflow_id, name=new_id())
