@@ -42,7 +42,7 @@ FILE_POINTS: dict[str, str] = {
     "restore.inside": "files were put back, their modes and empty folders were not yet",
     "restore.before_clear": "all is put back and proved, the note that says so is not yet cleared",
 }
-"""Points of snapshots and restores. They work like the others; runs do not pass them yet, so they stand apart."""
+"""Points of snapshots and restores: passed by runs with tasks that change files. They work like the others."""
 
 
 def _armed() -> tuple[str, int, str]:

@@ -81,6 +81,16 @@ def test_a_restore_killed_at_its_snapshot_has_changed_nothing(root: Path, worktr
     assert model(root) == edited
 
 
+def test_what_an_undo_captured_of_ignored_files_does_not_stay(root: Path, worktree: Worktree) -> None:
+    (root / "notes.txt").write_text("then")
+    snap(worktree, "target")
+    (root / ".gitignore").write_text("*.txt\n")
+    (root / "notes.txt").write_text("now")
+    ignored = snap(worktree, "ignored")
+    assert play("restore", root, "target", at="snapshot.before_ref") == -signal.SIGKILL
+    assert snap(worktree, "after the kill").tree == ignored.tree
+
+
 def test_kills_at_any_moment(root: Path, worktree: Worktree) -> None:
     """Not at named points: in the middle of git's own work, which goes on or is cut off as well."""
     chance = random.Random(4)

@@ -115,6 +115,7 @@ class WorktreeFiles:
 
 
 def has_file_tasks(plan: Plan) -> bool:
+    """Whether a task of the plan may change files of the worktree that others work in too."""
     return any(changes_files(task.definition) for task in plan.tasks.values())
 
 
@@ -184,6 +185,7 @@ class WorktreeLock:
         os.pwrite(self._file, str(current_holder()).encode(), 0)
 
     def release(self) -> None:
+        """Let others have it."""
         with suppress(OSError):
             os.ftruncate(self._file, 0)
         os.close(self._file)

@@ -76,6 +76,8 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
     if _has_news(found, out | dropped) and not _add_few(session, found, out | dropped):
         left += _add(session, sorted(out))
     out = {entry.path for entry in left}
+    if also:
+        known.forget(worktree)  # if we are killed now, the next snapshot must not take these for ordinary files
     _force(session.git(), [path for path in forced if path not in out])
 
     writing = None if _is_known(session, last) else session.writing_git().start("write-tree")

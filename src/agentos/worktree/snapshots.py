@@ -68,8 +68,8 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
         captured = capture(opened, limits, also=also)
         manifest = _manifest(opened.worktree, captured, workflow_id, name)
         needed = begin_keeping(opened, captured)
-        commit = _commit(opened.writing_git(), captured, manifest)
         try:
+            commit = _commit(opened.writing_git(), captured, manifest)
             keep_objects(opened, needed, captured)
             break
         except GitError as error:
@@ -78,6 +78,9 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
             # What the private index says is stored was only borrowed, and is gone: read the files again.
             opened.worktree.index.unlink(missing_ok=True)
             known.forget(opened.worktree)
+        finally:
+            if needed is not None:
+                needed.stop()
     else:
         raise AssertionError("the last try returns or raises")
     crashpoints.reach("snapshot.before_ref")
