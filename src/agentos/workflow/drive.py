@@ -96,7 +96,7 @@ class Drive:
         self._options = options
         self.masker = masker
         self._logs = logs
-        self._files = files
+        self.files = files
         self._looking_at_files = False
         machine.captures = files is not None
         self._now = now
@@ -275,7 +275,7 @@ class Drive:
     def _start_over(self, plan: Plan, facts: Facts) -> None:
         self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
-        self.machine.captures = self._files is not None
+        self.machine.captures = self.files is not None
 
     def _forget_cut(self, decided: ev.Checkpointed) -> None:
         """The journal says that this checkpoint failed: nothing may go back to it."""
@@ -323,7 +323,7 @@ class Drive:
 
     async def _with_files(self, task: PlannedTask, performed: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Perform the attempt; where it may change files, between two looks at them."""
-        files = self._files
+        files = self.files
         if files is None or not changes_files(task.definition):
             outcome = await performed
             reach("attempt.after")
@@ -344,9 +344,9 @@ class Drive:
 
     def _capture_if_wanted(self) -> None:
         layer = self.machine.capture_wanted
-        if layer is not None and self._files is not None and not self._looking_at_files:
+        if layer is not None and self.files is not None and not self._looking_at_files:
             self._looking_at_files = True
-            self._in_background(self._capture_layer(self._files, layer))
+            self._in_background(self._capture_layer(self.files, layer))
 
     async def _capture_layer(self, files: FileAttempts, layer: int) -> None:
         try:

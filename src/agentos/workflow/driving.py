@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -331,14 +330,13 @@ def _resumed(
     events = _sound_journal(store, record.workflow_id)  # a damaged one is left as it is, down to its lease
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
-        ended = end_stale_work(lease, (accepted, base), {Path(record.root), place.root})
-        until = alive_until(record, lease_s=options.lease_s, ended_now=ended or lease.taken_alive)
+        ended = end_stale_work(lease, (accepted, base), {Path(record.root), place.root}) or lease.taken_alive
         now = store.find_run(record.workflow_id)
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
             return _resumed(place, store, now, checkpoint, workflow, choices, options, as_stored=as_stored)
         back_to = checkpoint if older else None
-        compared = _Compared(record=record, events=events, accepted=accepted, base=base, named=checkpoint, alive=until)
+        compared = _Compared(record=record, events=events, accepted=accepted, base=base, named=checkpoint, ended=ended)
         return _compared(place, store, lease, compared, functions, choices, options, back_to)
     except BaseException:
         store.release_lease(lease)
@@ -354,8 +352,8 @@ class _Compared(msgspec.Struct, frozen=True, kw_only=True):
     base: Plan
     named: CheckpointRecord | None
     """The checkpoint that the user named, if any."""
-    alive: datetime
-    """Until when its last driver may have been at work."""
+    ended: bool
+    """Something of its last drive was still at work, until now."""
 
 
 def _compared(
@@ -394,7 +392,7 @@ def _compared(
     with _closed_on_error(files):
         if files is not None:
             files.protect(facts.own_output)
-        restored = _put_back(files, decided, record, found.alive, options) if decided.target else None
+        restored = _put_back(files, decided, record, found.ended, options) if decided.target else None
     begin = Begin(
         holder=str(current_holder()),
         token=lease.token,
@@ -411,7 +409,7 @@ def _compared(
 
 
 def _put_back(
-    files: WorktreeFiles | None, decided: Decided, record: RunRecord, until: datetime, options: DriveOptions
+    files: WorktreeFiles | None, decided: Decided, record: RunRecord, ended: bool, options: DriveOptions
 ) -> ev.FilesRestored:
     """Put files back, unless that could take away what somebody else did to them."""
     if files is None:
@@ -420,6 +418,7 @@ def _put_back(
             next_step="Resume where the repository is, or run it on the files as they are: --files keep.",
         )
     if options.files == "ask":
+        until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
         refuse_foreign_changes(files, decided, record, until)
     restored = files.put_back(decided.target)
     log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
@@ -716,6 +715,8 @@ async def _end_drive(
     ready: Ready, drive: Drive, keeper: LeaseKeeper, journal: StoreJournal, logs: LogWriter | None
 ) -> None:
     await in_thread(keeper.stop)
+    if drive.files is not None:
+        await drive.files.close()
     if logs is not None:
         await in_thread(logs.close)
     reach("release.before")

@@ -20,7 +20,7 @@ from agentos.ids import TaskId
 from agentos.run.events import CaptureReason
 from agentos.run.inputs import Captured, Input
 from agentos.run.record import FilePoint
-from agentos.workflow.files import WorktreeFiles
+from agentos.workflow.files import BEAT_S, WorktreeFiles
 from agentos.workflow.waiting import in_thread
 from agentos.worktree.snapshots import Snapshot
 
@@ -45,6 +45,7 @@ class FileAttempts:
         self._company = False
         """More than one attempt has been under way since then."""
         self._failed: dict[TaskId, Failed] = {}
+        self._beating: asyncio.Task[None] | None = None
 
     async def start(self) -> Captured:
         """The files at the start of a drive."""
@@ -66,6 +67,14 @@ class FileAttempts:
                 self._point, self._company = found if isinstance(found, Snapshot) else None, False
                 await write_down(_told(found, "attempt", task_id=task_id))
             self._under_way.add(task_id)
+            if self._files is not None and self._beating is None:
+                self._beating = asyncio.create_task(self._beat(self._files))
+
+    async def _beat(self, files: WorktreeFiles) -> None:
+        while self._under_way:
+            await in_thread(files.beat)
+            await asyncio.sleep(BEAT_S)
+        self._beating = None
 
     async def after(self, task_id: TaskId, post: Callable[[Input], None], *, failed: bool) -> None:
         """Called when an attempt has ended, before its end is posted."""
@@ -78,6 +87,13 @@ class FileAttempts:
                         self._failed[task_id] = Failed(self._point, found)
             finally:
                 self._under_way.discard(task_id)
+
+    async def close(self) -> None:
+        """No attempt is under way any more, whatever became of it."""
+        self._under_way.clear()
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait([self._beating])
 
     def cut_short(self, task_id: TaskId) -> None:
         """Called instead of `after` where nobody waits for the attempt's end any more."""

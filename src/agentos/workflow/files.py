@@ -33,6 +33,8 @@ FilesChoice = Literal["ask", "restore", "keep", "checkpoint"]
 since; in any case; never; or back to the newest checkpoint, whatever happened since."""
 
 _SHOWN = 100
+BEAT_S = 0.5
+"""How often a drive gives a sign of life while a task changes files."""
 _SLACK_S = 1.0
 
 
@@ -82,6 +84,21 @@ class WorktreeFiles:
     def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
         """The paths that differ from an earlier snapshot."""
         return tuple(change.path for change in diff(self.worktree, find(self.worktree, before), now))
+
+    def beat(self) -> None:
+        """Give a sign of life: what changes files later than the last of them was not this run."""
+        path = self.worktree.folder / "alive"
+        with suppress(OSError):
+            path.write_text(self._workflow_id)
+
+    def last_beat(self) -> datetime | None:
+        """The last sign of life of this run, if it was the last to give one here."""
+        path = self.worktree.folder / "alive"
+        try:
+            ours = path.read_text() == self._workflow_id
+            return datetime.fromtimestamp(path.stat().st_mtime, UTC) if ours else None
+        except (OSError, ValueError):
+            return None
 
     def finish_interrupted(self) -> None:
         """A restore that a killed process had begun is brought to its end, before anything else looks at the files."""
@@ -148,11 +165,13 @@ def _back_to_checkpoint(checkpoints: Iterable[CheckpointRecord], workflow_id: st
     return Decided(files="restored", restored_to=newest[0].sequence, target=newest[0].snapshot)
 
 
-def alive_until(record: RunRecord, *, lease_s: float, ended_now: bool) -> datetime:
+def alive_until(record: RunRecord, beat: datetime | None, *, lease_s: float, ended_now: bool) -> datetime:
     """Until when the run's last driver, or what it left behind, may have written files itself."""
     if ended_now:
         return datetime.now(UTC)
     last = record.updated_at
+    if beat is not None:
+        return max(last, beat) + timedelta(seconds=BEAT_S + _SLACK_S)
     if record.lease_until is not None:
         # It renews the lease every third of it, so that it may have lived so much longer than its last renewal.
         last = max(last, record.lease_until - timedelta(seconds=lease_s * 2 / 3))
