@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from agentos import Client, Workflow, run
-from agentos.cli.commands.db import command
+from agentos.cli.main import program
 from agentos.store import sqlite_open, sqlite_stats
 from agentos.store.sqlfiles import Migration, migrations
 from tests.cli.conftest import Agentos
@@ -71,7 +71,7 @@ def test_migrate_says_what_it_would_do_then_does_it_after_a_copy(
         monkeypatch.setattr(module, "migrations", lambda: (*migrations(), step))
 
     def migrate(*argv: str) -> Any:
-        done = CliRunner().invoke(command, ["migrate", "--repo", str(tmp_git_repo), "--json", *argv])
+        done = CliRunner().invoke(program, ["db", "migrate", "--repo", str(tmp_git_repo), "--json", *argv])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from pathlib import Path
@@ -18,8 +19,15 @@ from tools.write_docs import files, schema_file, stale
 COMMANDS = dict(commands())
 
 
+def difference(path: Path, made: str) -> list[str]:
+    written = path.read_text().splitlines() if path.exists() else []
+    return list(difflib.unified_diff(written, made.splitlines(), "written", "made", n=0, lineterm=""))[:20]
+
+
 def test_the_documents_are_those_of_the_commands() -> None:
-    assert [str(path) for path in stale(files())] == [], "run `make docs`, and look at what changed"
+    found = files()
+    changed = {str(path): difference(path, found[path]) for path in stale(found)}
+    assert changed == {}, "run `make docs`, and look at what changed"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
