@@ -78,7 +78,7 @@ def test_help_names_every_command_and_loads_none(agentos: Agentos, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "arguments", [("lst",), ("--nonsense",), ("show",), ("show", "a", "b"), ("events", "a", "--after", "x")]
+    "arguments", [("lst",), ("--nonsense",), ("why", "a"), ("show", "a", "b"), ("events", "a", "--after", "x")]
 )
 def test_wrong_usage_is_told_in_few_lines(agentos: Agentos, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = agentos(*arguments, cwd=tmp_path)

@@ -60,3 +60,22 @@ def test_an_id_that_is_taken_and_a_checkpoint_that_is_not_there(agentos: Agentos
         assert unknown.code == 2
         assert "Traceback" not in unknown.err
     assert len(json.loads(agentos("list", "--json", cwd=parent).out)) == 1
+
+
+def test_a_run_named_instead_of_a_checkpoint_is_answered_with_its_newest(agentos: Agentos, parent: Path) -> None:
+    done = agentos("fork", "parent", cwd=parent)
+    assert (done.code, done.out) == (2, "")
+    assert "parent is a run" in done.err
+    newest = json.loads(agentos("checkpoints", "parent", "--json", cwd=parent).out)[-1]["id"]
+    assert f"agentos fork {newest}" in done.err
+
+
+def test_after_a_rejection_the_way_on_is_a_fork(agentos: Agentos, parent: Path) -> None:
+    """No resume runs what was rejected: neither the report nor `show` may send anybody there."""
+    assert agentos("reject", "parent", "--reason", "no", cwd=parent).code == 0
+    newest = json.loads(agentos("checkpoints", "parent", "--json", cwd=parent).out)[-1]["id"]
+    assert agentos("show", "parent", cwd=parent).out.splitlines()[-1] == f"Next: agentos fork {newest}"
+    again = agentos("resume", "parent", cwd=parent)
+    assert again.code == 1
+    assert again.err.splitlines()[-1].endswith(f"Ask anew in a new run: agentos fork {newest}")
+    assert agentos("fork", newest, cwd=parent).code == 3

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import sys
 import time
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from agentos import run
 from agentos.workflow.loading import find_workflow
-from tests.cli.conftest import Agentos
+from tests.cli.conftest import SOURCES, Agentos
 
 FLOW = """\
 name: shapes
@@ -129,3 +133,15 @@ def test_a_workflow_with_problems_is_not_drawn(agentos: Agentos, tmp_git_repo: P
     done = agentos("graph", "flow", cwd=tmp_git_repo)
     assert (done.code, done.out) == (2, "")
     assert "there is no task 'b'" in done.err
+
+
+def test_at_a_terminal_it_is_a_picture(tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "flow.yaml").write_text("tasks: {one: {run: 'true'}}")
+    drawn = pexpect.run(
+        f"{shlex.quote(sys.executable)} -m agentos graph flow.yaml",
+        cwd=str(tmp_git_repo),
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        encoding="utf-8",
+    )
+    assert "layer 0" in drawn
+    assert "flowchart" not in drawn

@@ -56,7 +56,7 @@ def test_everything_in_the_order_of_time_with_the_task_before_it(agentos: Agento
     assert done.err == ""
     lines = done.out.splitlines()
     assert lines[:4] == ["build | one", "build | two", "build | three", "colours | \\x1b[31mred\\x1b[0m tab"]
-    assert lines[4:6] == ["flaky | try", "flaky | try"]
+    assert lines[4:6] == ["flaky | try", "flaky (2) | try"]
     assert sorted(lines[6:]) == ["each[0] | item x", "each[1] | item y"]
 
 
@@ -86,8 +86,15 @@ def test_json_has_one_object_for_each_line(agentos: Agentos, printed: Path) -> N
 def test_a_task_that_printed_nothing_says_so(agentos: Agentos, printed: Path) -> None:
     done = agentos("logs", "run-1", "quiet", cwd=printed)
     assert (done.code, done.out) == (0, "")
-    assert "'quiet' printed" in done.err
+    assert "Task quiet printed nothing" in done.err
     assert agentos("logs", "run-1", "quiet", "-f", cwd=printed).code == 0
+
+
+def test_the_newest_run_is_meant_where_none_is_named(agentos: Agentos, printed: Path) -> None:
+    assert agentos("logs", cwd=printed).out == agentos("logs", "run-1", cwd=printed).out != ""
+    for command in ("show", "events", "checkpoints"):
+        done = agentos(command, cwd=printed)
+        assert (done.code, done.out) == (0, agentos(command, "run-1", cwd=printed).out)
 
 
 def test_an_unknown_task_or_run_is_told_with_the_nearest(agentos: Agentos, printed: Path) -> None:
@@ -100,7 +107,7 @@ def test_an_unknown_task_or_run_is_told_with_the_nearest(agentos: Agentos, print
         done = agentos("logs", "run-1", odd, cwd=printed)
         assert (done.code, done.out) == (2, "")
         assert "Traceback" not in done.err
-    for usage in (("logs",), ("logs", "run-1", "--attempt", "0"), ("logs", "run-1", "--tail", "x")):
+    for usage in (("logs", "run-1", "--attempt", "0"), ("logs", "run-1", "--tail", "x")):
         assert agentos(*usage, cwd=printed).code == 2
 
 

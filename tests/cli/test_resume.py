@@ -126,3 +126,24 @@ def test_all_resumes_what_was_cut_off(agentos: Agentos, failed: Path) -> None:
     nothing = agentos("resume", "--all", cwd=failed)
     assert nothing.code == 0
     assert "interrupted" in nothing.err
+
+
+def test_from_another_worktree_the_run_is_not_touched_and_its_place_is_named(
+    agentos: Agentos, failed: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["git", "init", "--quiet", str(other)], check=True)
+    done = agentos("resume", "mine", cwd=other)
+    assert done.code == 2
+    assert f"agentos resume mine --repo {failed}" in done.err
+    assert (failed / "bad-ran").read_text() == "x\n"
+    assert "no run" in agentos("resume", "nowhere", "--repo", str(failed), cwd=other).err
+
+
+def test_what_was_edited_is_told_of_a_task_that_runs_again(agentos: Agentos, failed: Path) -> None:
+    (failed / "flow.py").write_text(FLOW.replace("test -e mended", "true"))
+    told = {row["id"]: row for row in json.loads(agentos("resume", "--dry-run", "--json", cwd=failed).out)["tasks"]}
+    assert (told["bad"]["verdict"], told["bad"]["reason"]) == ("rerun", "failed; its definition changed since")
+    assert agentos("resume", cwd=failed).code == 0
+    why = json.loads(agentos("why", "mine", "bad", "--json", cwd=failed).out)["resume"]
+    assert "in plan revision 2" in why["compared"]

@@ -32,8 +32,8 @@ def test_people_see_layers_gates_checkpoints_and_the_next_command(agentos: Agent
     assert said["after"] == "skipped because of broken"
     assert said["never"] == "skipped its condition was false"
     assert said["tell"] == "pending"
-    assert "ValueError: first line\\nsecond \\x1b[2J line" in done.out
-    assert lines[-1] == "Next: agentos approve waits 'approve:ship'"
+    assert "ValueError: first line\n          second \\x1b[2J line\n" in done.out
+    assert lines[-1] == "Next: agentos approve waits approve:ship"
 
 
 def test_nothing_that_steers_a_terminal_is_printed(agentos: Agentos, repo: Path) -> None:

@@ -36,7 +36,7 @@ def test_each_status_is_explained(agentos: Agentos, repo: Path) -> None:
     assert why(agentos, repo, "tell")["why"] == "not yet run: it needs ship (waiting)"
     ship = why(agentos, repo, "ship")
     assert ship["why"].startswith("waits for an answer: approve:ship asks")
-    assert ship["command"] == "agentos approve waits 'approve:ship'"
+    assert ship["command"] == "agentos approve waits approve:ship"
 
 
 def test_attempts_are_told_with_their_ends(agentos: Agentos, repo: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_a_resume_decided_is_told_with_what_it_compared(agentos: Agentos, t
     begin_again(tmp_git_repo)
     notes, lint, broken = (why(agentos, tmp_git_repo, task)["resume"] for task in ("notes", "lint", "broken"))
     assert notes["verdict"] == "reuse, changed"
-    assert "before" in notes["compared"]
+    assert "in plan revision 2" in notes["compared"]
     assert notes["plan_revision"] == 2
     assert (lint["verdict"], lint["reason"]) == ("reuse", "finished, unchanged")
     assert "the same as before" in lint["compared"]

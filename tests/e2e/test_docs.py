@@ -1,11 +1,6 @@
 """The documents say what the code does: nothing is missing in them, and what they show was typed for real.
 
-Blocks that a document marks are run in order, in one repository for each document:
-
-    ```python file=NAME     is saved under that name (yaml likewise, in folders too)
-    ```python run           is run as a script, and must end well
-    ```console run          is typed: `$ ` begins a command, `> ` goes on with it, the rest is what it prints (… stands
-                            for anything)
+What is run of them, and by which marks, is told in `tests/e2e/typing_documents.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +11,11 @@ import pkgutil
 import re
 import shlex
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -33,7 +25,7 @@ from agentos.client import fork, resume, run
 from agentos.crashpoints import POINTS
 from agentos.dag.settings import KINDS, known_settings
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import AgentosError, NotFoundError
+from agentos.exceptions import AgentosError
 from agentos.run import commands as cmd
 from agentos.run import events as ev
 from agentos.run.state import TaskStatus, WorkflowState
@@ -46,44 +38,15 @@ from agentos.workflow.executor import ControlledExecutor, ParallelExecutor
 from agentos.workflow.queue import CommandQueue
 from agentos.workflow.result import RunResult
 from agentos.workflow.stream import EventStream
+from tests.e2e.typing_documents import blocks, follow, typed
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(agentos.__file__).parent
-DOCUMENTS = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+INDEX = ROOT / "docs" / "README.md"
+PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md")) if path != INDEX}
+DOCUMENTS = {"README.md": ROOT / "README.md", "docs/README.md": INDEX, **PAGES}
 EVERY_DOCUMENT = sorted({*DOCUMENTS.values(), *ROOT.glob("*.md")})
 OLDEST_SQLITE_PROGRAM = (3, 38)
-PATIENCE_S = 30.0
-"""How long a command may take to print what it should, before it is killed on purpose."""
-
-
-class Block(NamedTuple):
-    language: str
-    mark: str
-    text: str
-    line: int
-
-
-class Typed(NamedTuple):
-    command: str
-    printed: list[str]
-
-
-def blocks(path: Path) -> Iterator[Block]:
-    text = path.read_text()
-    for found in re.finditer(r"^```(\w+) ?(.*)\n((?:.*\n)*?)```$", text, flags=re.MULTILINE):
-        yield Block(found[1], found[2], found[3], text[: found.start()].count("\n") + 1)
-
-
-def typed(block: Block) -> list[Typed]:
-    session: list[Typed] = []
-    for line in block.text.splitlines():
-        if line.startswith("$ "):
-            session.append(Typed(line[2:], []))
-        elif line.startswith("> "):
-            session[-1] = Typed(f"{session[-1].command}\n{line[2:]}", [])
-        else:
-            session[-1].printed.append(line)
-    return session
 
 
 def rows(document: str, *, of: str = "") -> dict[str, str]:
@@ -267,7 +230,7 @@ def test_the_first_run_fits_on_a_screen() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_python_block_is_one_that_is_run(document: str) -> None:
-    known = re.compile(r"run|file=[a-z_/]+\.(?:py|yaml)")
+    known = re.compile(r"run(?: all)?|file=[a-z_/]+\.(?:py|yaml)")
     found = [block for block in blocks(DOCUMENTS[document]) if block.mark or block.language == "python"]
     assert [f"{document}:{block.line}" for block in found if not known.fullmatch(block.mark)] == []
 
@@ -294,6 +257,11 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             dead.append(target)
     assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_in_the_index(page: str) -> None:
+    assert f"]({page})" in INDEX.read_text()
 
 
 def anchors(path: Path) -> set[str]:
@@ -350,55 +318,4 @@ for row in sqlite3.connect(f"file:{database}?mode=ro", uri=True).execute(sql):
 @pytest.mark.slow
 @pytest.mark.parametrize("document", MARKED)
 def test_what_a_document_shows_is_what_happens(document: str, desk: Path) -> None:
-    for block in blocks(DOCUMENTS[document]):
-        where = f"{document}:{block.line}"
-        if block.mark.startswith("file="):
-            file = desk / block.mark.removeprefix("file=")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.text)
-        elif block.mark == "run" and block.language == "python":
-            (desk / f"block_{block.line}.py").write_text(block.text)
-            done = subprocess.run([sys.executable, f"block_{block.line}.py"], cwd=desk, capture_output=True, text=True)
-            assert done.returncode == 0, f"{where}: {done.stderr}"
-        elif block.mark == "run":
-            for command, expected in typed(block):
-                printed = answer(command, expected, desk)
-                assert len(printed) == len(expected), f"{where}: $ {command}\n{printed}"
-                for line, pattern in zip(printed, expected, strict=True):
-                    assert re.fullmatch(".*".join(map(re.escape, pattern.split("…"))), line), f"{where}: $ {command}"
-
-
-def answer(command: str, expected: list[str], desk: Path) -> list[str]:
-    killed = re.fullmatch(r"(.*) & sleep ([\d.]+); kill -9 \$!", command)
-    if killed:
-        return answer_of_killed(killed[1], float(killed[2]), expected, desk)
-    done = subprocess.run(["bash", "-c", command], cwd=desk, capture_output=True, text=True)
-    died = -signal.SIGKILL if "AGENTOS_CRASH_AT" in command else 0
-    assert done.returncode in (died, 128 + signal.SIGKILL if died else 0), f"$ {command}\n{done.stderr}"
-    return done.stdout.splitlines()
-
-
-def answer_of_killed(command: str, after_s: float, expected: list[str], desk: Path) -> list[str]:
-    """Kill it as the document says, but on a busy machine not before it has come as far as on an idle one."""
-    with (desk / "printed").open("w+") as out:
-        process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=desk, stdout=out)
-        began, moved, sequence = time.monotonic(), time.monotonic(), -1
-        while time.monotonic() < began + PATIENCE_S and process.poll() is None:
-            now = journal_length(desk)
-            if now != sequence:
-                sequence, moved = now, time.monotonic()
-            quiet = sequence > 0 and time.monotonic() - moved > 0.7
-            printed = (desk / "printed").read_text().splitlines()
-            if quiet and len(printed) >= len(expected) and time.monotonic() - began > after_s:
-                break
-            time.sleep(0.05)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL, f"$ {command} was over before it could be killed"
-    return (desk / "printed").read_text().splitlines()
-
-
-def journal_length(desk: Path) -> int:
-    try:
-        return max((record.sequence for record in Client(desk).list_runs()), default=0)
-    except NotFoundError:
-        return 0
+    follow(DOCUMENTS[document], desk)

@@ -71,7 +71,7 @@ def test_the_gate_stands_before_what_it_guards_and_the_rest_goes_on(place: Place
     assert result.gates == {"approve:ship": "Ship it?"}
     [gate] = of_type(journal(place, "w"), ev.DecisionRequired)
     assert (gate.gate_id, gate.task_id, gate.question, gate.layer) == ("approve:ship", "ship", "Ship it?", 1)
-    assert gate.command == "agentos approve w 'approve:ship'"
+    assert gate.command == "agentos approve w approve:ship"
     assert_well_formed(journal(place, "w"))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from agentos.cli.text import printable, short, value_in_short
+from agentos.cli.answering import author_of
+from agentos.cli.text import given_lines, printable, short, value_in_short
 from agentos.cli.view.feed import Feed, View
 from agentos.dag.plan import PlannedTask
 from agentos.dag.references import as_text, format_path, look_up, references_in
@@ -86,7 +87,7 @@ class Asking:
                 answer = await self._answered(gate, lines)
             if answer is None:
                 return
-            self._commands.send(answer)
+            self._commands.send(answer, author=author_of(None))
             await self._settled(gate_id)
         except (LeftOpen, CommandRefusedError) as error:
             self._left.add(gate_id)
@@ -182,8 +183,8 @@ def _about_task(drive: Drive, gate: GateFacts, task_id: TaskId) -> list[str]:
     lines.append(f"  will run: {first}")
     lines += [f"            {line}" for line in rest[:MOST]]
     lines += _values_in(drive, task)
-    if opened.inputs not in ("", "{}"):
-        lines.append(f"  with: {opened.inputs}")
+    if definition.inputs:
+        lines += [f"    {line}" for line in given_lines(opened.inputs)]
     return lines
 
 
@@ -257,7 +258,7 @@ class _Dialogue:
             typed = (await self._line(words)).strip()
             try:
                 return msgspec.json.decode(typed) if typed else None
-            except msgspec.DecodeError as error:
+            except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, as those of UTF-8 are
                 self._write(f"That is no JSON: {error}. A text needs quotes.\n")
 
     async def _line(self, prompt: str) -> str:

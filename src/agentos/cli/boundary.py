@@ -32,6 +32,9 @@ _CODES: tuple[tuple[type[AgentosError], Exit], ...] = (
     (FilesChangedError, Exit.WAITING),
 )
 
+LONGEST = 1_500
+"""Characters of a line of a message; an id or a file's name that was typed can have a hundred thousand."""
+
 
 def exit_code(error: AgentosError) -> Exit:
     """What the program exits with where this error ends it."""
@@ -53,11 +56,11 @@ def guarded(program: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except AgentosError as error:
-        say("\n".join(printable_lines(_masked(str(error)))))
+        tell(str(error))
         code = exit_code(error)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        say(printable(_masked(f"agentos: {error.strerror or error}{where}")))
+        tell(printable(f"agentos: {error.strerror or error}{where}"))
         _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
     except Exception:  # noqa: BLE001 - the last boundary
@@ -65,6 +68,15 @@ def guarded(program: Callable[[], int]) -> NoReturn:
         say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
         code = Exit.FAILED
     sys.exit(code)
+
+
+def tell(text: str) -> None:
+    """An error's text, fit for a terminal whatever it quotes: no secret, no control sequence, no endless line."""
+    say("\n".join(_cut(line) for line in printable_lines(_masked(text))))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 200]} … {line[-190:]}"
 
 
 def _masked(text: str) -> str:

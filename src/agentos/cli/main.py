@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import io
+import os
 import sys
 from importlib import import_module
 
@@ -10,7 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from agentos import __version__
-from agentos.cli.boundary import guarded
+from agentos.cli.boundary import guarded, tell
+from agentos.cli.output import say
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Write": {
@@ -58,14 +61,14 @@ SECTIONS: dict[str, dict[str, str]] = {
 A test holds each summary equal to the first line of the command's own help.
 """
 
-HELP = """\b
+HELP = """Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice.
+
+\b
 Examples:
   agentos init                      write a small workflow to start from
   agentos run hello                 run workflows/hello.yaml (or .py)
   agentos resume                    go on with the newest unfinished run here
   agentos inbox                     what waits for your answer, anywhere
-
-Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice.
 """
 
 
@@ -128,7 +131,23 @@ def program() -> None:
 
 def main() -> None:
     """Run the program and exit: 2 for wrong usage, else as `agentos.cli.exits` says."""
+    _open_streams()
     guarded(_run)
+
+
+def _open_streams() -> None:
+    """Stand in for streams that the caller closed (`>&-`), and never fail over a character that stdout has none for.
+
+    Otherwise the next file that is opened becomes stdout, and whatever is printed goes into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115 - takes the lowest number free: the one that was closed
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run() -> int:
@@ -142,6 +161,9 @@ def _run() -> int:
     except click.exceptions.Abort:  # Ctrl-C or the end of input at a prompt
         raise KeyboardInterrupt from None
     except click.ClickException as error:
-        error.show()
+        usage = error.ctx if isinstance(error, click.UsageError) else None
+        if usage is not None:
+            say(f"{usage.get_usage()}\nTry '{usage.command_path} --help' for help.\n")
+        tell(f"Error: {error.format_message()}")
         return error.exit_code
     return code if isinstance(code, int) else 0

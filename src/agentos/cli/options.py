@@ -20,6 +20,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 run_argument = click.argument("run", metavar="RUN", shell_complete=completing.runs)
 """A run's id, or a prefix of it that no other run here shares."""
 
+run_or_newest = click.argument("run", metavar="[RUN]", required=False, shell_complete=completing.runs)
+"""As `run_argument`; left out, it is the run that is being driven here, or the newest one."""
+
 gate_argument = click.argument("gate", metavar="[GATE]", required=False, shell_complete=completing.gates)
 """A gate's id, a prefix of it that no other open gate shares, or the id of the task it stands before."""
 

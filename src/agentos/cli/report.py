@@ -10,6 +10,7 @@ from agentos.cli.text import count, printable, printable_lines, short
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
+from agentos.run.gates import only_rejected
 
 MOST = 10
 """Failed tasks, or open gates, that a report goes into; it only counts the rest."""
@@ -32,12 +33,16 @@ def report(facts: Facts, *, stopped: bool = False) -> list[str]:
     run = shlex.quote(facts.workflow_id)
     if facts.status in ("failed", "paused", "waiting"):
         lines += _kept(facts)
-    if facts.status == "failed":
+    if facts.status == "complete":
+        lines.append(f"What its tasks gave: agentos show {run}")
+    elif facts.status == "failed" and only_rejected(facts):
+        lines.append(f"No resume passes a gate that was rejected. Ask anew in a new run: {_fork(facts)}")
+    elif facts.status == "failed":
         lines.append(f"Mend what failed, then go on with: agentos resume {run}")
     elif facts.status == "paused":
         lines.append(f"{'Stopped in order. ' if stopped else ''}Go on with: agentos resume {run}")
     elif facts.status == "aborted" and facts.cuts:
-        lines.append(f"An aborted run is final. Go on in a new one: agentos fork {_newest_cut(facts)}")
+        lines.append(f"An aborted run is final. Go on in a new one: {_fork(facts)}")
     return [printable(line) for line in lines]
 
 
@@ -88,6 +93,10 @@ def _kept(facts: Facts) -> list[str]:
 
 def _newest_cut(facts: Facts) -> str:
     return max(facts.cuts.items(), key=lambda row: row[1])[0]
+
+
+def _fork(facts: Facts) -> str:
+    return f"agentos fork {_newest_cut(facts) if facts.cuts else 'CHECKPOINT'}"
 
 
 def questions(facts: Facts) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 import msgspec
 
@@ -10,6 +11,11 @@ from agentos.values import decode_value
 
 _JOINER = "\u200d"
 """Holds the parts of one emoji together; harmless."""
+
+
+SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
+MOST_LINES = 8
+"""So many more lines of a value of several are shown."""
 
 
 def printable(text: str) -> str:
@@ -40,13 +46,35 @@ def short(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
 
 
+def told(value: Any) -> Any:
+    """Of what a command gave what it printed; of everything else all."""
+    return value["stdout"] if isinstance(value, dict) and set(value) == SHELL_OUTPUT else value
+
+
 def value_in_short(stored: msgspec.Raw, limit: int = 200) -> str:
     """A stored value for people: text as it is, everything else as compact JSON, on one line and cut short."""
     if len(bytes(stored)) > 1 << 20:
         return f"{len(bytes(stored)):,} bytes"
-    value = decode_value(stored)
+    value = told(decode_value(stored))
     text = value if isinstance(value, str) else bytes(stored).decode(errors="replace")
     return short(printable(text.strip()), limit)
+
+
+def given_lines(inputs: str) -> list[str]:
+    """What a gate's task would be given, as `name = value` lines; nothing where it takes nothing."""
+    try:
+        given = msgspec.json.decode(inputs) if inputs else {}
+    except msgspec.DecodeError:  # cut short when it was stored
+        given = inputs
+    if not isinstance(given, dict):
+        return [short(printable(inputs), 300)]
+    lines: list[str] = []
+    for name, value in given.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        first, *rest = (short(line, 300) for line in printable_lines(text))
+        lines += [f"{printable(name)} = {first}", *(f"  {line}" for line in rest[:MOST_LINES])]
+        lines += ["  …"] if len(rest) > MOST_LINES else []
+    return lines
 
 
 def duration(seconds: float) -> str:

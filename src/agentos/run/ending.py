@@ -48,7 +48,7 @@ def _end(board: Board) -> None:
     if facts.refused is not None:
         board.finish(ev.WorkflowFailed(reason=f"rejected at {facts.refused.gate_id}", failed=failed))
     elif failed:
-        board.finish(ev.WorkflowFailed(reason=f"{len(failed)} task(s) failed", failed=failed))
+        board.finish(ev.WorkflowFailed(reason=f"{len(failed)} task{'s' * (len(failed) > 1)} failed", failed=failed))
     else:
         board.finish(ev.WorkflowComplete())
 

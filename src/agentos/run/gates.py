@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timedelta
 
 from agentos.dag.plan import Plan, PlannedTask
@@ -84,13 +85,15 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
 
 
 def answer_command(facts: Facts, gate_id: GateId) -> str:
-    return f"agentos approve {facts.workflow_id} {_quoted(gate_id)}"
-
-
-def _quoted(text: str) -> str:
-    # As shlex.quote does; a gate's name holds the task's id, which may hold anything.
-    return "'" + text.replace("'", "'\"'\"'") + "'"
+    return f"agentos approve {shlex.quote(facts.workflow_id)} {shlex.quote(gate_id)}"
 
 
 def _deadline(approve: Approve, now: datetime) -> datetime | None:
     return None if approve.timeout_s is None else now + timedelta(seconds=approve.timeout_s)
+
+
+def only_rejected(facts: Facts) -> bool:
+    """Whether all that failed was rejected at a gate: then no resume has anything left to run."""
+    errors = [facts.task(task_id).error for task_id in facts.failed]
+    rejected = all(error is not None and error.type == "GateRejected" for error in errors)
+    return rejected and (bool(errors) or facts.refused is not None)

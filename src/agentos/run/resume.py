@@ -69,6 +69,10 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row for row in self.verdicts if row.verdict not in ("reuse", "run"))
 
 
+def _quoted(name: str) -> str:
+    return name if name.isprintable() and name else repr(name)
+
+
 def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, revision: int = 1) -> ResumePlan:
     """Compare the plan last accepted with the one to use now, both with the run's own changes applied.
 
@@ -76,7 +80,10 @@ def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, r
     """
     unknown = [name for name in options.rerun if name != "changed" and name not in new.tasks]
     if unknown:
-        raise RunRefusedError(f"cannot run again what is not in the workflow: {', '.join(sorted(unknown))}")
+        raise RunRefusedError(
+            f"cannot run again what is not in the workflow: {', '.join(map(_quoted, sorted(unknown)))}",
+            next_step="`agentos resume --dry-run` lists its tasks; `--rerun changed` means all that were edited.",
+        )
     judge = _Judge(old, new, facts, options)
     for task in _in_order(new):
         judge.consider(task)
@@ -161,11 +168,11 @@ class _Judge:
         elif was.status in SUCCEEDED:
             self._finished(task, was, changed=changed)
         elif was.status in FAILED:
-            self._failed(task, was)
+            self._failed(task, was, changed=changed)
         elif was.status == "skipped":
             self._skipped(task, was)
         elif task.id in self.facts.running:
-            self._cut_off(task, was)
+            self._cut_off(task, was, changed=changed)
         elif task.id in self.facts.children and (reason := self._reason_to_expand_again(task)):
             self.again(task, reason)
         else:
@@ -265,7 +272,7 @@ class _Judge:
             return f"something it produces is gone ({', '.join(task.definition.produces)})"
         return ""
 
-    def _failed(self, task: PlannedTask, was: TaskFacts) -> None:
+    def _failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if _was_rejected(was):
             self._say(task, "reuse", "rejected at its gate; a fork asks anew")
             return
@@ -281,7 +288,7 @@ class _Judge:
         if was.status == "cancelled" and was.attempts and self._asks_before_repeating(task, undone=undone):
             self._ask(task, "was cancelled while its effect was under way")
         else:
-            self._say(task, "rerun", "failed" if was.status == "failed" else "was cancelled")
+            self._say(task, "rerun", ("failed" if was.status == "failed" else "was cancelled") + _edited(changed))
 
     def _skipped(self, task: PlannedTask, was: TaskFacts) -> None:
         cause = f"because of {was.because}" if was.because else "by its condition"
@@ -299,7 +306,7 @@ class _Judge:
     def _is_to_run(self, need: TaskId) -> bool:
         return need in self.new.tasks and (need in self.reset or not self.facts.task(need).ended)
 
-    def _cut_off(self, task: PlannedTask, was: TaskFacts) -> None:
+    def _cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         self.cut_off.append(task.id)
         if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
             self._ask(task, f"was cut off while {_what_began(task)}")
@@ -307,7 +314,7 @@ class _Judge:
             self._ask(task, f"was cut off {was.cuts + 1} times in a row")
         else:
             how = _FILES[self.options.files] if changes_files(task.definition) else ""
-            self._say(task, "rerun", f"was cut off{how}")
+            self._say(task, "rerun", f"was cut off{how}" + _edited(changed))
 
     def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what this finished task did to them."""
@@ -326,7 +333,11 @@ class _Judge:
         reason = waits.get(was.status, "not yet run")
         if task.id in self.facts.children:
             reason = "its items are looked at one by one"
-        self._say(task, "run", reason + ("; its definition changed since" if changed else ""))
+        self._say(task, "run", reason + _edited(changed))
+
+
+def _edited(changed: bool) -> str:
+    return "; its definition changed since" if changed else ""
 
 
 SKIP_LAYER = "skip_layer "

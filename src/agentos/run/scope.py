@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import resolve
+from agentos.dag.references import SECRETS, format_path, look_up, references_in, resolve
 from agentos.dag.stored import from_stored, resolve_inputs, resolve_items
 from agentos.dag.task import TaskDef
 from agentos.ids import TaskId
@@ -91,7 +91,7 @@ def resolved_inputs(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, An
 
 
 def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]:
-    """What an approval of this task is about: a digest, and the inputs as text for people.
+    """What an approval of this task is about: a digest, and its inputs and command as text for people.
 
     Of a fan-out, which is approved once and before its items are, that is what each item would get.
     """
@@ -104,14 +104,23 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
         shown = [_shown(definition, one) for one in scopes]
         inputs, about = [given for given, _ in shown], [full for _, full in shown]
     digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
-    text = encode_value(inputs).decode()
+    text = encode_value(inputs).decode() if inputs else ""
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
 
 
 def _shown(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """The inputs, and with them all else that a reference may change."""
+    """The inputs and the command as they are shown, and all that a reference may change."""
     inputs = resolve_inputs(definition, scope)
-    return inputs, [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
+    about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
+    return {**inputs, **_command(definition, scope)}, about
+
+
+def _command(definition: TaskDef, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """A command as it is written, and what its references stand for. Never one text: a value must not read as code."""
+    if not definition.run:
+        return {}
+    found = [ref for ref in references_in((definition.run, dict(definition.env))) if ref.root != SECRETS]
+    return {"run": definition.run, **{format_path(ref.path): look_up(ref, scope) for ref in found}}
 
 
 _SHOWN_TEXT = 2000

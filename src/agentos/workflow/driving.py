@@ -60,7 +60,7 @@ from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.loading import load_workflow, source_files, source_of
 from agentos.workflow.logs import logs_folder, refuse_foreign
 from agentos.workflow.logwriter import MAX_LOG, LogWriter
-from agentos.workflow.place import Place, known_run
+from agentos.workflow.place import Place, known_run, refuse_bad_id
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.waiting import in_thread, to_the_end
@@ -152,6 +152,7 @@ def begin_run(
     options: DriveOptions,
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
+    refuse_bad_id(workflow_id)
     plan = plan_for_now(workflow, params)
     masker = masker_for(plan, options.secrets)
     plan = plan_without_secrets(plan, params, masker)
@@ -545,7 +546,11 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
     # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
     for root in roots:
         for ended in end_orphans(lease.workflow_id, root=root):
-            log.warning("ended process %s left over from an earlier drive of %s", ended, lease.workflow_id)
+            what = f"{ended.pid} ({ended.command}), left over from attempt {ended.attempt_id}"
+            if ended.ended:
+                log.warning("ended process %s", what)
+            else:
+                log.warning("could not end process %s", what)
             found = True
     return found
 
@@ -566,6 +571,7 @@ def fork_run(
     options: DriveOptions = DriveOptions(),
 ) -> Ready:
     """A new run that begins with the state of a checkpoint and needs its parent no more."""
+    refuse_bad_id(workflow_id)
     store = place.open()
     with _closed_on_error(store):
         checkpoint = store.find_checkpoint(checkpoint_id)

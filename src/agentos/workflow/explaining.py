@@ -123,7 +123,7 @@ def _why(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedTa
             asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
             return "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
         case "retrying":
-            error = f"{known.error.type}: {known.error.text}" if known.error else "an error"
+            error = _first_line(known.error) if known.error else "an error"
             return f"its last attempt failed ({error}); the next one begins not before {known.not_before}"
         case "running":
             return _why_running(journal, task_id)
@@ -131,8 +131,14 @@ def _why(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedTa
             return _why_pending(journal, task_id, planned)
 
 
+def _first_line(error: ev.TaskFailure) -> str:
+    """What went wrong, in short: each attempt has the rest."""
+    first, *rest = error.text.splitlines() or [""]
+    return f"{error.type}: {first}{' …' if rest else ''}"
+
+
 def _why_failed(known: TaskFacts) -> str:
-    error = f"{known.error.type}: {known.error.text}" if known.error else "no error was kept"
+    error = _first_line(known.error) if known.error else "no error was kept"
     if known.error is not None and known.error.type == "GateRejected":
         return f"not run: {known.error.text}; no resume runs it, a fork asks anew"
     if known.status == "cancelled":
@@ -202,7 +208,7 @@ def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdic
     if not isinstance(event, ev.ResumePlanned):
         return None
     before = fold(journal.record.workflow_id, [row for row in journal.events if row.seq < event.seq])
-    old = _plan_at(store, journal, before, before.plan_revision)
+    old = _plan_at(store, journal, before, _accepted_before(journal, event.seq))
     new = _plan_at(store, journal, before, event.plan_revision)
     if task_id not in new.tasks and task_id not in old.tasks:
         return None  # it came into being later
@@ -215,6 +221,13 @@ def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdic
         at=event.at,
         plan_revision=event.plan_revision,
     )
+
+
+def _accepted_before(journal: Journal, seq: int) -> int:
+    """The revision of the plan that a drive was given: its own start names the one it goes on with already."""
+    before = [event for event in journal.events if event.seq < seq]
+    starts = [place for place, event in enumerate(before) if isinstance(event, ev.WorkflowStart)]
+    return fold(journal.record.workflow_id, before[: starts[-1]] if starts else before).plan_revision
 
 
 def _decides_of(event: ev.Event, task_id: TaskId) -> bool:

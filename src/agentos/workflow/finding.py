@@ -54,12 +54,24 @@ def list_runs(place: Place) -> list[RunRecord]:
         return []
 
 
-def find_run(run: str, repo: Path | None = None) -> FoundRun:
+def find_run(run: str | None, repo: Path | None = None) -> FoundRun:
     """The run of this id or unique prefix: in `repo` if given, else here, else in any worktree known.
 
-    RunNotFoundError; RunRefusedError where several begin with it, wherever they are kept.
+    None is the run that is being driven here, or the newest one. RunNotFoundError; RunRefusedError where several begin
+    with the prefix, wherever they are kept.
     """
+    if run is None:
+        return _newest_run(find_place(repo, make=False))
     place, record = _find(run, repo, lambda store: store.find_run(run), RunNotFoundError(run))
+    return FoundRun(place=_at_home(place, record.root), record=record)
+
+
+def _newest_run(place: Place) -> FoundRun:
+    runs = [record for record in list_runs(place) if record.kind == "workflow"]
+    if not runs:
+        raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
+    driven = [record for record in runs if record.holder is not None]
+    record = (driven or runs)[0]
     return FoundRun(place=_at_home(place, record.root), record=record)
 
 

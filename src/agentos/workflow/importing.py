@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.exceptions import AgentosError, CheckpointCorruptedError, RunRefusedError
+from agentos.exceptions import AgentosError, CheckpointCorruptedError
 from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
 from agentos.run import events as ev
 from agentos.run.facts import Facts, fold
 from agentos.store import codec
 from agentos.store.port import CheckpointRecord, RunCopy
 from agentos.workflow.loading import SourceRecord
-from agentos.workflow.place import Place
+from agentos.workflow.place import Place, refuse_bad_id
 from agentos.workflow.plans import decode_plan
 
 MAX_PLAN_BYTES = 256 * 1024 * 1024
@@ -39,6 +39,7 @@ def import_run(place: Place, copy: RunCopy, *, workflow_id: str | None = None) -
 
     All of it or nothing: RunRefusedError where the id exists, CheckpointCorruptedError where the journal is unsound.
     """
+    refuse_bad_id(workflow_id)
     events = _events(copy)
     if workflow_id is not None:
         copy = _renamed(copy, events, WorkflowId(workflow_id))
@@ -110,8 +111,6 @@ def _source_here(source: str, root: Path) -> str:
 
 def _renamed(copy: RunCopy, events: list[ev.Event], new: WorkflowId) -> RunCopy:
     """The same run under another id: its events say so, its checkpoints get ids of their own, digests are anew."""
-    if not new.strip():
-        raise RunRefusedError("the id of a run cannot be empty", next_step="Give another id.")
     old = copy.run.workflow_id
     cuts: dict[str, CheckpointId] = {
         event.checkpoint_id: checkpoint_id(new, event.seq, event.at)

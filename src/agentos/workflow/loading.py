@@ -13,6 +13,7 @@ from agentos.dag.workflow import Source, Workflow
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowFileError, WorkflowNotFoundError
 from agentos.workflow.python_files import imported, module_name
 from agentos.workflow.python_tasks import look_at_python_tasks
+from agentos.worktree import git
 
 FOLDER = "workflows"
 """Where workflows are found by name."""
@@ -112,7 +113,7 @@ def read_file(path: Path, most: int) -> bytes:
         raise WorkflowFileError(shown(path), "this is a directory, not a workflow file") from None
     except FileNotFoundError:
         raise WorkflowFileError(
-            shown(path), "the workflow's file is not there", next_step="Bring it back, or resume with workflow=flow."
+            shown(path), "this file is not there", next_step="Name another, or bring it back."
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise WorkflowFileError(shown(path), f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -123,11 +124,11 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def shown(path: Path) -> str:
-    """The path as a person would type it here."""
+    """The path as a person would type it here; on one line, whatever its name holds."""
     try:
-        return str(path.absolute().relative_to(Path.cwd()))
+        return git.shown(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):
-        return str(path)
+        return git.shown(path)
 
 
 # --- what a name means ---------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def _path(text: str, root: Path) -> Path:
         for path in (given, root / given):
             if _exists(path):
                 return path
-        raise _not_found(text, root, f"there is no file {text}")
+        raise _not_found(text, root, f"there is no file {git.shown(text)}")
     named = [path for suffix in SUFFIXES if _exists(path := root / FOLDER / f"{text}{suffix}")]
     if len(named) > 1:
         both = " and ".join(shown(path) for path in named)
@@ -154,8 +155,11 @@ def _path(text: str, root: Path) -> Path:
         return named[0]
     if text and _exists(given):
         kind = "a directory" if given.is_dir() else "no workflow file"
-        raise WorkflowFileError(text, f"this is {kind}: those end in {', '.join(SUFFIXES)}", next_step="Name a file.")
-    raise _not_found(text, root, f"there is no workflow {text!r}: no {FOLDER}/{text}.yaml, .yml or .py in {root}")
+        raise WorkflowFileError(
+            shown(given), f"this is {kind}: those end in {', '.join(SUFFIXES)}", next_step="Name a file."
+        )
+    first = git.shown(f"{FOLDER}/{text}.yaml")
+    raise _not_found(text, root, f"there is no workflow {text!r}: no {first}, .yml or .py in {git.shown(root)}")
 
 
 def _exists(path: Path) -> bool:

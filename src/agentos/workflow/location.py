@@ -90,6 +90,7 @@ def find_location(target: Path | None = None) -> Location:
     Raises WorkflowConfigurationError where no place can be settled, or where the place is not to be trusted.
     """
     directory = asked_directory(target)
+    _refuse_no_text(directory)  # runs note where they belong
     value = os.environ.get(VARIABLE, "")
     if value.strip():
         return Location(database=_named_by_variable(value), source=Source.VARIABLE, root=directory)
@@ -107,6 +108,13 @@ def find_location(target: Path | None = None) -> Location:
     database = _inside(root, named, where)
     check_private(database, root, repository)
     return Location(database=str(database), source=Source.SETTINGS, root=root, settings=where)
+
+
+def _refuse_no_text(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise refused(f"the path {shown(path)} is not UTF-8", "Rename it, or work in another directory.") from error
 
 
 def prepare(location: Location) -> Location:
@@ -171,6 +179,7 @@ def _named_by_variable(value: str) -> str:
         if value.endswith("/") or path.is_dir():
             raise refused(f"{VARIABLE} names a directory, {shown(path)}", fix)
         _check_ours(path, stat.S_IFREG)
+    _refuse_no_text(path)
     return str(path)
 
 

@@ -64,7 +64,7 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     """human or agent: who may answer."""
     inputs: str
-    """What the task would be given, as text, cut short."""
+    """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
     command: str
     """What to type to approve."""
     author: str | None
@@ -229,6 +229,18 @@ def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) ->
         case "waiting":
             return next((gate.command for gate in view.gates if gate.open), f"agentos resume {view.workflow_id}")
         case "aborted":
-            return f"agentos fork {checkpoints[-1].id}" if checkpoints else ""
+            return _fork(checkpoints)
+        case "failed" if _only_rejected(view):
+            return _fork(checkpoints)
         case _:
             return f"agentos resume {view.workflow_id}"
+
+
+def _only_rejected(view: RunView) -> bool:
+    """Whether nothing failed but what a gate rejected: no resume would run that."""
+    failed = [task.error for task in view.tasks if task.status in ("failed", "cancelled")]
+    return bool(failed) and all(isinstance(error, TaskFailure) and error.type == "GateRejected" for error in failed)
+
+
+def _fork(checkpoints: Sequence[CheckpointRecord]) -> str:
+    return f"agentos fork {checkpoints[-1].id}" if checkpoints else ""

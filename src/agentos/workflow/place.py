@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from agentos.dag.checks import MAX_ID
 from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
 from agentos.store.port import RunRecord, StorePort
 from agentos.workflow.location import Source, asked_directory, find_location, prepare
@@ -63,6 +64,23 @@ def find_root(repo: str | Path | None = None) -> Path:
     with suppress(WorkflowConfigurationError):
         return find_repository(directory).root
     return directory
+
+
+def refuse_bad_id(workflow_id: str | None) -> None:
+    """RunRefusedError where no run can be called that: nothing, an endless text, or what is no text at all."""
+    if workflow_id is None:
+        return
+    problem = ""
+    if not workflow_id.strip():
+        problem = "it is empty"
+    elif len(workflow_id) > MAX_ID:
+        problem = f"it has {len(workflow_id):,} characters, {MAX_ID} are allowed"
+    elif any("\ud800" <= character <= "\udfff" for character in workflow_id):
+        problem = "it is not UTF-8"
+    if problem:
+        raise RunRefusedError(
+            f"no run can have the id {workflow_id[:20]!r}: {problem}", next_step="Choose another id, or give none."
+        )
 
 
 def known_run(store: StorePort, workflow_id: str) -> RunRecord | None:

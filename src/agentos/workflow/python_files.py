@@ -57,14 +57,10 @@ def imported(path: Path, name: str, root: Path) -> ModuleType:
             else:
                 on_sys_path(path.parent)
                 module = _imported_by_path(path, name)
-        except RunRefusedError:
+        except (RunRefusedError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
-            raise WorkflowFileError(
-                path,
-                f"cannot be imported: {type(error).__name__}: {error}",
-                next_step=_what_to_do(error),
-            ) from error
+        except BaseException as error:
+            raise WorkflowFileError(path, f"cannot be imported: {told(error)}", next_step=_what_to_do(error)) from error
     if not _is_from(module, path):
         raise WorkflowFileError(
             path,
@@ -104,7 +100,15 @@ def _what_to_do(error: BaseException) -> str:
             f"project's own environment and run `python -m agentos` there, or install {error.name} in this one. "
             "Nothing was touched."
         )
-    return "Nothing was touched; mend the file and resume again."
+    return "Nothing was touched; mend the file and try again."
+
+
+def told(error: BaseException) -> str:
+    """What somebody else's code raised, for one message. Its `__str__` may raise anything at all."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001
+        return f"{type(error).__name__}, whose text cannot be made"
 
 
 def _is_from(module: ModuleType, path: Path) -> bool:

@@ -19,7 +19,7 @@ from agentos.dag.settings import Draft
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, AttemptError, RunRefusedError
 from agentos.tasks.functions import load, reference_of
-from agentos.workflow.python_files import being_loaded
+from agentos.workflow.python_files import being_loaded, told
 
 
 def look_at_python_tasks(flow: Workflow, root: Path, *, static: bool) -> None:
@@ -89,8 +89,10 @@ def _by_import(call: str, root: Path, flow: Workflow) -> _Seen:
         return _Seen(_no_module(module) if missing else error.message)
     except AgentosError as error:
         return _Seen(f"importing {module!r} failed: {error.message}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises on import
-        return _Seen(f"importing {module!r} failed: {type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever the user's module raises on import
+        return _Seen(f"importing {module!r} failed: {told(error)}")
     return _Seen(signature=signature_of(function), code=code_digest(function))
 
 

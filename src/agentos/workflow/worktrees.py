@@ -155,7 +155,7 @@ def _read(file: Path) -> _Entry | None:
             os.close(opened)
         whole = entry.version == 1 and os.path.isabs(entry.root) and os.path.isabs(entry.database)
         return entry if whole and _name(entry) == file.name else None
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None
 
 

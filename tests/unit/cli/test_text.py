@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from agentos.cli.text import duration, printable, short, value_in_short
+from agentos.cli.text import duration, given_lines, printable, short, told, value_in_short
 from agentos.values import encode_value
 
 
@@ -62,3 +62,19 @@ def test_durations(seconds: float, shown: str) -> None:
 def test_short() -> None:
     assert short("abc", 3) == "abc"
     assert short("abcd", 3) == "ab…"
+
+
+def test_what_a_gate_would_give_is_listed_by_name() -> None:
+    assert given_lines("") == []
+    assert given_lines('{"run":"one\\ntwo \\u001b[2J","params.n":[3]}') == [
+        "run = one",
+        "  two \\x1b[2J",
+        "params.n = [3]",
+    ]
+    assert given_lines('[{"x":1},{"x":2}]') == ['[{"x":1},{"x":2}]']
+    assert given_lines('{"x":"cut sho…') == ['{"x":"cut sho…']
+
+
+def test_of_a_command_what_it_printed_is_told() -> None:
+    assert told({"stdout": "hello", "stderr": "", "exit_code": 0}) == "hello"
+    assert told({"stdout": "hello"}) == {"stdout": "hello"}

@@ -69,7 +69,7 @@ def test_a_gate_stands_before_the_task() -> None:
     assert (question.kind, question.task_id, question.layer, question.by) == ("approve", "ship", 1, "human")
     assert question.question == "Ship?"
     assert question.inputs == '{"value":1}'
-    assert question.command == "agentos approve run 'approve:ship'"
+    assert question.command == "agentos approve run approve:ship"
     assert question.deadline is None
 
 
@@ -262,6 +262,19 @@ def test_a_gate_reopens_where_the_fingerprint_changed() -> None:
     assert "was already answered" in run.refusal()
     run.answer("approve:ship#2")
     assert run.running == ["ship"]
+
+
+def test_the_command_that_would_run_is_shown() -> None:
+    flow = Workflow("w")
+    flow.add("build", take, inputs={"value": 1})
+    flow.add("ship", "shell", run="upload ${{ tasks.build.output }}", approve="Ship?")
+    flow.add("sign", "approval", question="Sign?", needs=["build"])
+    run = Run(flow).begin()
+    run.ok("build", "a.zip")
+    assert run.gate("approve:ship").inputs == (
+        '{"run":"upload ${{ tasks.build.output }}","tasks.build.output":"a.zip"}'
+    )
+    assert run.gate("approval:sign").inputs == ""
 
 
 def test_a_gate_reopens_where_the_inputs_changed() -> None:

@@ -122,6 +122,16 @@ def test_not_yet_run_but_changed_says_so() -> None:
     assert reasons(run)["b"] == "not yet run; its definition changed since"
 
 
+def test_cut_off_or_failed_but_changed_says_so() -> None:
+    run = Run(chain()).begin()
+    run.ok("a")
+    run.resume(chain(env={"A": "1"}))
+    assert reasons(run)["b"] == "was cut off; its definition changed since"
+    run.fail("b")
+    run.resume(chain(env={"A": "2"}))
+    assert reasons(run)["b"] == "failed; its definition changed since"
+
+
 def test_rerun_with_another_result_runs_dependants_again() -> None:
     run = finished()
     run.resume(rerun={"a"})

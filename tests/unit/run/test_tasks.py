@@ -217,7 +217,7 @@ def test_dependants_of_a_failed_task_are_skipped_for_its_root_cause() -> None:
     assert run.ok("d")[-1] == "workflow_failed"
     assert [run.task(name).because for name in "bc"] == ["a", "a"]
     assert run.last(ev.WorkflowFailed).failed == ("a",)
-    assert run.last(ev.WorkflowFailed).reason == "1 task(s) failed"
+    assert run.last(ev.WorkflowFailed).reason == "1 task failed"
 
 
 @pytest.mark.parametrize(

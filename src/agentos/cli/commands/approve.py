@@ -80,5 +80,5 @@ def command(
 def _parsed(text: str) -> Any:
     try:
         return msgspec.json.decode(text.encode(errors="surrogateescape"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise click.BadParameter(f"it is not JSON: {error}", param_hint="--output") from error

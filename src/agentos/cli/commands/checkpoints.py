@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json, print_table
 from agentos.cli.times import ago
 from agentos.workflow.finding import find_run, reading
@@ -41,16 +41,17 @@ Checkpoints that a run keeps, oldest first.
 
 \b
 Examples:
+  agentos checkpoints           of the run that is being driven here, or the newest one
   agentos checkpoints nightly
   agentos resume "$(agentos checkpoints nightly --json | jq -r '.[0].id')"
 
 Resuming an older one rolls the run back to it; `agentos fork CHECKPOINT` begins a new run from it instead.
 """,
 )
-@run_argument
+@run_or_newest
 @json_option
 @repo_option
-def command(run: str, as_json: bool, repo: Path | None) -> None:
+def command(run: str | None, as_json: bool, repo: Path | None) -> None:
     found = find_run(run, repo)
     with reading(found.place) as store:
         kept = store.list_checkpoints(found.record.workflow_id)

@@ -12,12 +12,14 @@ from agentos import __version__
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import printable
+from agentos.cli.text import count, printable
 from agentos.workflow.doctor import Checkup, Finding, examine
 from agentos.workflow.location import find_location
 from agentos.workflow.setting_aside import set_aside
 
 OUTPUT = Checkup
+
+SIZES = ("space_warning", "log_limit")
 
 
 @click.command(
@@ -74,12 +76,16 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
     click.echo(f"sqlite    {checkup.sqlite}")
     click.echo(f"git       {checkup.git or 'none'}")
     if checkup.database:
-        size = f"{checkup.database_bytes:,} bytes, {checkup.runs} runs" if checkup.database_bytes else "not made yet"
+        size = (
+            f"{checkup.database_bytes:,} bytes, {count(checkup.runs, 'run')}"
+            if checkup.database_bytes
+            else "not made yet"
+        )
         click.echo(f"database  {printable(checkup.database)} ({size}; {checkup.free_disk // 1_000_000:,} MB free)")
         click.echo(f"          because {checkup.because}")
     if checkup.settings:
         click.echo("")
-        rows = [(setting.name, _value(setting.value), setting.source) for setting in checkup.settings]
+        rows = [(setting.name, _value(setting.name, setting.value), setting.source) for setting in checkup.settings]
         print_table(("SETTING", "VALUE", "FROM"), rows, empty="")
     for severity, title in (("damage", "Damaged"), ("wrong", "Wrong"), ("note", "Good to know")):
         found = [finding for finding in checkup.findings if finding.severity == severity]
@@ -97,9 +103,14 @@ def _show_finding(finding: Finding) -> None:
         click.echo(f"      {printable(line)}")
 
 
-def _value(value: Any) -> str:
+def _value(name: str, value: Any) -> str:
+    """A value as one would write it into the settings file."""
     if value is None:
         return "-"
+    if name in SIZES and value >= 1 << 20 and value % (1 << 20) == 0:
+        return f"{value >> 20} MiB"
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, tuple | list):
         return " ".join(printable(str(word)) for word in value) or "-"
     return printable(str(value))

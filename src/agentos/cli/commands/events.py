@@ -9,7 +9,7 @@ import click
 
 from agentos.cli.event_json import AnyEvent, event_json
 from agentos.cli.event_text import event_line
-from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.run.events import JOURNALED, Event
 from agentos.workflow.finding import FoundRun, find_run, reading
 
@@ -26,6 +26,7 @@ What happened in a run, event by event.
 
 \b
 Examples:
+  agentos events                of the run that is being driven here, or the newest one
   agentos events nightly
   agentos events nightly --type task_error --type task_retry
   agentos events nightly --follow --json | jq -c 'select(.type == "task_complete")'
@@ -39,14 +40,16 @@ Exit codes:
   130  stopped by Ctrl-C while following
 """,
 )
-@run_argument
+@run_or_newest
 @click.option("--follow", "-f", is_flag=True, help="Go on with new events until the drive ends.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this sequence.")
 @click.option("--type", "types", multiple=True, type=click.Choice(TYPES), metavar="TYPE", help="Only events of this "
               "type; may be given several times.")  # fmt: skip
 @json_option
 @repo_option
-def command(run: str, follow: bool, after: int, types: tuple[str, ...], as_json: bool, repo: Path | None) -> None:
+def command(
+    run: str | None, follow: bool, after: int, types: tuple[str, ...], as_json: bool, repo: Path | None
+) -> None:
     found = find_run(run, repo)
     show = _show_json if as_json else _show_line
     if follow:

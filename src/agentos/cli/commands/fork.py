@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -11,7 +12,10 @@ from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.event_json import AnyEvent
 from agentos.cli.options import repo_option
 from agentos.cli.session import drive_here
+from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
 from agentos.workflow.driving import fork_run
+from agentos.workflow.finding import reading
+from agentos.workflow.place import Place
 
 OUTPUT = AnyEvent
 """Of each line."""
@@ -41,4 +45,19 @@ Exit codes:
 @repo_option
 def command(checkpoint: str, workflow_id: str | None, flags: DriveFlags, repo: Path | None) -> int:
     place, options, manner = flags.settled(repo)
-    return drive_here(lambda: fork_run(place, checkpoint, workflow_id=workflow_id, options=options), place, manner)
+    try:
+        return drive_here(lambda: fork_run(place, checkpoint, workflow_id=workflow_id, options=options), place, manner)
+    except CheckpointNotFoundError:
+        _refuse_run(place, checkpoint)
+        raise
+
+
+def _refuse_run(place: Place, given: str) -> None:
+    """Where a run was named instead of a checkpoint, say which checkpoints it has."""
+    with suppress(RunNotFoundError), reading(place) as store:
+        run = store.find_run(given).workflow_id
+        kept = store.list_checkpoints(run)
+        raise RunRefusedError(
+            f"{run} is a run, and a fork begins at a checkpoint",
+            next_step=f"Its newest: agentos fork {kept[-1].id}" if kept else "It has none: no layer was finished.",
+        )

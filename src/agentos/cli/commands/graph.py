@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -29,12 +30,12 @@ Draw a workflow or a run.
 
 \b
 Examples:
-  agentos graph hello --format text
+  agentos graph hello
   agentos graph hello > hello.mmd
-  agentos graph 0198c --format text
+  agentos graph 0198c --format mermaid
 
-Mermaid by default, which GitHub and many editors render; `--format text` draws boxes for a terminal, a layer each. Of
-a run, by its id or the beginning of it, the tasks show how they stand. Nothing is run; a Python file is imported.
+At a terminal it draws boxes, a layer each; elsewhere it prints Mermaid, which GitHub and many editors render. Of a run,
+by its id or the beginning of it, the tasks show how they stand. Nothing is run; a Python file is imported.
 
 \b
 Exit codes:
@@ -47,12 +48,11 @@ Exit codes:
     "--format",
     "form",
     type=click.Choice(["mermaid", "text"]),
-    default="mermaid",
-    show_default=True,
-    help="How to draw.",
+    help="How to draw. [default: text at a terminal, else mermaid]",
 )
 @repo_option
-def command(target: str, form: str, repo: Path | None) -> None:
+def command(target: str, form: str | None, repo: Path | None) -> None:
+    form = form or ("text" if sys.stdout.isatty() else "mermaid")
     plan, statuses = _plan(target, repo)
     if form == "text":
         lines = boxes(plan, statuses, shutil.get_terminal_size().columns)
@@ -72,8 +72,10 @@ def _plan(target: str, repo: Path | None) -> tuple[Plan, dict[str, str]]:
     except WorkflowNotFoundError as no_file:
         try:
             found = find_run(target, repo)
-        except WorkflowConfigurationError:  # outside of a repository there are files alone
-            raise no_file from None
+        except WorkflowConfigurationError as nowhere:  # outside of a repository there are files alone
+            raise WorkflowNotFoundError(
+                f"{no_file.message}; and no run can be looked for: {nowhere.message}", next_step=no_file.next_step
+            ) from None
         except NotFoundError:
             raise WorkflowNotFoundError(
                 f"{no_file.message}; and there is no run {target!r}", next_step=no_file.next_step

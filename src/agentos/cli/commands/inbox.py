@@ -14,7 +14,7 @@ from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.survey import survey
-from agentos.cli.text import printable, printable_lines, short
+from agentos.cli.text import given_lines, printable, printable_lines, short
 from agentos.cli.times import ago
 from agentos.exceptions import AgentosError, NotFoundError
 from agentos.run.events import DecisionRequired
@@ -37,7 +37,7 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str | None
     question: str
     inputs: str
-    """What the task would be given, as text, cut short."""
+    """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
     by: str
     """human or agent: who may answer."""
     opened_at: datetime
@@ -146,7 +146,7 @@ def _print_for_people(gate: OpenGate, now: datetime) -> None:
     until = f", until {ago(gate.deadline, now)}" if gate.deadline else ""
     click.echo(short(printable(gate.question), 300))
     click.echo(f"  {printable(gate.name)}, asked {ago(gate.opened_at, now)}{until}, in {printable(gate.root)}")
-    if gate.inputs:
-        click.echo(f"  with {short(printable(gate.inputs), 300)}")
+    for line in given_lines(gate.inputs):
+        click.echo(f"    {line}")
     click.echo(f"  {printable(gate.approve)}")
     click.echo(f"  {printable(gate.reject)} --reason TEXT")

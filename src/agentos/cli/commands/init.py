@@ -45,8 +45,8 @@ Exit codes:
 @click.option("--gitignore", is_flag=True, help="Add .agentos/ to the .gitignore at the root.")
 @repo_option
 def command(name: str, as_python: bool, gitignore: bool, repo: Path | None) -> None:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
-        raise click.UsageError(f"{name!r} cannot be the name of a workflow: letters, digits, - and _.")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,99}", name):
+        raise click.UsageError(f"{name!r} cannot be the name of a workflow: up to 100 letters, digits, - and _.")
     find_location(repo)  # a workflow that could not be run afterwards is no start
     root = find_root(repo)
     folder = root / FOLDER

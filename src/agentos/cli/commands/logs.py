@@ -11,14 +11,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli import completing
+from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import say
 from agentos.cli.text import printable
-from agentos.client import Client
 from agentos.dag.findings import nearest
 from agentos.exceptions import NotFoundError
 from agentos.run.facts import fold
 from agentos.store.port import StorePort
+from agentos.workflow.finding import find_run, reading
 from agentos.workflow.logs import LogFollower, LogLine, chosen, log_files, read_logs
 from agentos.workflow.plans import decode_plan
 
@@ -37,6 +38,7 @@ What tasks printed, also while they print it.
 
 \b
 Examples:
+  agentos logs                              of the run that is being driven here, or the newest one
   agentos logs 01985c                       everything the run's tasks printed, in the order of time
   agentos logs 01985c build --tail 20       the end of what one task printed
   agentos logs 01985c -f                    go on until the run stops
@@ -47,8 +49,8 @@ other Python functions what they report with `ctx.progress`. A fan-out or a repe
 items and rounds.
 """,
 )
-@run_argument
-@click.argument("task", metavar="[TASK]", required=False)
+@run_or_newest
+@click.argument("task", metavar="[TASK]", required=False, shell_complete=completing.tasks)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on, until the drive ends.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines.")
@@ -56,7 +58,7 @@ items and rounds.
 @json_option
 @repo_option
 def command(
-    run: str,
+    run: str | None,
     task: str | None,
     follow: bool,
     attempt: int | None,
@@ -65,15 +67,13 @@ def command(
     as_json: bool,
     repo: Path | None,
 ) -> None:
-    client = Client(repo)
-    store = client.place.open(readonly=True)
-    try:
-        workflow_id = store.find_run(run).workflow_id
+    found = find_run(run, repo)
+    workflow_id, database = found.record.workflow_id, found.place.database
+    with reading(found.place) as store:
         task_ids = _tasks(store, workflow_id)
         _refuse_unknown(task, task_ids, workflow_id)
         several = task is None and len(task_ids) > 1
         show: Callable[[LogLine], str] = _as_json if as_json else _as_text(several=several, times=times)
-        database = client.place.database
         printed = 0
         if follow:
             follower = LogFollower(database, workflow_id)
@@ -82,8 +82,6 @@ def command(
         else:
             files = [file for file in log_files(database, workflow_id, task_ids) if chosen(file, task, attempt)]
             printed = _print(_last(read_logs(files), tail), show)
-    finally:
-        store.close()
     if not printed and tail != 0:
         say(_nothing(task, attempt))
 
@@ -141,7 +139,8 @@ def _as_json(line: LogLine) -> str:
 
 def _as_text(*, several: bool, times: bool) -> Callable[[LogLine], str]:
     def shown(line: LogLine) -> str:
-        label = f"{line.task_id} | " if several else ""
+        again = f" ({line.attempt})" if line.attempt > 1 else ""
+        label = f"{line.task_id}{again} | " if several else ""
         return printable(f"{line.at} {label}{line.text}" if times else f"{label}{line.text}")
 
     return shown
@@ -163,9 +162,9 @@ def _refuse_unknown(task: str | None, known: list[str], workflow_id: str) -> Non
 
 
 def _nothing(task: str | None, attempt: int | None) -> str:
-    what = "No task of this run" if task is None else f"Task {task!r}"
+    who = "No task of this run printed anything" if task is None else f"Task {printable(task)} printed nothing"
     when = f" in attempt {attempt}" if attempt is not None else ""
     return (
-        f"{what} printed anything that was kept{when}. Python functions print to the terminal of the process that runs "
+        f"{who} that was kept{when}. Python functions print to the terminal of the process that runs "
         "them, unless they have `isolation: process`; ctx.progress is kept."
     )

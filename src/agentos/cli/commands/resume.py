@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -16,9 +18,10 @@ from agentos.cli.output import print_json, print_table, say
 from agentos.cli.session import drive_here
 from agentos.cli.text import printable, printable_lines
 from agentos.cli.view.words import resume_in_short
-from agentos.exceptions import AgentosError
+from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError
 from agentos.run.resume import ResumeOptions
 from agentos.workflow.driving import preview_resume, resume_run
+from agentos.workflow.finding import find_run
 from agentos.workflow.place import Place
 from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
 
@@ -57,8 +60,8 @@ Examples:
   agentos resume 0197 --rerun build   run that task again, and what depends on it
   agentos resume --all                every run that a crash or a reboot cut off
 
-The workflow is read again from its file and compared with the plan last accepted. TARGET is a run or a checkpoint, by
-id or unique prefix; an older checkpoint takes the run back to it. A complete run needs nothing, and that is no error.
+The workflow is read again from its file and compared with the plan last accepted. The run or checkpoint is named by its
+id or a unique prefix; an older checkpoint takes the run back to it. A complete run needs nothing, and that is no error.
 
 \b
 Exit codes:
@@ -91,11 +94,28 @@ def command(
             raise click.UsageError("--all takes no run, no --rerun, no --dry-run and no --repo.")
         return _all(flags, choices, as_stored=as_stored)
     place, options, manner = flags.settled(repo)
-    if dry_run:
-        return _preview(place, target, choices, as_stored=as_stored, as_json=flags.as_json)
-    return drive_here(
-        lambda: resume_run(place, target, as_stored=as_stored, choices=choices, options=options), place, manner
-    )
+    try:
+        if dry_run:
+            return _preview(place, target, choices, as_stored=as_stored, as_json=flags.as_json)
+        return drive_here(
+            lambda: resume_run(place, target, as_stored=as_stored, choices=choices, options=options), place, manner
+        )
+    except NotFoundError:
+        _refuse_elsewhere(target, repo)
+        raise
+
+
+def _refuse_elsewhere(target: str | None, repo: Path | None) -> None:
+    """A run is resumed in its own worktree, never from another one unasked: say which that is, where it is known."""
+    if target is None or repo is not None:
+        return
+    with suppress(NotFoundError):
+        found = find_run(target)
+        run, root = shlex.quote(found.record.workflow_id), shlex.quote(str(found.place.root))
+        raise RunRefusedError(
+            f"run {found.record.workflow_id} is not of this worktree",
+            next_step=f"Resume it where it belongs: agentos resume {run} --repo {root}",
+        )
 
 
 def _preview(place: Place, target: str | None, choices: ResumeOptions, *, as_stored: bool, as_json: bool) -> int:

@@ -109,14 +109,14 @@ def _command_in(words: Sequence[str]) -> dict[str, Any]:
 def _decoded(text: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise click.UsageError(f"The command is not a JSON object: {error}") from error
 
 
 def _json_or_text(value: str) -> Any:
     try:
         return msgspec.json.decode(value.encode(errors="surrogateescape"))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return value
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli.options import json_option, repo_option, run_argument
+from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.text import duration, printable, short
+from agentos.cli.text import duration, given_lines, printable, printable_lines, short, told
 from agentos.cli.times import ago
+from agentos.run.events import TaskFailure
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import find_run, reading
 from agentos.workflow.overview import GateView, RunView, TaskView, next_command, read_journal, run_view
@@ -21,6 +22,8 @@ OUTPUT = RunView
 
 MOST_TASKS = 200
 """So many tasks of a layer are shown to people; programs get all."""
+MOST_LINES = 8
+"""So many lines of an error are; `agentos why` has more, and `agentos logs` what was printed."""
 
 
 @click.command(
@@ -30,6 +33,7 @@ A run as it stands: tasks, gates, checkpoints, and what to type next.
 
 \b
 Examples:
+  agentos show                  the run that is being driven here, or the newest one
   agentos show 0198c2
   agentos show nightly --json | jq '.tasks[] | select(.status == "failed")'
 
@@ -37,10 +41,10 @@ RUN is an id or the beginning of one; a run that is not of this worktree is look
 machine. Nothing is written, and the workflow's file is not needed.
 """,
 )
-@run_argument
+@run_or_newest
 @json_option
 @repo_option
-def command(run: str, as_json: bool, repo: Path | None) -> None:
+def command(run: str | None, as_json: bool, repo: Path | None) -> None:
     found = find_run(run, repo)
     with reading(found.place) as store:
         journal = read_journal(store, found.record.workflow_id)
@@ -101,10 +105,22 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
     if task.output is not msgspec.UNSET and task.output is not None:
-        notes.append(short(printable(msgspec.json.encode(task.output).decode()), 70))
+        notes.append(_output(task))
     yield f"  {short(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
     if isinstance(task.error, msgspec.Struct):
-        yield f"  {' ' * width}  {short(printable(f'{task.error.type}: {task.error.text}'), 160)}"
+        for line in _error(task.error):
+            yield f"  {' ' * width}  {line}"
+
+
+def _output(task: TaskView) -> str:
+    """What a task gave, on one line: of a command what it printed, of everything else the JSON."""
+    return short(printable(msgspec.json.encode(told(task.output)).decode()), 70)
+
+
+def _error(error: TaskFailure) -> list[str]:
+    """The text of an error, by its first and its last lines."""
+    lines = [short(line, 160) for line in printable_lines(f"{error.type}: {error.text}")]
+    return lines if len(lines) <= MOST_LINES else [lines[0], "…", *lines[-MOST_LINES + 2 :]]
 
 
 def _gate(gate: GateView, now: datetime) -> Iterator[str]:
@@ -112,8 +128,8 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
     if gate.open:
         until = f", until {ago(gate.deadline, now)}" if gate.deadline else ""
         yield f"  {printable(gate.id)}  open, asked {ago(gate.opened_at, now)}{until}: {question}"
-        if gate.inputs:
-            yield f"      with {short(printable(gate.inputs), 160)}"
+        for line in given_lines(gate.inputs):
+            yield f"        {line}"
         yield f"      {printable(gate.command)}"
     elif gate.answer:
         reason = f": {short(printable(gate.reason), 120)}" if gate.reason else ""

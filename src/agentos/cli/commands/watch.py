@@ -11,17 +11,15 @@ import click
 from agentos.cli.drive_flags import shown_as
 from agentos.cli.event_json import AnyEvent
 from agentos.cli.exits import OF_STATUS, Exit
-from agentos.cli.options import repo_option
+from agentos.cli.options import repo_option, run_or_newest
 from agentos.cli.output import say
 from agentos.cli.session import Show, open_view, tell
 from agentos.cli.stopping import Stopping
 from agentos.cli.text import printable
 from agentos.cli.view.feed import Feed
 from agentos.cli.view.model import RunModel
-from agentos.exceptions import NotFoundError
 from agentos.run.facts import fold
-from agentos.workflow.finding import FoundRun, find_run, list_runs, reading
-from agentos.workflow.place import find_place
+from agentos.workflow.finding import FoundRun, find_run, reading
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.stream import follow
 
@@ -49,28 +47,18 @@ Exit codes:
   as the run ended: 0 complete, 1 failed or interrupted, 3 waiting or paused, 4 aborted; 130 where you stopped watching
 """,
 )
-@click.argument("run", metavar="[RUN]", required=False)
+@run_or_newest
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and the end only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print everything that is on record.")
 @click.option("--json", "as_json", is_flag=True, help="Print one event per line as JSON.")
 @repo_option
 def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Path | None) -> int:
     show = shown_as(quiet=quiet, verbose=verbose, as_json=as_json)
-    found = find_run(run, repo) if run is not None else _newest(repo)
+    found = find_run(run, repo)
     with reading(found.place) as store:
         plan = decode_plan(store.read_plan(found.record.workflow_id)) if found.record.kind == "workflow" else None
     stopped = asyncio.run(_watch(found, RunModel(found.record.workflow_id, plan), show))
     return _told(found) if stopped is None else stopped
-
-
-def _newest(repo: Path | None) -> FoundRun:
-    """The run that is being driven here; else the newest one."""
-    place = find_place(repo, make=False)
-    runs = [record for record in list_runs(place) if record.kind == "workflow"]
-    if not runs:
-        raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
-    driven = [record for record in runs if record.holder is not None]
-    return FoundRun(place=place, record=(driven or runs)[0])
 
 
 async def _watch(found: FoundRun, model: RunModel, show: Show) -> Exit | None:

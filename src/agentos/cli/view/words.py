@@ -29,12 +29,12 @@ def _told(event: ev.Event) -> str:
             return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
             wait = duration((not_before - event.at).total_seconds())
-            return f"{task_id} failed (attempt {attempt}), again in {wait}: {_failure(error)}"
+            return f"{task_id} failed (attempt {attempt}), again in {wait}: {failure_in_short(error)}"
         case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
             return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
         case ev.TaskError(task_id=task_id, error=error, status=status):
             how = {"failed": "failed", "failed_safe": "failed, which is allowed", "cancelled": "was cancelled"}[status]
-            return f"{task_id} {how}: {_failure(error)}"
+            return f"{task_id} {how}: {failure_in_short(error)}"
         case ev.TaskSkipped(task_id=task_id, because=because):
             return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
         case ev.TaskWarning(task_id=about, message=message):
@@ -91,7 +91,7 @@ def _told_if_asked(event: ev.Event) -> str:
     return ""
 
 
-def _failure(error: ev.TaskFailure) -> str:
+def failure_in_short(error: ev.TaskFailure) -> str:
     """What went wrong, by its first line: the report at the end has the rest."""
     first, *rest = error.text.splitlines() or [""]
     return f"{error.type}: {first}{' …' if rest else ''}"
@@ -101,7 +101,7 @@ def _start(event: ev.WorkflowStart) -> str:
     if event.drive == 1:
         return f"{event.name}: run {event.workflow_id} starts, {count(event.total_layers, 'layer')}"
     after = "from the start" if event.resumed_from is None else f"after layer {event.resumed_from}"
-    return f"{event.name}: run {event.workflow_id} goes on {after} of {event.total_layers}"
+    return f"{event.name}: run {event.workflow_id} goes on {after}, {count(event.total_layers, 'layer')}"
 
 
 def resume_in_short(counts: Mapping[str, int]) -> str:
