@@ -77,7 +77,8 @@ def killed(root: Path, id: str = "cut-1") -> None:
     )
     deadline = time.monotonic() + 30
     while "two" not in _read(root / "cut.txt"):
-        assert time.monotonic() < deadline and process.poll() is None
+        assert time.monotonic() < deadline
+        assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()

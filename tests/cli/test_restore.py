@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import edits
-from tests.cli.conftest import Agentos
+from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.terminal import Terminal
 from tests.conftest import git
 from tests.worktree.support import untouched
@@ -42,7 +42,8 @@ def test_a_dry_run_changes_nothing_and_says_the_same(agentos: Agentos, repo: Pat
     first, *_ = edits.complete(agentos, repo)
     before = edits.files(repo)
     would = agentos("restore", first, "--dry-run", cwd=repo)
-    assert would.code == 0 and "Nothing was changed" in would.err
+    assert would.code == 0
+    assert "Nothing was changed" in would.err
     assert edits.files(repo) == before
     assert agentos("undo", "--list", cwd=repo).out == ""
     assert agentos("restore", first, cwd=repo).out == would.out
@@ -52,7 +53,8 @@ def test_a_restore_of_what_is_there_already_does_nothing(agentos: Agentos, repo:
     *_, last = edits.complete(agentos, repo)
     before = edits.files(repo)
     done = agentos("restore", last, cwd=repo)
-    assert (done.code, done.out) == (0, "") and "already" in done.err
+    assert (done.code, done.out) == (0, "")
+    assert "already" in done.err
     assert edits.files(repo) == before
 
 
@@ -98,7 +100,8 @@ def test_it_is_refused_while_a_run_changes_files_here(agentos: Agentos, repo: Pa
     before = edits.files(repo)
     with edits.busy(repo):
         done = agentos("restore", first, cwd=repo)
-        assert done.code == 75 and "another run changes files" in done.err
+        assert done.code == 75
+        assert "another run changes files" in done.err
         assert agentos("undo", cwd=repo).code == 75
         assert agentos("restore", first, "--dry-run", cwd=repo).code == 0
     assert edits.files(repo) == before
@@ -121,14 +124,17 @@ def test_what_is_no_checkpoint_is_told_in_one_message(agentos: Agentos, repo: Pa
     edits.complete(agentos, repo)
     before = edits.files(repo)
     done = agentos("restore", "--", given, cwd=repo)
-    assert done.code == 2 and "Traceback" not in done.err and done.out == ""
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert done.out == ""
     assert edits.files(repo) == before
 
 
 def test_a_commit_of_the_user_is_no_snapshot(agentos: Agentos, repo: Path) -> None:
     edits.complete(agentos, repo)
     done = agentos("restore", git("rev-parse", "HEAD", cwd=repo), cwd=repo)
-    assert done.code == 2 and "no checkpoint" in done.err
+    assert done.code == 2
+    assert "no checkpoint" in done.err
 
 
 def test_a_checkpoint_without_a_snapshot_is_refused(agentos: Agentos, repo: Path) -> None:
@@ -136,7 +142,8 @@ def test_a_checkpoint_without_a_snapshot_is_refused(agentos: Agentos, repo: Path
     assert agentos("run", "plain.yaml", "--id", "plain", "-q", cwd=repo).code == 0
     [cut] = edits.checkpoints(agentos, repo, "plain")
     done = agentos("restore", cut, cwd=repo)
-    assert done.code == 2 and "no snapshot" in done.err
+    assert done.code == 2
+    assert "no snapshot" in done.err
 
 
 def test_another_worktrees_checkpoint_is_not_put_back_here(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
@@ -144,7 +151,9 @@ def test_another_worktrees_checkpoint_is_not_put_back_here(agentos: Agentos, rep
     git("worktree", "add", "--quiet", str(tmp_path / "other"), cwd=repo)
     before = edits.files(tmp_path / "other")
     done = agentos("restore", first, cwd=tmp_path / "other")
-    assert done.code == 2 and str(repo) in done.err and "--repo" in done.err
+    assert done.code == 2
+    assert str(repo) in done.err
+    assert "--repo" in done.err
     assert edits.files(tmp_path / "other") == before
     assert agentos("restore", first, "--repo", repo, cwd=tmp_path).code == 0
 
@@ -154,7 +163,8 @@ def test_a_pruned_snapshot_is_told(agentos: Agentos, repo: Path) -> None:
     snapshot = edits.shown(agentos, repo, "checkpoints", "run-1")[0]["snapshot"]
     assert agentos("prune", "run-1", "--keep", "1", cwd=repo).code == 0
     done = agentos("restore", snapshot, cwd=repo)
-    assert done.code == 2 and "no checkpoint" in done.err
+    assert done.code == 2
+    assert "no checkpoint" in done.err
 
 
 # --- by a resume --------------------------------------------------------------------------------------------------
@@ -182,7 +192,9 @@ def test_what_somebody_changed_since_is_theirs_to_say(
     edits.killed(repo)
     edits.later(repo / "cut.txt", "mine\n")
     refused = agentos("resume", "cut-1", cwd=repo)
-    assert refused.code == 3 and "cut.txt" in refused.err and "--files restore" in refused.err
+    assert refused.code == 3
+    assert "cut.txt" in refused.err
+    assert "--files restore" in refused.err
     assert (repo / "cut.txt").read_text() == "mine\n"
     done = agentos("resume", "cut-1", *choice, cwd=repo)
     assert done.code == 0, done.err
@@ -198,7 +210,7 @@ def test_what_somebody_changed_since_is_theirs_to_say(
 def test_at_a_terminal_it_is_asked(repo: Path, typed: str, code: int, ends: str) -> None:
     edits.killed(repo)
     edits.later(repo / "cut.txt", "mine\n")
-    terminal = Terminal("resume", "cut-1", cwd=repo, env={"PYTHONPATH": str(edits.SOURCES)})
+    terminal = Terminal("resume", "cut-1", cwd=repo, env={"PYTHONPATH": str(SOURCES)})
     terminal.until("What shall become of the files?")
     assert "cut.txt" in terminal.shown
     terminal.type(f"{typed}\r")
@@ -208,7 +220,8 @@ def test_at_a_terminal_it_is_asked(repo: Path, typed: str, code: int, ends: str)
 
 def test_choices_that_exclude_each_other_are_a_usage_error(agentos: Agentos, repo: Path) -> None:
     done = agentos("resume", "--files", "keep", "--restore-files", cwd=repo)
-    assert done.code == 2 and "exclude each other" in done.err
+    assert done.code == 2
+    assert "exclude each other" in done.err
 
 
 def test_python_chooses_too(repo: Path) -> None:
@@ -237,7 +250,8 @@ def test_a_fork_works_in_a_worktree_of_its_own(agentos: Agentos, repo: Path, tmp
     assert edits.files(repo) == before
     assert (aside / "mine.txt").read_text() == "not committed\n"
     assert (aside / "src" / "one.txt").read_text() == "one\nchanged\n"
-    assert (aside / "kept.log").exists() and (aside / "last.txt").exists()
+    assert (aside / "kept.log").exists()
+    assert (aside / "last.txt").exists()
     assert [row["workflow_id"] for row in edits.shown(agentos, aside, "list")] == ["again"]
     assert [row["workflow_id"] for row in edits.shown(agentos, repo, "list")] == ["run-1"]
     assert "locked" not in git("worktree", "list", "--porcelain", cwd=repo)
@@ -259,7 +273,8 @@ def test_a_fork_does_not_write_where_something_is(agentos: Agentos, repo: Path, 
         aside.mkdir()
         (aside / "mine").write_text("mine")
     done = agentos("fork", first, "--worktree", aside, cwd=repo)
-    assert done.code == 2 and "is there already" in done.err
+    assert done.code == 2
+    assert "is there already" in done.err
     assert git("worktree", "list", "--porcelain", cwd=repo).count("worktree ") == 1
 
 
@@ -269,7 +284,8 @@ def test_a_fork_that_cannot_begin_leaves_no_worktree(agentos: Agentos, repo: Pat
     assert agentos("run", "hidden.yaml", "--id", "run-1", "-q", cwd=repo).code == 0
     first, *_ = edits.checkpoints(agentos, repo)
     done = agentos("fork", first, "--worktree", tmp_path / "aside", cwd=repo)
-    assert done.code == 2 and "hidden.yaml" in done.err
+    assert done.code == 2
+    assert "hidden.yaml" in done.err
     assert not (tmp_path / "aside").exists()
     assert git("worktree", "list", "--porcelain", cwd=repo).count("worktree ") == 1
 
@@ -281,13 +297,15 @@ def test_a_fork_of_a_run_without_file_tasks_gets_the_files_as_they_are(
     assert agentos("run", "plain.yaml", "--id", "plain", "-q", cwd=repo).code == 0
     [cut] = edits.checkpoints(agentos, repo, "plain")
     done = agentos("fork", cut, "--worktree", tmp_path / "aside", "-q", cwd=repo)
-    assert done.code == 0 and "as they are now" in done.err
+    assert done.code == 0
+    assert "as they are now" in done.err
     assert (tmp_path / "aside" / "mine.txt").read_text() == "not committed\n"
 
 
 def test_a_closed_pipe_is_no_error(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     command = f"{sys.executable} -m agentos restore {first} --dry-run | head -1"
-    env = {**os.environ, "PYTHONPATH": str(edits.SOURCES)}
+    env = {**os.environ, "PYTHONPATH": str(SOURCES)}
     done = subprocess.run(["bash", "-c", command], cwd=repo, env=env, capture_output=True, text=True)
-    assert done.stdout == "D  last.txt\n" and "Traceback" not in done.stderr
+    assert done.stdout == "D  last.txt\n"
+    assert "Traceback" not in done.stderr
