@@ -569,40 +569,46 @@ def fork_run(
     workflow: Workflow | None = None,
     workflow_id: str | None = None,
     options: DriveOptions = DriveOptions(),
+    into: Place | None = None,
 ) -> Ready:
-    """A new run that begins with the state of a checkpoint and needs its parent no more."""
+    """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree."""
     refuse_bad_id(workflow_id)
-    store = place.open()
-    with _closed_on_error(store):
-        checkpoint = store.find_checkpoint(checkpoint_id)
+    home = into or place
+    origin = place.open()
+    try:
+        checkpoint = origin.find_checkpoint(checkpoint_id)
         if checkpoint is None:
             raise CheckpointNotFoundError(checkpoint_id)
-        parent = store.find_run(checkpoint.workflow_id)
-        accepted = decode_plan(store.read_plan(parent.workflow_id))
-        flow = workflow or load_workflow(parent.source, place.root)
+        parent = origin.find_run(checkpoint.workflow_id)
+        accepted = decode_plan(origin.read_plan(parent.workflow_id))
+        flow = workflow or load_workflow(parent.source, home.root)
         base = _compiled_again(flow, accepted, options)
-        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(store, checkpoint), base)
-        run = NewRun(
-            workflow_id=WorkflowId(workflow_id or new_id()),
-            name=base.name,
-            source=parent.source,
-            root=str(place.root),
-            plan=encode_plan(base),
-            fingerprint=run_fingerprint(base),
-            parent_id=parent.workflow_id,
-            created_at=utc_now(),
-        )
-        plan, problems = current_plan(base, forked.changes)
-        facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
-        choices = ResumeOptions(missing=missing_products(plan, facts, place.root))
-        resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
-        files, warnings = open_files(place, plan, run.workflow_id, run.source)
+        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
+    finally:
+        origin.close()
+    run = NewRun(
+        workflow_id=WorkflowId(workflow_id or new_id()),
+        name=base.name,
+        source=parent.source,
+        root=str(home.root),
+        plan=encode_plan(base),
+        fingerprint=run_fingerprint(base),
+        parent_id=parent.workflow_id,
+        created_at=utc_now(),
+    )
+    plan, problems = current_plan(base, forked.changes)
+    facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
+    choices = ResumeOptions(missing=missing_products(plan, facts, home.root))
+    resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
+    store = home.open(create=into is not None)
+    with _closed_on_error(store):
+        files, warnings = open_files(home, plan, run.workflow_id, run.source)
         with _closed_on_error(files):
             lease = store.create_run(run, current_holder(), options.lease_s)
     warnings = (*problems, *warnings)
     begin = Begin(holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=warnings)
     facts = Facts(workflow_id=run.workflow_id)
-    ready = _ready(place, store, lease, base, facts, flow.functions, options, begin, files=files)
+    ready = _ready(home, store, lease, base, facts, flow.functions, options, begin, files=files)
     ready.machine = Machine(plan, ready.machine.facts, gates=options.gates, at_once=options.max_concurrency)
     ready.choices = choices
     return ready

@@ -22,10 +22,10 @@ from agentos.run.resume import FilesAre
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord
 from agentos.workflow.settings_file import SETTINGS
-from agentos.worktree.housekeeping import retain
+from agentos.worktree.housekeeping import retain_ids
 from agentos.worktree.restore import finish_interrupted, preview, restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, diff, find, take, taken
+from agentos.worktree.snapshots import Snapshot, diff, find, take
 from agentos.worktree.survey import read_head
 
 FilesChoice = Literal["ask", "restore", "keep", "checkpoint"]
@@ -126,9 +126,7 @@ class WorktreeFiles:
 
     def retain(self, snapshots: Iterable[str]) -> None:
         """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
-        kept = set(snapshots)
-        names = [ref.rpartition("/")[2] for ref, oid in taken(self.worktree, self._workflow_id).items() if oid in kept]
-        retain(self.worktree, self._workflow_id, names)
+        retain_ids(self.worktree, self._workflow_id, set(snapshots))
 
 
 def has_file_tasks(plan: Plan) -> bool:

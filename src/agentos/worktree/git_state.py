@@ -24,14 +24,9 @@ def restore_git(worktree: Worktree, target: Snapshot, *, expected: Head) -> Head
     changed and a RestoreError says so. Git's own lock on the index is held throughout. Files are not touched, hooks do
     not run; the branch's reflog says what happened.
     """
-    if target.head.oid is None:
-        raise RestoreError(
-            "the snapshot was taken before the first commit of its branch, to which git cannot go back",
-            next_step="Put back the files alone.",
-        )
+    check_git(worktree, target)
     with session(worktree, seconds=_SECONDS) as opened:
         user = opened.user_git()
-        _check_commit(user, target.head.oid)
         lock = _lock_index(worktree)
         try:
             before = read_head(user)
@@ -52,7 +47,15 @@ def restore_git(worktree: Worktree, target: Snapshot, *, expected: Head) -> Head
         return before
 
 
-def _check_commit(user: Git, oid: str) -> None:
+def check_git(worktree: Worktree, target: Snapshot) -> None:
+    """RestoreError where git cannot go back to `target`, whatever else happens: for who asks before files change."""
+    oid = target.head.oid
+    if oid is None:
+        raise RestoreError(
+            "the snapshot was taken before the first commit of its branch, to which git cannot go back",
+            next_step="Put back the files alone.",
+        )
+    user = worktree.user_git(timeout_s=_SECONDS)
     if user.done("cat-file", "-e", f"{oid}^{{commit}}", ok=range(256)).status:
         raise RestoreError(
             f"the commit {oid} is no longer in this repository",

@@ -17,10 +17,9 @@ from agentos.worktree import known
 from agentos.worktree.git import Git, joined
 from agentos.worktree.intent import read_from
 from agentos.worktree.keeping import own_folder, own_objects
-from agentos.worktree.manifest import encode
 from agentos.worktree.session import PATIENCE_S, Session, locked, make_session
 from agentos.worktree.snapshot_store import FOLDER, Worktree, ref_name, write_durably
-from agentos.worktree.snapshots import Snapshot, read, taken
+from agentos.worktree.snapshots import Snapshot, read, taken, write_snapshot
 from agentos.worktree.trees import tree_with
 
 _SECONDS = 3600.0
@@ -42,7 +41,10 @@ def retain(worktree: Worktree, workflow_id: str, names: Collection[str], *, undo
 
     Other runs are not looked at. Space comes back with `collect`.
     """
-    keep = {ref_name(workflow_id, name) for name in names}
+    return _retain(worktree, workflow_id, {ref_name(workflow_id, name) for name in names}, undo)
+
+
+def _retain(worktree: Worktree, workflow_id: str, keep: set[str], undo: int) -> int:
     refs = taken(worktree, workflow_id)
     undone = sorted(ref for ref in refs if ref.split("/")[3] == _UNDO)  # their names sort by time
     keep |= set(undone[len(undone) - undo :]) if undo else set()
@@ -50,6 +52,15 @@ def retain(worktree: Worktree, workflow_id: str, names: Collection[str], *, undo
     if gone:
         worktree.store_git(timeout_s=60).ask("update-ref", "-z", "--stdin", stdin="".join(gone).encode())
     return len(gone)
+
+
+def retain_ids(worktree: Worktree, workflow_id: str, ids: Collection[str], *, undo: int = 5) -> int:
+    """The same by the snapshots' ids, those included that they had before a purge."""
+    purged = purged_ids(worktree)
+    kept = {purged.get(snapshot_id, snapshot_id) for snapshot_id in ids}
+    return _retain(
+        worktree, workflow_id, {ref for ref, oid in taken(worktree, workflow_id).items() if oid in kept}, undo
+    )
 
 
 def forget(worktree: Worktree, workflow_id: str) -> int:
@@ -77,6 +88,7 @@ def collect(worktree: Worktree, *, patience_s: float = PATIENCE_S) -> Sizes:
 def _collect(worktree: Worktree, git: Git) -> None:
     objects = worktree.store / "objects"
     old = [path for path in _files(objects) if path.parent.name != "info"]
+    _forget_purged(worktree, git)
     needed = _needed(worktree, git)
     keep = sorted(own_objects(git, worktree.store) & needed)
     _new_generation(worktree)
@@ -91,6 +103,25 @@ def _collect(worktree: Worktree, git: Git) -> None:
             path.unlink(missing_ok=True)
     for folder in (*objects.glob("tmp_objdir-*"), *worktree.store.parent.glob("making-*")):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def purged_ids(worktree: Worktree) -> dict[str, str]:
+    """The present id of each snapshot that a purge has changed, by each id that it had before."""
+    return _purged(worktree.store_git(timeout_s=60))
+
+
+def _purged(git: Git) -> dict[str, str]:
+    listed = git.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/purged/")
+    pairs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
+    return {ref.rpartition("/")[2]: oid for oid, ref in pairs}
+
+
+def _forget_purged(worktree: Worktree, git: Git) -> None:
+    """Nobody asks for the old ids of a snapshot that was let go of; and they would keep it."""
+    kept = set(taken(worktree).values())
+    gone = [f"delete refs/purged/{old}\n" for old, new in _purged(git).items() if new not in kept]
+    if gone:
+        git.ask("update-ref", "--stdin", stdin="".join(gone).encode())
 
 
 def _needed(worktree: Worktree, git: Git) -> set[str]:
@@ -160,12 +191,13 @@ def _without(opened: Session, snapshot: Snapshot, path: str) -> str | None:
     if staged is not None and (old := git.line("rev-parse", f"{staged}^{{tree}}")):
         new = _tree_without(opened, old, path)
         new_staged = staged if new == old else known.write_commit(git, new, (), known.STAGED, 0)
-    if tree == snapshot.tree and new_staged == staged:
+    replaced_by = snapshot.manifest.replaced_by
+    new_replaced_by = _tree_without(opened, replaced_by, path) if replaced_by else ""
+    if (tree, new_staged, new_replaced_by) == (snapshot.tree, staged, replaced_by):
         return None
-    manifest = msgspec.structs.replace(
-        snapshot.manifest, index=new_staged, purged=tuple(sorted({*snapshot.manifest.purged, path}))
-    )
-    return known.write_commit(git, tree, (new_staged,) if new_staged else (), encode(manifest).decode("ascii"), 0)
+    purged = tuple(sorted({*snapshot.manifest.purged, path}))
+    manifest = msgspec.structs.replace(snapshot.manifest, index=new_staged, replaced_by=new_replaced_by, purged=purged)
+    return write_snapshot(git, tree, manifest, 0)
 
 
 def _tree_without(opened: Session, tree: str, path: str) -> str:
@@ -175,9 +207,7 @@ def _tree_without(opened: Session, tree: str, path: str) -> str:
 
 
 def _remember(git: Git, replaced: dict[str, str]) -> None:
-    listed = git.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/purged/")
-    pairs = [line.split(" ", 1) for line in os.fsdecode(listed).splitlines()]
-    moved = [f"update {ref} {replaced[oid]}\n" for oid, ref in pairs if oid in replaced]
+    moved = [f"update refs/purged/{old} {replaced[oid]}\n" for old, oid in _purged(git).items() if oid in replaced]
     added = [f"update refs/purged/{old} {new}\n" for old, new in replaced.items()]
     if moved or added:
         git.ask("update-ref", "--stdin", stdin="".join([*moved, *added]).encode())

@@ -123,6 +123,13 @@ def remove_linked(worktree: Worktree, path: Path) -> None:
         user.ask(*argv)
 
 
+def release_linked(worktree: Worktree, path: Path) -> None:
+    """Make a linked worktree of ours the user's own: from now on nothing removes it but they. Safe to repeat."""
+    real = Path(os.path.realpath(path))
+    if real in {Path(os.path.realpath(one.path)) for one in linked_worktrees(worktree)}:
+        worktree.user_git(timeout_s=60).ask("worktree", "unlock", str(path))
+
+
 def _listed(worktree: Worktree) -> Iterable[dict[str, str]]:
     user = worktree.user_git(timeout_s=60)
     if worktree.git_version >= (2, 36):

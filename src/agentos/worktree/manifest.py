@@ -68,6 +68,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Submodules and other repositories inside, with their HEAD. What is in them is never captured or touched."""
     purged: tuple[str, ...] = ()
     """Taken out afterwards, on request."""
+    worktree: str = ""
+    """Which worktree of the repository it is of, by the name that git has for it; empty: the main one."""
+    replaced_by: str = ""
+    """Of what a restore replaced: the tree that came in its place."""
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -85,6 +85,39 @@ def restore(
         return _until_quiet(lambda: _put_back(opened, wanted, limits))
 
 
+def undo(
+    worktree: Worktree,
+    replaced: Snapshot,
+    *,
+    workflow_id: str,
+    protected: Iterable[str] = (),
+    limits: Limits = Limits(),
+    patience_s: float = PATIENCE_S,
+) -> Restored:
+    """Bring back what a restore replaced, and leave alone what it did not touch. `replaced` is its undo snapshot.
+
+    By the same steps and with the same promises as a restore; itself undoable.
+    """
+    with session(worktree, seconds=limits.seconds, patience_s=patience_s) as opened:
+        _no_open_intent(worktree)
+        wanted = _Target(
+            workflow_id=workflow_id,
+            id=replaced.id,
+            tree=replaced.tree,
+            manifest=replaced.manifest,
+            protected=Protection(protected),
+            kept=_kept(replaced.manifest),
+            only=touched(worktree, replaced),
+        )
+        return _until_quiet(lambda: _put_back(opened, wanted, limits))
+
+
+def touched(worktree: Worktree, replaced: Snapshot) -> Protection:
+    """The paths that a restore touched, by its undo snapshot."""
+    git = worktree.store_git(timeout_s=60)
+    return Protection(change.path for change in diff_trees(git, replaced.tree, replaced.manifest.replaced_by))
+
+
 def apply_tree(
     worktree: Worktree,
     tree: str,
@@ -114,7 +147,8 @@ def finish_interrupted(worktree: Worktree, *, limits: Limits = Limits()) -> Rest
 
 
 def _finish(opened: Session, intent: Intent, limits: Limits) -> Restored:
-    undo = _undo(opened, intent.workflow_id, intent.paths, limits)
+    # No `replaced_by`: what an undo brings back is what was there before the restore began, in `intent.undo`.
+    undo = _undo(opened, intent.workflow_id, intent.paths, limits, replaced_by="")
     return _perform(opened, intent, undo, ())
 
 
@@ -125,8 +159,21 @@ def interrupted(worktree: Worktree) -> Intent | None:
 
 def preview(worktree: Worktree, target: Snapshot, now: Snapshot, *, protected: Iterable[str] = ()) -> list[Change]:
     """What `restore` would do to the files as they are in `now`."""
+    return foresee(worktree, target, now, protected=protected)[0]
+
+
+def foresee(
+    worktree: Worktree,
+    target: Snapshot,
+    now: Snapshot,
+    *,
+    protected: Iterable[str] = (),
+    only: Protection | None = None,
+) -> tuple[list[Change], tuple[Left, ...]]:
+    """The same, and what it would leave alone although it differs; `only`: of these paths, as `undo` does."""
     differing = diff_trees(worktree.store_git(timeout_s=60), now.tree, target.tree)
-    return _divided(worktree.root, differing, Protection(protected), _kept(target.manifest), now)[0]
+    meant = [change for change in differing if _is_meant(only, change.path)]
+    return _divided(worktree.root, meant, Protection(protected), _kept(target.manifest), now)
 
 
 def _kept(manifest: Manifest) -> Protection:
@@ -153,17 +200,28 @@ class _Target:
     kept: Protection = field(default_factory=lambda: Protection(()))
     """Never deleted."""
     manifest: Manifest | None = None
+    only: Protection | None = None
+    """Nothing else is looked at. None: everything."""
+
+
+def _is_meant(only: Protection | None, path: str) -> bool:
+    # A file in the place of a folder, or the other way round, goes with what takes its place.
+    return only is None or only.covers(path) or only.lies_below(path)
 
 
 def _put_back(opened: Session, target: _Target, limits: Limits) -> Restored:
     git = opened.git()
     _check_whole(git, target)
     paths = git.names("ls-tree", "-r", "-z", "--name-only", target.tree)
-    undo = _undo(opened, target.workflow_id, paths, limits)
+    if target.only is not None:
+        paths = [path for path in paths if _is_meant(target.only, path)]
+    undo = _undo(opened, target.workflow_id, paths, limits, replaced_by=target.tree)
     differing = diff_trees(git, undo.tree, target.tree)
-    changes, left = _divided(opened.worktree.root, differing, target.protected, target.kept, undo)
+    meant = [change for change in differing if _is_meant(target.only, change.path)]
+    changes, left = _divided(opened.worktree.root, meant, target.protected, target.kept, undo)
     _check_readable(git, target.id, changes)
-    return _perform(opened, _intent(git, target, undo, changes), undo, left)
+    others = {change.path for change in differing} - {change.path for change in meant}
+    return _perform(opened, _intent(git, target, undo, changes, others), undo, left)
 
 
 def _until_quiet(act: Callable[[], Restored]) -> Restored:
@@ -182,9 +240,10 @@ def _until_quiet(act: Callable[[], Restored]) -> Restored:
         ) from error
 
 
-def _undo(opened: Session, workflow_id: str, paths: Collection[str], limits: Limits) -> Snapshot:
+def _undo(opened: Session, workflow_id: str, paths: Collection[str], limits: Limits, *, replaced_by: str) -> Snapshot:
     """Capture what is there, the ignored files among `paths` included: they are about to be written over."""
-    return take_in(opened, workflow_id=workflow_id, name=f"undo/{new_id()}", limits=limits, also=paths)
+    name = f"undo/{new_id()}"
+    return take_in(opened, workflow_id=workflow_id, name=name, limits=limits, also=paths, replaced_by=replaced_by)
 
 
 def _divided(
@@ -245,20 +304,21 @@ def _check_readable(git: Git, target: str, changes: list[Change]) -> None:
         raise SnapshotNotFoundError(target, f"contents of files cannot be read ({error.said})") from error
 
 
-def _intent(git: Git, target: _Target, undo: Snapshot, changes: list[Change]) -> Intent:
-    """The changes, with what trees do not have: permission bits and empty folders."""
+def _intent(git: Git, target: _Target, undo: Snapshot, changes: list[Change], others: Collection[str]) -> Intent:
+    """The changes, with what trees do not have: permission bits and empty folders. `others` differ and may."""
     do = Intent(workflow_id=target.workflow_id, target=target.id, undo=undo.id, changes=tuple(map(wanted, changes)))
     then, now = target.manifest, undo.manifest
     if then is None:
         return do
     paths = mode_changes(git, target.tree, then.modes, now.modes)
     paths |= {change.path for change in changes if change.status != "D"}
+    gone = set() if target.only is not None else set(now.empty) - set(then.empty)
     return msgspec.structs.replace(
         do,
         modes=then.modes,
-        modes_of=tuple(sorted(path for path in paths if not target.protected.covers(path))),
+        modes_of=tuple(sorted(path for path in paths if path not in others and not target.protected.covers(path))),
         make_folders=tuple(path for path in then.empty if not target.protected.covers(path)),
-        remove_folders=tuple(sorted(set(now.empty) - set(then.empty), reverse=True)),
+        remove_folders=tuple(sorted(gone, reverse=True)),
     )
 
 

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentos.exceptions import SnapshotError
+from agentos.exceptions import SnapshotError, WorkflowConfigurationError
 from agentos.worktree.git import Git, bare_env, clean_env, shown
 
 FOLDER = "agentos"
@@ -92,6 +92,11 @@ class Worktree:
     """The file that `core.excludesFile` of the user's repository names; empty: git's default."""
 
     @property
+    def name(self) -> str:
+        """How git names it among the worktrees of its repository; empty for the main one."""
+        return "" if Path(os.path.realpath(self.git_dir)) == self.common_dir else self.git_dir.name
+
+    @property
     def store(self) -> Path:
         return self.common_dir / FOLDER / "store"
 
@@ -141,23 +146,7 @@ def open_worktree(directory: Path) -> Worktree:
 
     Safe with any number of processes at once, and after one that was killed here.
     """
-    asking = Git(cwd=directory, env={**clean_env(os.environ), **_QUIET}, timeout_s=60)
-    answer = os.fsdecode(asking.ask("rev-parse", *_QUESTIONS))
-    answers = _ANSWERS.fullmatch(answer)
-    if answers is None:
-        raise SnapshotError(
-            f"{shown(directory)} is not in a worktree of a git repository", next_step="Go to a worktree with files."
-        )
-    git_dir, object_format, common_dir, root = answers.groups()
-    worktree = Worktree(
-        root=Path(root),
-        git_dir=Path(git_dir),
-        # Relative to where git was asked, unless it is absolute.
-        common_dir=Path(os.path.realpath(directory / common_dir)),
-        object_format=object_format,
-        git_version=_version(asking),
-        excludes=_excludes(asking),
-    )
+    worktree = _asked(directory)
     try:
         _make_store(worktree)
         worktree.folder.mkdir(mode=0o700, exist_ok=True)
@@ -167,6 +156,35 @@ def open_worktree(directory: Path) -> Worktree:
             next_step="Make git's own folder writable, or free some space.",
         ) from error
     return worktree
+
+
+def known_worktree(directory: Path) -> Worktree | None:
+    """The same, only to look: None where there is no repository, or nothing was ever captured in it."""
+    try:
+        worktree = _asked(directory)
+    except (SnapshotError, WorkflowConfigurationError):
+        return None
+    return worktree if (worktree.store / "HEAD").exists() else None
+
+
+def _asked(directory: Path) -> Worktree:
+    asking = Git(cwd=directory, env={**clean_env(os.environ), **_QUIET}, timeout_s=60)
+    answer = os.fsdecode(asking.ask("rev-parse", *_QUESTIONS))
+    answers = _ANSWERS.fullmatch(answer)
+    if answers is None:
+        raise SnapshotError(
+            f"{shown(directory)} is not in a worktree of a git repository", next_step="Go to a worktree with files."
+        )
+    git_dir, object_format, common_dir, root = answers.groups()
+    return Worktree(
+        root=Path(root),
+        git_dir=Path(git_dir),
+        # Relative to where git was asked, unless it is absolute.
+        common_dir=Path(os.path.realpath(directory / common_dir)),
+        object_format=object_format,
+        git_version=_version(asking),
+        excludes=_excludes(asking),
+    )
 
 
 def git_version(directory: Path) -> tuple[int, ...]:

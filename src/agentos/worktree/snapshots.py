@@ -20,6 +20,7 @@ from agentos.worktree.snapshot_store import Worktree, ref_name, sync_folder
 from agentos.worktree.trees import Change, diff_trees, mode_changes
 
 _TRIES = 4
+_REPLACED_BY = "the files that came in its place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +62,23 @@ def take(
         return take_in(opened, workflow_id=workflow_id, name=name, limits=limits)
 
 
-def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, also: Collection[str] = ()) -> Snapshot:
-    """`take` within a session; `also` names paths to capture although they are ignored."""
+def take_in(
+    opened: Session,
+    *,
+    workflow_id: str,
+    name: str,
+    limits: Limits,
+    also: Collection[str] = (),
+    replaced_by: str = "",
+) -> Snapshot:
+    """`take` within a session; `also` names paths to capture although they are ignored.
+
+    `replaced_by` is the tree that is about to come in its place; it is kept as long as the snapshot is.
+    """
     ref = ref_name(workflow_id, name)
     for attempt in range(_TRIES):
         captured = capture(opened, limits, also=also)
-        manifest = _manifest(opened.worktree, captured, workflow_id, name)
+        manifest = _manifest(opened.worktree, captured, workflow_id, name, replaced_by)
         needed = begin_keeping(opened, captured)
         try:
             commit = _commit(opened.writing_git(), captured, manifest)
@@ -93,12 +105,19 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
 
 
 def _commit(git: Git, captured: Captured, manifest: Manifest) -> str:
-    parents = (captured.staged,) if captured.staged else ()
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
-    return known.write_commit(git, captured.tree, parents, encode(manifest).decode("ascii"), at_s)
+    return write_snapshot(git, captured.tree, manifest, at_s)
 
 
-def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str) -> Manifest:
+def write_snapshot(git: Git, tree: str, manifest: Manifest, at_s: int) -> str:
+    """The commit of a snapshot. Its parents hold what it needs besides its tree, and are no snapshots themselves."""
+    parents: tuple[str, ...] = (manifest.index,) if manifest.index else ()
+    if manifest.replaced_by:
+        parents += (known.write_commit(git, manifest.replaced_by, (), _REPLACED_BY, 0),)
+    return known.write_commit(git, tree, parents, encode(manifest).decode("ascii"), at_s)
+
+
+def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str, replaced_by: str) -> Manifest:
     return Manifest(
         format=FORMAT,
         workflow_id=workflow_id,
@@ -112,6 +131,8 @@ def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: st
         modes=captured.modes,
         partial=captured.partial,
         repositories=captured.repositories,
+        worktree=worktree.name,
+        replaced_by=replaced_by,
     )
 
 
@@ -153,9 +174,14 @@ def diff(worktree: Worktree, old: Snapshot, new: Snapshot) -> list[Change]:
 
 def patch(worktree: Worktree, old: Snapshot, new: Snapshot, *, paths: Collection[str] = ()) -> bytes:
     """The same as text that `git apply` understands; `paths` for some files only."""
+    return tree_patch(worktree, old.tree, new.tree, paths=paths)
+
+
+def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str] = ()) -> bytes:
+    """The same of two trees."""
     argv = ("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--find-renames")
     only = ("--", *(f":(top,literal){path}" for path in paths)) if paths else ()
-    return worktree.store_git(timeout_s=60).ask(*argv, old.tree, new.tree, *only)
+    return worktree.store_git(timeout_s=60).ask(*argv, old, new, *only)
 
 
 def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Limits()) -> list[str]:
