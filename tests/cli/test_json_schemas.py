@@ -17,10 +17,12 @@ from agentos.cli.schemas import commands, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
 from tests.cli.conftest import Agentos
 from tests.cli.sample import begin, make_repository
+from tests.conftest import git
 from tools.write_docs import schema_file
 
 CALLS: dict[str, list[list[str]]] = {
     "check": [["flow.py:good"]],
+    "prove": [["flow.py:good"]],
     "run": [["flow.py:good", "--id", "fresh"]],
     "resume": [["waits", "--dry-run"]],
     "fork": [["CUT"]],
@@ -50,6 +52,8 @@ LINES = {"events", "fork", "logs", "run", "watch"}
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_repository(tmp_path_factory.mktemp("schemas") / "repo")
+    who = ("-c", "user.name=Test", "-c", "user.email=test@example.invalid")
+    git(*who, "commit", "--quiet", "--allow-empty", "--message", "first", cwd=root)
     begin(root, "flow", "waits", expected="waiting")
     begin(root, "good", "ended", expected="complete")
     begin(root, "good", "gone", expected="complete")

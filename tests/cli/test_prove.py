@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 
 from agentos.cli.schemas import output_schema
 from tests.cli.conftest import SOURCES, Agentos
-from tests.conftest import git
+from tests.conftest import LinkedWorktree, git
 
 FLOW = """\
 params: {word: x}
@@ -89,6 +88,7 @@ def test_every_verdict_and_nothing_of_the_users_is_touched(agentos: Agentos, rep
     code, tasks, told = proved(agentos, repo)
     assert code == 0
     assert state(repo) == before
+    assert git("for-each-ref", cwd=repo / ".git/agentos/store") == ""
     assert {task_id: (task["verdict"], task["deterministic"]) for task_id, task in tasks.items()} == {
         "sorted": ("idempotent", True),
         "log": ("not idempotent", True),
@@ -326,6 +326,16 @@ def test_wrong_usage(agentos: Agentos, repo: Path, args: list[str], said: str) -
     assert "Traceback" not in done.err
 
 
+def test_in_a_linked_worktree_from_a_folder_in_it(agentos: Agentos, tmp_worktree: LinkedWorktree) -> None:
+    main, here = tmp_worktree
+    (here / "workflows").mkdir()
+    write(here, "tasks:\n  see: {run: 'test -f workflows/flow.yaml && git status --short'}\n")
+    before = state(main)
+    done = agentos("prove", "flow.yaml", cwd=here / "workflows")
+    assert (done.code, done.out) == (0, "idempotent      see\n")
+    assert state(main) == before
+
+
 def test_outside_a_repository_and_without_a_commit(agentos: Agentos, tmp_path: Path) -> None:
     assert agentos("prove", "flow", cwd=tmp_path).code == 1
     git("init", "--quiet", cwd=tmp_path)
@@ -382,12 +392,3 @@ def test_what_a_killed_one_left_is_removed_by_the_next_but_not_what_is_in_use(ag
     living.send_signal(signal.SIGINT)
     living.communicate(timeout=30)
     assert len(git("worktree", "list", cwd=repo).splitlines()) == 1
-
-
-def test_the_folder_for_temporary_files_is_the_users_choice(repo: Path, temporary: Path) -> None:
-    assert tempfile.gettempdir()  # asked by the program itself, in its own process
-    process = start(repo)
-    until_started(repo)
-    assert [path.name for path in temporary.glob("agentos-prove-*/*")] == ["repo"]
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)

@@ -15,6 +15,10 @@ from agentos.dag.task import TaskDef
 
 _END = frozenset(";&|\n(){}")
 _OPERATORS = ("&>>", "<<<", "<<-", "&>", ">>", "<<", ">&", "<&", ">|", "<>", ">", "<", ";", "&", "|", "\n", "(", ")")
+_BEGINS_OPERATOR = frozenset(sign[0] for sign in _OPERATORS)
+_PLAIN = re.compile(r"[^\s\\'\"`$;&|()<>]+")
+_WORTH_READING = re.compile(r">|\bgit\b|\btee\b|\bdate\b|RANDOM|EPOCH|\$\$|uuidgen")
+"""Most scripts hold nothing of what is looked for, and need not be taken apart."""
 _WRITES = frozenset({"&>>", "&>", ">>", ">", ">|"})
 _VARIES = re.compile(r"\$\(date\b|`date\b|\$\{?(?:S?RANDOM|EPOCHSECONDS|EPOCHREALTIME)\b|\$\$|\$\(uuidgen\b")
 _MAKES_FILES = frozenset({"touch", "mkdir", "cp", "mv", "tee"})
@@ -73,6 +77,8 @@ class _Command(NamedTuple):
 
 
 def _of_commands(run: str | tuple[str, ...]) -> Hints:
+    if isinstance(run, str) and not _WORTH_READING.search(run):
+        return Hints()
     commands = [_Command(run, ())] if isinstance(run, tuple) else list(_commands(run))
     doubts: dict[str, None] = {}
     moves_refs = ""
@@ -166,11 +172,14 @@ def _tokens(script: str) -> Iterator[tuple[bool, str]]:
             at += 1 + (script[at] == "\\")
         elif script[at] == "#":
             at = _find(script, "\n", at)
-        elif sign := next((sign for sign in _OPERATORS if script.startswith(sign, at)), ""):
+        elif script[at] in _BEGINS_OPERATOR:
+            sign = next(sign for sign in _OPERATORS if script.startswith(sign, at))
             at += len(sign)
             yield False, sign
             if sign in ("<<", "<<-"):
-                word, at = _word(script, at + len(script[at:]) - len(script[at:].lstrip(" \t")))
+                while script[at : at + 1] in (" ", "\t"):
+                    at += 1
+                word, at = _word(script, at)
                 documents.append(word)
             elif sign == "\n":
                 for delimiter in documents:
@@ -186,9 +195,11 @@ def _word(script: str, at: int) -> tuple[str, int]:
     word = ""
     while at < len(script):
         character = script[at]
-        if character in " \t" or any(script.startswith(sign, at) for sign in _OPERATORS):
+        if character in " \t" or character in _BEGINS_OPERATOR:
             break
-        if character == "\\":
+        if plain := _PLAIN.match(script, at):
+            word, at = word + plain[0], plain.end()
+        elif character == "\\":
             word, at = word + script[at + 1 : at + 2], at + 2
         elif character == "'":
             end = _find(script, "'", at + 1)

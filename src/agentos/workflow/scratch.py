@@ -57,6 +57,11 @@ class Scratch:
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
             self._base = take(self._user, workflow_id=self.run, name="base")
+            if self._base.head.oid is None:
+                raise SnapshotError(
+                    "a scratch worktree needs a commit, and this repository has none",
+                    next_step="Commit something first.",
+                )
             with _making(self._user):
                 self.worktree = make_linked(
                     self._user, self._base, self._folder / root.name, workflow_id=self.run, label=LABEL
