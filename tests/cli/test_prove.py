@@ -288,6 +288,28 @@ def test_a_task_that_runs_out_of_time(agentos: Agentos, repo: Path) -> None:
     assert (tasks["slow"]["verdict"], tasks["quick"]["verdict"]) == ("not provable", "idempotent")
 
 
+def test_rounds_decision_points_and_functions_that_cannot_be_stopped(agentos: Agentos, repo: Path) -> None:
+    write(
+        repo,
+        "decision_points: per_layer\ntasks:\n  draft: {run: 'echo x >> draft'}\n"
+        "  review: {run: 'wc -l < draft', needs: draft, output: json}\n"
+        "  loop: {repeat: {tasks: [draft, review], until: 'tasks.review.output >= 2', max: 3}}\n"
+        "  after: {run: 'cat draft', needs: loop}\n",
+    )
+    _, tasks, _ = proved(agentos, repo)
+    assert {task_id: task["verdict"] for task_id, task in tasks.items()} == {
+        "draft": "not idempotent",
+        "review": "idempotent",
+        "draft@2": "not idempotent",
+        "review@2": "idempotent",
+        "after": "idempotent",
+    }
+    (repo / "stuck.py").write_text("import time\n\n\ndef stay():\n    time.sleep(3)\n")
+    write(repo, "tasks:\n  stuck: {python: 'stuck:stay', timeout_s: 0.1}\n  next: {run: ':'}\n")
+    _, tasks, _ = proved(agentos, repo)
+    assert tasks["next"]["why"] == "a run of 'stuck' could not be stopped, and may still change files"
+
+
 def test_secrets_are_masked_in_what_is_told(agentos: Agentos, repo: Path) -> None:
     write(
         repo,

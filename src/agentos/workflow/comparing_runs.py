@@ -58,8 +58,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a task: how it ended, and the files after it."""
 
     outcome: Outcome
-    files: Any
-    """A Snapshot."""
+    files: Snapshot
 
 
 def compared(worktree: Worktree, first: Ran, later: Ran, masker: Masker) -> Difference:
