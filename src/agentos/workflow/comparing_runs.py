@@ -43,6 +43,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def any(self) -> bool:
+        """Whether anything differs at all."""
         return bool(self.error or self.output or self.files)
 
     @property

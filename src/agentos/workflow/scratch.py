@@ -74,6 +74,7 @@ class Scratch:
 
     @property
     def root(self) -> Path:
+        """Where its files are."""
         return self.worktree.root
 
     def _guard(self) -> None:
