@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench import docs, machine, report
 from bench.cases import FULL, QUICK, Case, Sizes
+from bench.cases.files import FILES
 from bench.cases.recovery import RESUME, SAVE, SEED
 from bench.cases.starting import BUDGETS, LOCATION, START
 from bench.cases.throughput import CHAIN, GROWING, SCALE, SLEEPS, WIDE
@@ -20,7 +21,8 @@ from bench.contenders import CONTENDERS
 from bench.sampling import missing, take
 
 CASES: dict[str, Case] = {
-    case.name: case for case in (CHAIN, WIDE, GROWING, RESUME, SAVE, SLEEPS, START, BUDGETS, LOCATION, SCALE, SEED)
+    case.name: case
+    for case in (CHAIN, WIDE, GROWING, RESUME, SAVE, SLEEPS, START, BUDGETS, LOCATION, SCALE, SEED, FILES)
 }
 
 

@@ -24,6 +24,9 @@ class Sizes:
     seed_saves: int = 1000
     many: int = 10_000
     times: int = 1000
+    files: int = 5000
+    more_files: int = 50_000
+    changed: int = 1000
     repetitions: int = 3
     cold_repetitions: int = 9
 
@@ -39,6 +42,9 @@ QUICK = Sizes(
     seed_saves=50,
     many=500,
     times=100,
+    files=200,
+    more_files=400,
+    changed=50,
     repetitions=1,
     cold_repetitions=2,
 )

@@ -38,6 +38,7 @@ from agentos.workflow.driving import (
     preview_resume,
     resume_run,
 )
+from agentos.workflow.files import FilesChoice
 from agentos.workflow.hooks import Hooks
 from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import Place, find_place
@@ -106,12 +107,16 @@ def resume(
     gates: GatePolicy | None = None,
     durability: Durability | None = None,
     keep: int | None = None,
+    files: FilesChoice = "ask",
 ) -> RunResult:
     """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
 
     The workflow is read again from the file it was defined in, unless `workflow` gives it or `as_stored` asks for the
-    plan last accepted. Of a complete run it does
-    nothing; of a failed one it runs what failed and what depends on it.
+    plan last accepted. Of a complete run it does nothing; of a failed one it runs what failed and what depends on it.
+
+    Files that a task was changing when it was cut off are put back first; FilesChangedError where somebody changed them
+    since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to put
+    all files back as the newest checkpoint (or the one named) has them.
     """
     refuse_while_loading("resume")
     return _blocking(
@@ -125,6 +130,7 @@ def resume(
             gates=gates,
             durability=durability,
             keep=keep,
+            files=files,
         ),
         "aresume(...)",
     )
@@ -141,11 +147,13 @@ async def aresume(
     gates: GatePolicy | None = None,
     durability: Durability | None = None,
     keep: int | None = None,
+    files: FilesChoice = "ask",
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `resume`, inside an event loop."""
     refuse_while_loading("aresume")
     place, options = await asyncio.to_thread(settled, repo, gates=gates, durability=durability, keep=keep)
+    options = msgspec.structs.replace(options, files=files)
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
     return await _driven(
         place,
@@ -286,10 +294,11 @@ class Client:
         workflow: Workflow | None = None,
         rerun: Iterable[str] = (),
         strict: bool = False,
+        files: FilesChoice = "ask",
     ) -> ResumePlan:
         """What a resume would keep, repeat and ask, task by task. Writes nothing."""
         choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
-        return preview_resume(self.place, target, workflow=workflow, choices=choices)[1]
+        return preview_resume(self.place, target, workflow=workflow, choices=choices, files=files)[1]
 
     def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
         """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""
@@ -309,17 +318,37 @@ class Client:
         return self._answer(workflow_id, gate_id, False, reason, author)
 
     def prune(self, workflow_id: str, *, keep: int = 5) -> int:
-        """Delete all but the newest checkpoints of a run; how many that were comes back."""
+        """Delete all but the newest checkpoints of a run; how many that were comes back.
+
+        The snapshots of the files that only they named are let go of; `collect` gives their space back.
+        """
+        from agentos.workflow.snapshot_keeping import let_go_of_unnamed  # seldom needed, as is what follows
+
         with self._store(readonly=False) as store:
-            return store.prune(store.find_run(workflow_id).workflow_id, keep)
+            record = store.find_run(workflow_id)
+            deleted = store.prune(record.workflow_id, keep)
+            let_go_of_unnamed(self.place, store, record)
+            return deleted
+
+    def collect(self) -> None:
+        """Give back the space of snapshots that were let go of. WorktreeBusyError while somebody uses the store."""
+        from agentos.workflow.snapshot_keeping import collect_snapshots
+
+        collect_snapshots(self.place.root)
 
     def delete(self, workflow_id: str) -> None:
-        """Delete a run, its events and its logs, and give the space back. LeaseHeldError while somebody drives it."""
+        """Delete a run, its events and its logs, and give the space back. LeaseHeldError while somebody drives it.
+
+        Its snapshots of the files are let go of, those for undo among them; `collect` gives their space back.
+        """
+        from agentos.workflow.snapshot_keeping import let_go_of_all
+
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
             refuse_foreign(self.place.database, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
         delete_logs(self.place.database, record.workflow_id)
+        let_go_of_all(self.place, record)
 
     def export(self, workflow_id: str) -> Iterator[bytes]:
         """A run as the lines of one file, as it stands now; prompts, outputs and errors are in it."""

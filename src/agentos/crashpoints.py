@@ -35,6 +35,15 @@ POINTS: dict[str, str] = {
 }
 """Every point and where it lies, about in the order a run passes them; `python -m agentos.testing` lists them."""
 
+FILE_POINTS: dict[str, str] = {
+    "snapshot.before_ref": "a snapshot's objects are durable, its ref is not yet written",
+    "snapshot.after_ref": "a snapshot's ref is durable, nobody has been told its id",
+    "restore.intent": "it is written down which files are to be put back, none has been",
+    "restore.inside": "files were put back, their modes and empty folders were not yet",
+    "restore.before_clear": "all is put back and proved, the note that says so is not yet cleared",
+}
+"""Points of snapshots and restores: passed by runs with tasks that change files. They work like the others."""
+
 
 def _armed() -> tuple[str, int, str]:
     point, _, rest = os.environ.get(VARIABLE, "").partition(":")

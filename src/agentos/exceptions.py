@@ -12,15 +12,22 @@
     |-- NotFoundError                   give another id
     |   |-- CheckpointNotFoundError
     |   |-- RunNotFoundError
+    |   |-- SnapshotNotFoundError
     |   `-- WorkflowNotFoundError       no file of this name
     |-- IntegrityError                  do not trust this record
     |   |-- CheckpointCorruptedError    a stored row is damaged
     |   |-- StateInvariantError         a state contradicts itself
     |   `-- NewerSchemaError            written by a newer AgentOS
     |-- CheckpointCutError              a checkpoint could not be written while the journal works
+    |-- SnapshotError                   the worktree's files could not be captured or put back
+    |   |-- GitError                    a git command failed, or took too long
+    |   |-- SnapshotRefusedError        too much to capture, or a place that is never captured
+    |   `-- RestoreError                files could not be put back, or not all of them
+    |-- FilesChangedError               say what to do with files: restore or keep
     |-- TryAgainError                   the same command may succeed later
     |   |-- LeaseHeldError              another process drives this run
     |   |-- LeaseLostError              another process took this run over
+    |   |-- WorktreeBusyError           another process captures or puts back files here
     |   `-- StoreUnavailableError       the journal cannot be read or written right now
     `-- AttemptError                    what an attempt can end with; stored as data
         |-- TaskTimeoutError
@@ -132,6 +139,19 @@ class RunNotFoundError(NotFoundError):
         )
 
 
+class SnapshotNotFoundError(NotFoundError):
+    """The private store has no whole snapshot of this id; `why` says what is missing of it."""
+
+    def __init__(self, snapshot_id: str, why: str = "it is not in the store") -> None:
+        self.snapshot_id = snapshot_id
+        self.why = why
+        super().__init__(
+            f"no snapshot {snapshot_id!r}: {why}",
+            next_step="It may have been pruned, or its objects were the repository's own and are gone there: "
+            "choose another checkpoint.",
+        )
+
+
 class WorkflowNotFoundError(NotFoundError):
     """No workflow of this name or path."""
 
@@ -164,6 +184,55 @@ class CheckpointCutError(AgentosError):
     """A checkpoint's row could not be written, though its events could. Nothing of the batch was written."""
 
 
+class SnapshotError(AgentosError):
+    """The files of a worktree could not be captured, merged or put back. What the user has was not changed."""
+
+
+class GitError(SnapshotError):
+    """A git command ended with `status` (None: it was stopped after its time); `said` is its last word on it."""
+
+    def __init__(self, argv: tuple[str, ...], status: int | None, said: str) -> None:
+        self.argv = argv
+        self.status = status
+        self.said = said
+        how = "took too long and was stopped" if status is None else f"ended with {status}"
+        super().__init__(
+            f"git {' '.join(argv[:3])} {how}: {said or 'it said nothing'}",
+            next_step="See whether `git status` works in this worktree, and whether the disk is full.",
+        )
+
+
+class SnapshotRefusedError(SnapshotError):
+    """The worktree is not captured as it is: it is too much (`limit` names which), or not a project's folder."""
+
+    def __init__(self, message: str, *, limit: str, next_step: str) -> None:
+        self.limit = limit
+        super().__init__(message, next_step=next_step)
+
+
+class RestoreError(SnapshotError):
+    """Files could not be put back. `undo` names the snapshot of what was there before; empty: nothing was changed."""
+
+    def __init__(self, message: str, *, undo: str = "", next_step: str = "") -> None:
+        self.undo = undo
+        super().__init__(message, next_step=next_step)
+
+
+class FilesChangedError(AgentosError):
+    """Files were to be put back, and somebody seems to have changed them since: nothing was touched or run."""
+
+    def __init__(self, workflow_id: str, why: str, paths: tuple[str, ...]) -> None:
+        self.workflow_id = workflow_id
+        self.paths = paths
+        listed = "".join(f"\n  {path}" for path in paths[:20]) + ("\n  …" if len(paths) > 20 else "")
+        super().__init__(
+            f"a task of run {workflow_id} was cut off while it changed files, and {why}:{listed}\n"
+            "Nothing was touched or run.",
+            next_step=f"`agentos resume {workflow_id} --files restore` puts back what the task began with (what is "
+            f"there now is kept for `agentos undo`); `--files keep` runs it on the files as they are.",
+        )
+
+
 class TryAgainError(AgentosError):
     """Nothing is wrong with the request; somebody or something is in the way for now."""
 
@@ -189,6 +258,10 @@ class LeaseLostError(TryAgainError):
             f"another process has taken run {workflow_id} over",
             next_step="Nothing more is written from here; follow the run where it is driven now.",
         )
+
+
+class WorktreeBusyError(TryAgainError):
+    """Another process is capturing or putting back files of this worktree, or tidying the store."""
 
 
 class StoreUnavailableError(TryAgainError):

@@ -1,6 +1,7 @@
 """What each command prints with --json is what docs/schemas/ says, for real runs in many states.
 
-A command with --json must be in CALLS: whoever adds one adds how to call it here. CUT stands for a checkpoint.
+A command with --json must be in CALLS: whoever adds one adds how to call it here. CUT stands for a checkpoint, FILES
+for one with a snapshot of files.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import pytest
 from agentos import Client
 from agentos.cli.schemas import commands, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
+from agentos.workflow.restoring import put_back
 from tests.cli.conftest import Agentos
-from tests.cli.sample import begin, make_repository
+from tests.cli.sample import begin, make_repository, write_flow
+from tests.conftest import git
 from tools.write_docs import schema_file
 
 CALLS: dict[str, list[list[str]]] = {
     "check": [["flow.py:good"]],
+    "prove": [["flow.py:good"]],
     "run": [["flow.py:good", "--id", "fresh"]],
     "resume": [["waits", "--dry-run"]],
     "fork": [["CUT"]],
@@ -32,7 +36,10 @@ CALLS: dict[str, list[list[str]]] = {
     "events": [["waits"], ["ended", "--follow"], ["states"]],
     "why": [["waits", task] for task in ("lint", "never", "broken", "after", "ship", "tell")],
     "checkpoints": [["waits"], ["states"]],
-    "diff": [["waits", "ended"], ["states", "ended"]],
+    "diff": [["waits", "ended"], ["states", "ended"], ["edits", "write"], ["CUT", "CUT", "--patch"]],
+    "restore": [["FILES", "--dry-run"], ["FILES"]],
+    "undo": [["--list"], ["--dry-run"], []],
+    "purge": [["made.txt", "--yes"]],
     "send": [["--list"]],
     "db path": [[]],
     "db stats": [[]],
@@ -47,12 +54,30 @@ LINES = {"events", "fork", "logs", "run", "watch"}
 """Commands that print one JSON object per line."""
 
 
+EDITS = """
+import sys
+from agentos import Workflow, run
+
+edits = Workflow("edits")
+edits.add("write", "shell", run="echo made > made.txt")
+edits.add("again", "shell", run="echo more >> made.txt", needs=["write"])
+
+if __name__ == "__main__":
+    print(run(edits, workflow_id=sys.argv[2]).status)
+"""
+
+
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_repository(tmp_path_factory.mktemp("schemas") / "repo")
+    who = ("-c", "user.name=Test", "-c", "user.email=test@example.invalid")
+    git(*who, "commit", "--quiet", "--allow-empty", "--message", "first", cwd=root)
     begin(root, "flow", "waits", expected="waiting")
     begin(root, "good", "ended", expected="complete")
     begin(root, "good", "gone", expected="complete")
+    write_flow(root, EDITS, "edits.py")
+    begin(root, "edits", "edits", expected="complete", name="edits.py")
+    put_back(str(Client(root).checkpoints("edits")[0].id), root)
     save_states(root)
     (root / "ended.jsonl").write_bytes(b"".join(Client(root).export("ended")))
     return root
@@ -78,8 +103,9 @@ def test_json_is_as_documented(agentos: Agentos, repo: Path, name: str) -> None:
     assert name in CALLS, f"say in CALLS how to call agentos {name} --json"
     validator = jsonschema.Draft202012Validator(json.loads(schema_file(name).read_text()))
     cut = json.loads(agentos("checkpoints", "ended", "--json", cwd=repo).out)[-1]["id"]
+    files = json.loads(agentos("checkpoints", "edits", "--json", cwd=repo).out)[-1]["id"]
     for arguments in CALLS[name]:
-        given = [cut if word == "CUT" else word for word in arguments]
+        given = [{"CUT": cut, "FILES": files}.get(word, word) for word in arguments]
         done = agentos(*name.split(), *given, "--json", cwd=repo)
         assert done.code == 0, done.err
         for document in printed(name, done.out):

@@ -37,6 +37,8 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
     ev.StateUpdated: {"layer": 0, "tasks": 1},
     ev.Checkpointed: {"layer": 0, "snapshot": "abc"},
     ev.CheckpointFailed: {"layer": 0, "error": FAILURE},
+    ev.FilesCaptured: {"snapshot": "abc", "tree": "def", "why": "attempt", "task_id": "a", "partial": ("big",)},
+    ev.FilesRestored: {"snapshot": "abc", "tree": "def", "undo": "fed", "paths": ("a",), "count": 1},
     ev.DecisionRequired: {"gate_id": "g", "kind": "approve", "layer": 0, "question": "Ship?", "deadline": NOON},
     ev.DecisionMade: {"gate_id": "g", "kind": "approve", "layer": 0, "answer": "approved", "author": "me"},
     ev.CommandReceived: {"command_id": "c", "author": "me", "command": {"type": "pause"}},

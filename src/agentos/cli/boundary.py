@@ -14,6 +14,7 @@ from agentos.cli.text import printable, printable_lines
 from agentos.exceptions import (
     AgentosError,
     ExpressionError,
+    FilesChangedError,
     IntegrityError,
     NotFoundError,
     RunRefusedError,
@@ -28,6 +29,7 @@ _CODES: tuple[tuple[type[AgentosError], Exit], ...] = (
     (NotFoundError, Exit.USAGE),
     (IntegrityError, Exit.INTEGRITY),
     (TryAgainError, Exit.TRY_AGAIN),
+    (FilesChangedError, Exit.WAITING),
 )
 
 LONGEST = 1_500

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from agentos.cli.drive_flags import DriveFlags
 from agentos.cli.exits import Exit
+from agentos.cli.file_choice import drive_with_files
 from agentos.cli.output import say
-from agentos.cli.session import drive_here
 from agentos.exceptions import LeaseHeldError
 from agentos.workflow.driving import resume_run
+from agentos.workflow.files import FilesChoice
 from agentos.workflow.finding import FoundRun
 
 
-def go_on(found: FoundRun) -> int:
+def go_on(found: FoundRun, files: FilesChoice = "ask") -> int:
     """Resume the run in this terminal, as `agentos resume` does; the exit code.
 
     Where somebody else has begun to drive it meanwhile, they go on with it: that is as good.
     """
     _, options, manner = DriveFlags().settled(found.place.root)
+    options = msgspec.structs.replace(options, files=files)
     run = found.record.workflow_id
     try:
-        return drive_here(lambda: resume_run(found.place, run, options=options), found.place, manner)
+        return drive_with_files(
+            lambda options: resume_run(found.place, run, options=options), found.place, options, manner
+        )
     except LeaseHeldError as error:
         say(f"{error.message}, and goes on there.")
         return Exit.COMPLETE

@@ -71,6 +71,12 @@ def _command(event: ev.CommandReceived | ev.CommandApplied | ev.CommandRefused) 
     return f"{event.command.get('type', '?')} of {event.author}{why}"
 
 
+def _files_captured(event: ev.FilesCaptured) -> str:
+    when = {"start": "as the drive began", "attempt": "before", "task": "after", "layer": "at the end of a layer"}
+    about = f"{when[event.why]} {event.task_id}".strip()
+    return f"{about}: {event.snapshot or 'they could not be captured'}" + (", not all of them" if event.partial else "")
+
+
 def _change(event: ev.PlanChanged) -> str:
     parts = [
         f"{word} {_short(', '.join(ids))}"
@@ -117,5 +123,7 @@ _ABOUT: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.RolledBack: lambda event: f"to layer {event.layer}, checkpoint {event.checkpoint_id}",
     ev.RunForked: lambda event: f"from {event.parent_id}, checkpoint {event.checkpoint_id}",
     ev.StateSaved: lambda event: f"layer {event.current_layer}",
+    ev.FilesCaptured: _files_captured,
+    ev.FilesRestored: lambda event: f"{count(event.count, 'path')} put back to {event.snapshot}; before: {event.undo}",
 }
 """What is said of each event; a test holds it complete."""

@@ -19,6 +19,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Write": {
         "init": "Write a small workflow to start from.",
         "check": "Tell every problem of workflow files, then the plan. Runs nothing.",
+        "prove": "Run tasks again in a scratch worktree, and tell which can be repeated.",
         "graph": "Draw a workflow or a run.",
         "schema": "Print the JSON Schema of workflow files, or of what a command prints.",
     },
@@ -37,7 +38,12 @@ SECTIONS: dict[str, dict[str, str]] = {
         "events": "What happened in a run, event by event.",
         "why": "Why a task ran, was kept, was skipped, waits, failed, or has not run yet.",
         "checkpoints": "Checkpoints that a run keeps, oldest first.",
-        "diff": "What differs between the states of two checkpoints or runs.",
+        "diff": "What differs between two checkpoints or runs, or what a task did to files.",
+    },
+    "Files": {
+        "restore": "Put the files of the worktree back as a checkpoint has them.",
+        "undo": "Bring back the files that the last restore replaced.",
+        "purge": "Take a file, such as a secret, out of every snapshot of this repository.",
     },
     "Answer": {
         "approve": "Say yes at a gate, and go on with the run.",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentos.cli import completing
+
+if TYPE_CHECKING:
+    from agentos.workflow.files import FilesChoice
 
 repo_option = click.option(
     "--repo",
@@ -29,3 +35,33 @@ gate_argument = click.argument("gate", metavar="[GATE]", required=False, shell_c
 author_option = click.option("--author", metavar="NAME", help="Who says so (default: you, as user@host).")
 
 reason_option = click.option("--reason", metavar="TEXT", default="", help="Why; kept with the decision.")
+
+
+def files_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--files` and `--restore-files`, and hands them to the command as one choice, `files`."""
+
+    @functools.wraps(command)
+    def collected(*, files: FilesChoice | None, restore_files: bool, **given: Any) -> Any:
+        if restore_files and files is not None:
+            raise click.UsageError("--files and --restore-files exclude each other.")
+        return command(files="checkpoint" if restore_files else files or "ask", **given)
+
+    wrapped: Callable[..., Any] = collected
+    for option in reversed(_FILES_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+_FILES_OPTIONS = (
+    click.option(
+        "--files",
+        type=click.Choice(["restore", "keep"]),
+        help="Where a task was cut off while it changed files: put back what it began with whoever changed them since, "
+        "or keep them as they are. [default: put back, but ask if somebody else changed them]",
+    ),
+    click.option(
+        "--restore-files",
+        is_flag=True,
+        help="Put all files back as they were at the newest checkpoint (or the one named), whatever happened since.",
+    ),
+)

@@ -33,6 +33,8 @@ def begin(board: Board, given: Begin) -> None:
         )
     )
     board.emit(ev.LeaseTaken(token=given.token, holder=given.holder, taken_from=given.taken_from))
+    if given.restored is not None:
+        board.emit(given.restored)
     for warning in given.warnings:
         board.emit(ev.TaskWarning(message=warning))
     if back is not None:

@@ -54,6 +54,13 @@ class Board:
         """Gates of which this step was told that nobody answers them now, whatever the policy says."""
         self.stop_asked = False
         """The process is asked to stop in order: nothing new starts."""
+        self.captures = False
+        """Whoever drives can capture the worktree's files."""
+        self.captured_layer = -1
+        """The last layer at whose end they were, or could not be: `uncaptured` says why."""
+        self.capture_wanted: int | None = None
+        """The finished layer whose checkpoint waits for them."""
+        self.uncaptured = ""
         self.out: list[ev.Event] = []
         """Events of the present step."""
         self.now = EPOCH

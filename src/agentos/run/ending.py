@@ -12,6 +12,8 @@ from agentos.run.board import Board, order
 def settle(board: Board) -> bool:
     """Nothing follows by itself: wait for an input, or end the drive. True if something changed after all."""
     facts = board.facts
+    if board.capture_wanted is not None:
+        return False
     if facts.running or board.frontier.held or (board.frontier.retrying and board.starts):
         return False
     if facts.commands:
@@ -57,6 +59,8 @@ def stop(board: Board) -> None:
         return
     while not _was_cancelled(board, board.frontier.next_cut) and layers.cut_finished(board):
         pass
+    if board.capture_wanted is not None:
+        return
     facts = board.facts
     if facts.stopping == "abort":
         requests.refuse_waiting(board, "the run was aborted")

@@ -21,6 +21,7 @@ NOTHING = Raw(b"null")
 GateKind = Literal["approval", "approve", "layer", "error", "ask"]
 Answer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 EndedAs = Literal["failed", "failed_safe", "cancelled"]
+CaptureReason = Literal["start", "attempt", "task", "layer"]
 Verdict = Literal["reuse", "reuse, changed", "rerun", "run", "ask", "new", "orphan"]
 
 
@@ -241,6 +242,39 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
     error: TaskFailure
 
 
+# --- the files of the worktree ------------------------------------------------------------------------------------
+
+
+class FilesCaptured(Event, frozen=True, kw_only=True):
+    """The worktree's files as a snapshot: what a file task that is cut off from here on starts again from.
+
+    `why` is `start` (of a drive), `attempt` (before one that may change files, while no other is under way), `task`
+    (after such a one) or `layer` (at its end). Without a `snapshot` they could not be captured, and cannot be put back.
+    """
+
+    type: ClassVar[str] = "files_captured"
+    snapshot: str = ""
+    tree: str = ""
+    why: CaptureReason
+    task_id: str = ""
+    partial: tuple[str, ...] = ()
+    """Paths that had to be left out; a snapshot that lacks some is not put back by itself."""
+    output: tuple[str, ...] = ()
+    """At the start of a drive: files of the worktree that its own output goes to. They are never put back."""
+
+
+class FilesRestored(Event, frozen=True, kw_only=True):
+    """Files were put back to a snapshot before this drive began; `undo` is the snapshot of what was there."""
+
+    type: ClassVar[str] = "files_restored"
+    snapshot: str
+    tree: str
+    undo: str
+    paths: tuple[str, ...] = ()
+    """The first hundred of them."""
+    count: int = 0
+
+
 # --- gates and commands -----------------------------------------------------------------------------------------
 
 
@@ -406,5 +440,7 @@ JOURNALED: tuple[type[Event], ...] = (
     RolledBack,
     RunForked,
     StateSaved,
+    FilesCaptured,
+    FilesRestored,
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from agentos.ids import GateId, TaskId
 from agentos.run.commands import Asked
-from agentos.run.events import NOTHING, RunForked, TaskFailure
+from agentos.run.events import NOTHING, CaptureReason, FilesRestored, RunForked, TaskFailure
 from agentos.run.resume import ResumePlan
 
 
@@ -26,6 +26,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     """Go back to this checkpoint first; whoever drives folds the journal again and says `Planned`."""
     forked: RunForked | None = None
     """For the first drive of a fork: what it begins from."""
+    restored: FilesRestored | None = None
+    """Files that were put back before this drive."""
     warnings: tuple[str, ...] = ()
     """What users should know before it starts."""
 
@@ -75,6 +77,23 @@ class CommandUnreadable(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of the worktree were looked at."""
+
+    why: CaptureReason
+    snapshot: str = ""
+    tree: str = ""
+    partial: tuple[str, ...] = ()
+    task_id: str = ""
+    layer: int = -1
+    changed: tuple[str, ...] = ()
+    """At a layer's end: what differs from the snapshot before, although no file task was at work."""
+    output: tuple[str, ...] = ()
+    """At a drive's start: files that its own output goes to."""
+    problem: str = ""
+    """Why there is no snapshot."""
+
+
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Time has passed: retries and deadlines may be due."""
 
@@ -104,6 +123,7 @@ Input = (
     | ChildStarted
     | CommandArrived
     | CommandUnreadable
+    | Captured
     | Tick
     | StopAsked
     | GatesLeft

@@ -9,7 +9,7 @@ from agentos.dag.checks import changes_files
 from agentos.dag.plan import PlannedTask
 from agentos.ids import TaskId, checkpoint_id
 from agentos.run import events as ev
-from agentos.run import requests
+from agentos.run import files, requests
 from agentos.run.board import Board, order
 from agentos.run.frontier import by_layers, fan_out_of
 from agentos.run.gates import answer_command, newest_gate
@@ -41,10 +41,16 @@ def cut_finished(board: Board) -> bool:
     layer = board.frontier.next_cut
     if layer >= len(board.frontier.left) or board.frontier.unfinished(layer):
         return False
+    if files.wait_for_capture(board, layer):
+        return False
     counts = board.facts.added.get(layer, Added())
     board.emit(ev.StateUpdated(layer=layer, **counts._asdict()))
-    name = checkpoint_id(board.facts.workflow_id, board.facts.sequence + 1, board.now)
-    board.emit(ev.Checkpointed(checkpoint_id=name, layer=layer))
+    if board.uncaptured:
+        error = ev.TaskFailure(type="SnapshotError", text=board.uncaptured)
+        board.emit(ev.CheckpointFailed(layer=layer, error=error))
+    else:
+        name = checkpoint_id(board.facts.workflow_id, board.facts.sequence + 1, board.now)
+        board.emit(ev.Checkpointed(checkpoint_id=name, layer=layer, snapshot=files.snapshot_of(board.facts)))
     board.frontier.next_cut = layer + 1
     return True
 

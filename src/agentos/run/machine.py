@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import assert_never
 
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.run import attempts, beginning, ending, fanout, layers, requests, starting
+from agentos.run import attempts, beginning, ending, fanout, files, layers, requests, starting
 from agentos.run import events as ev
 from agentos.run.board import Board, GatePolicy
 from agentos.run.facts import Facts, TaskFacts
@@ -23,6 +23,7 @@ from agentos.run.frontier import fan_out_of
 from agentos.run.inputs import (
     AttemptEnded,
     Begin,
+    Captured,
     ChildStarted,
     CommandArrived,
     CommandUnreadable,
@@ -85,6 +86,8 @@ class Machine(Board):
                         command_id=given.command_id, author=given.author, command=given.command, why=given.why
                     )
                 )
+            case Captured():
+                files.captured(self, given)
             case StopAsked():
                 self.stop_asked = True
             case GatesLeft(gates=gates):

@@ -82,6 +82,22 @@ class Added(NamedTuple):
 NOTHING_ADDED = Added()
 
 
+class FilePoint(NamedTuple):
+    """The newest snapshot of the worktree's files."""
+
+    snapshot: str
+    """Empty where the files could not be captured."""
+    tree: str
+    seq: int
+    open: bool
+    """An attempt may have changed files since, and none has ended in order after which they were captured again."""
+    partial: bool
+
+    @property
+    def can_be_put_back(self) -> bool:
+        return bool(self.snapshot) and not self.partial
+
+
 class Refusal(NamedTuple):
     """A decision point that was answered no."""
 
@@ -137,6 +153,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """For each layer to which anything was added since it was cut last: how much."""
     stopping: Stopping = ""
     stop_reason: str = ""
+    files: FilePoint | None = None
+    """None before the first file task, and after a rollback."""
+    own_output: tuple[str, ...] = ()
+    """Files of the worktree that drives of this run printed to."""
     saved: SavedState | None = None
     """Newest state of a run of kind `states`."""
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agentos.run import events as ev
 from agentos.run import gate_reducers, task_reducers
-from agentos.run.record import PENDING, Facts, Status, TaskFacts, result_mark
+from agentos.run.record import PENDING, Facts, FilePoint, Status, TaskFacts, result_mark
 from agentos.run.saved import SavedState, spliced
 from agentos.run.state import TaskStatus
 from agentos.run.task_reducers import TaskEnd
@@ -117,6 +117,7 @@ def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
         # A gate that was open at the checkpoint asks anew: an approval never crosses into another epoch.
         open_gates=Map(),
         tasks=back,
+        files=None,
         ask=facts.ask.update(dict.fromkeys(event.ask, "rolled back")),
         commands=(),
     )
@@ -166,13 +167,33 @@ def _state_saved(facts: Facts, event: ev.StateSaved) -> Facts:
 
 def _run_ended(status: Status) -> Callable[[Facts, ev.Event], Facts]:
     def ended(facts: Facts, event: ev.Event) -> Facts:
-        return replace(facts, sequence=event.seq, status=status)
+        return replace(facts, sequence=event.seq, status=status, files=_closed(facts))
 
     return ended
 
 
 def _workflow_paused(facts: Facts, event: ev.WorkflowPaused) -> Facts:
-    return replace(facts, sequence=event.seq, status="waiting" if event.reason == "waiting" else "paused")
+    status: Status = "waiting" if event.reason == "waiting" else "paused"
+    return replace(facts, sequence=event.seq, status=status, files=_closed(facts))
+
+
+# --- the files of the worktree ------------------------------------------------------------------------------------
+
+
+def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
+    point = FilePoint(event.snapshot, event.tree, event.seq, event.why == "attempt", bool(event.partial))
+    own = facts.own_output
+    own += tuple(path for path in event.output if path not in own)
+    return replace(facts, sequence=event.seq, files=point, own_output=own)
+
+
+def _files_restored(facts: Facts, event: ev.FilesRestored) -> Facts:
+    return replace(facts, sequence=event.seq, files=FilePoint(event.snapshot, event.tree, event.seq, False, False))
+
+
+def _closed(facts: Facts) -> FilePoint | None:
+    """After an orderly end nothing is put back by itself: somebody may have mended something since."""
+    return facts.files._replace(open=False) if facts.files is not None else None
 
 
 REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
@@ -203,5 +224,7 @@ REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
     ev.RolledBack: _rolled_back,
     ev.RunForked: _run_forked,
     ev.StateSaved: _state_saved,
+    ev.FilesCaptured: _files_captured,
+    ev.FilesRestored: _files_restored,
 }
 """What each journaled event does to the facts."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
+from agentos.dag.checks import changes_files
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import RunRefusedError
 from agentos.ids import GateId, TaskId
@@ -16,6 +18,17 @@ from agentos.run.frontier import fan_out_of
 from agentos.run.gates import newest_gate
 from agentos.run.record import FAILED
 from agentos.run.state import SUCCEEDED
+
+FilesAre = Literal["unknown", "untouched", "restored", "kept"]
+"""What is known of the files that a cut-off task may have changed: nothing; that it had not begun; that they are put
+back to what it began with; that the user wants them as they are."""
+
+_FILES: Mapping[FilesAre, str] = {
+    "unknown": "",
+    "untouched": " before it touched a file",
+    "restored": "; the files it began with are put back first",
+    "kept": "; files stay as they are",
+}
 
 MAX_CUTS = 3
 """So many attempts in a row cut short by a dead driver, and somebody is asked before the next."""
@@ -30,6 +43,9 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse any difference between the workflow and the plan last accepted."""
     missing: frozenset[TaskId] = frozenset()
     """Finished tasks of which something they `produce` is no longer there."""
+    files: FilesAre = "unknown"
+    restored_to: int = 0
+    """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,13 +210,13 @@ class _Judge:
                     self._skipped(task, was)
                     ahead += [task.id] if task.id in self.reset else []
 
-    def again(self, task: PlannedTask, reason: str) -> None:
-        """The task has ended and is to run again; a fan-out from its list on."""
+    def again(self, task: PlannedTask, reason: str, *, undone: bool = False) -> None:
+        """The task has ended and is to run again; a fan-out from its list on. `undone`: its files are put back."""
         self.reset[task.id] = None
         parent = fan_out_of(task)
         if parent is not None and self.facts.task(parent).ended:
             self.reset[parent] = None  # keeps its list, and gathers the results anew
-        if needs_answer(task) and self.facts.task(task.id).attempts:
+        if self._asks_before_repeating(task, undone=undone) and self.facts.task(task.id).attempts:
             self._ask(task, f"{reason}, but its effect may not be repeated unasked")
             return
         self._say(task, "rerun", reason)
@@ -220,6 +236,9 @@ class _Judge:
         self._say(task, "ask", reason)
 
     def _finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+        if self._is_undone(task, was):
+            self.again(task, "what it did to files is undone", undone=True)
+            return
         again = self._reason_to_repeat(task, changed=changed)
         items = self.facts.children.get(task.id, ())
         item_again = any(self._reason_to_repeat(self.new.tasks[item]) for item in items if item in self.new.tasks)
@@ -265,7 +284,8 @@ class _Judge:
             self.again(task, anew)
             return
         self.reset[task.id] = None
-        if was.status == "cancelled" and was.attempts and needs_answer(task):
+        undone = self.options.files in ("restored", "kept")
+        if was.status == "cancelled" and was.attempts and self._asks_before_repeating(task, undone=undone):
             self._ask(task, "was cancelled while its effect was under way")
         else:
             self._say(task, "rerun", ("failed" if was.status == "failed" else "was cancelled") + _edited(changed))
@@ -288,12 +308,22 @@ class _Judge:
 
     def _cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         self.cut_off.append(task.id)
-        if needs_answer(task):
+        if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
             self._ask(task, f"was cut off while {_what_began(task)}")
         elif was.cuts + 1 >= MAX_CUTS:
             self._ask(task, f"was cut off {was.cuts + 1} times in a row")
         else:
-            self._say(task, "rerun", "was cut off" + _edited(changed))
+            how = _FILES[self.options.files] if changes_files(task.definition) else ""
+            self._say(task, "rerun", f"was cut off{how}" + _edited(changed))
+
+    def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
+        """Whether putting the files back takes away what this finished task did to them."""
+        undone = self.options.files == "restored" and was.seq > self.options.restored_to
+        return undone and bool(was.attempts) and changes_files(task.definition)
+
+    def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
+        """Whether repeating it needs an answer; `undone`: its files are those it began with."""
+        return needs_answer(task) and not (undone and not task.definition.external)
 
     def _not_run(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if task.id in self.facts.ask:

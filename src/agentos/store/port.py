@@ -86,6 +86,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     plan_revision: int
     holder: Holder | None
     """Who drives it now, if anybody."""
+    lease_until: datetime | None = None
+    """Until when the last lease was good that nobody let go; how long its holder gave a sign of life."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ def run_record(clock: Clock, row: Sequence[Any]) -> RunRecord:
         parent_id=parent_id,
         plan_revision=revision,
         holder=holder,
+        lease_until=from_microseconds(lease[3]) if lease[3] else None,
     )
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.plan import Plan
+from agentos.dag.checks import changes_files
+from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import AgentosError, CheckpointCutError, CommandRefusedError, TaskCancelledError
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
@@ -44,11 +45,13 @@ from agentos.store.port import PostedCommand, Progress
 from agentos.tasks.attempt import ChildProcess, Outcome, Performer, Stream
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome, masked_text
+from agentos.workflow.file_attempts import FileAttempts
 from agentos.workflow.journal import Journal
 from agentos.workflow.logwriter import AttemptLogFile, LogWriter
 from agentos.workflow.secrecy import hidden_command
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
+from agentos.workflow.waiting import to_the_end
 
 log = logging.getLogger("agentos")
 
@@ -79,6 +82,7 @@ class Drive:
         options: ResumeOptions = ResumeOptions(),
         masker: Masker = NO_SECRETS,
         logs: LogWriter | None = None,
+        files: FileAttempts | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.machine = machine
@@ -92,6 +96,9 @@ class Drive:
         self._options = options
         self.masker = masker
         self._logs = logs
+        self.files = files
+        self._looking_at_files = False
+        machine.captures = files is not None
         self._now = now
         self._mail: list[Mail] = []
         self._mail_came = asyncio.Event()
@@ -113,7 +120,7 @@ class Drive:
     def deliver(self, posted: Sequence[PostedCommand]) -> None:
         """Hand over commands from the inbox; one that was handed over before is ignored."""
         for given in self.taken(posted):
-            self._post(given)
+            self.post(given)
 
     def taken(self, posted: Sequence[PostedCommand]) -> list[Input]:
         """The inputs that new commands make."""
@@ -124,11 +131,11 @@ class Drive:
     def stop(self, reason: str) -> None:
         """Start nothing new, let what runs finish, then end in order."""
         self._stop_reason = reason
-        self._post(StopAsked(reason=reason))
+        self.post(StopAsked(reason=reason))
 
     def leave_gates(self, gates: Iterable[GateId]) -> None:
         """Nobody answers these gates now: if nothing else is left at this moment, the drive ends as waiting."""
-        self._post(GatesLeft(gates=frozenset(gates)))
+        self.post(GatesLeft(gates=frozenset(gates)))
 
     def cancel_attempts(self) -> None:
         """End what runs now, and what is about to, instead of waiting for it."""
@@ -166,6 +173,7 @@ class Drive:
         await self._commit(self.machine.steps(opening, self._now()), plan=plan)
         reach(begun)
         while not self.machine.over:
+            self._capture_if_wanted()
             await self._turn()
         if self._uncut is not None:
             raise CheckpointCutError(
@@ -267,6 +275,7 @@ class Drive:
     def _start_over(self, plan: Plan, facts: Facts) -> None:
         self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
+        self.machine.captures = self.files is not None
 
     def _forget_cut(self, decided: ev.Checkpointed) -> None:
         """The journal says that this checkpoint failed: nothing may go back to it."""
@@ -300,11 +309,10 @@ class Drive:
         spec = msgspec.structs.replace(spec, masker=self.masker, log=log_file)
         host = _Host(self, task.id, task.layer, started.attempt, log_file)
         try:
-            outcome = await self._performers[task.definition.kind](spec, host)
+            outcome = await self._with_files(task, self._performers[task.definition.kind](spec, host))
         finally:
             if log_file is not None:
                 log_file.close()
-        reach("attempt.after")
         outcome = await self._masked(outcome, task.id)
         if self._logs is not None and log_file is not None and log_file.used:
             # Who sees that a task has ended finds its log complete.
@@ -312,6 +320,41 @@ class Drive:
             if told_once := self._logs.warnings():
                 outcome = msgspec.structs.replace(outcome, warnings=(*outcome.warnings, *told_once))
         return outcome
+
+    async def _with_files(self, task: PlannedTask, performed: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Perform the attempt; where it may change files, between two looks at them."""
+        files = self.files
+        if files is None or not changes_files(task.definition):
+            outcome = await performed
+            reach("attempt.after")
+            return outcome
+        try:
+            await files.before(task.id, self.post_and_wait)
+        except BaseException:
+            performed.close()
+            raise
+        try:
+            outcome = await performed
+        except BaseException:
+            files.cut_short(task.id)
+            raise
+        reach("attempt.after")
+        await to_the_end(files.after(task.id, self.post, failed=outcome.error is not None))
+        return outcome
+
+    def _capture_if_wanted(self) -> None:
+        layer = self.machine.capture_wanted
+        if layer is not None and self.files is not None and not self._looking_at_files:
+            self._looking_at_files = True
+            self._in_background(self._capture_layer(self.files, layer))
+
+    async def _capture_layer(self, files: FileAttempts, layer: int) -> None:
+        try:
+            self.post(await files.layer(layer, self.facts.files))
+        except Exception as error:  # noqa: BLE001 - a checkpoint waits for it: the drive must not wait for ever
+            self.lose(error)
+        finally:
+            self._looking_at_files = False
 
     async def _masked(self, outcome: Outcome, task_id: TaskId) -> Outcome:
         if not self.masker or len(bytes(outcome.output)) < _LARGE:
@@ -330,7 +373,7 @@ class Drive:
 
     def _attempt_ended(self, started: ev.TaskStart, outcome: Outcome) -> None:
         del self._attempts[started.task_id]
-        self._post(
+        self.post(
             AttemptEnded(
                 task_id=started.task_id,
                 attempt=started.attempt,
@@ -346,14 +389,15 @@ class Drive:
             )
         )
 
-    def _post(self, given: Input, told: asyncio.Future[None] | None = None) -> None:
+    def post(self, given: Input, told: asyncio.Future[None] | None = None) -> None:
+        """Mail an input; what follows from it is decided in its turn."""
         self._mail.append((given, told))
         self._mail_came.set()
 
     async def post_and_wait(self, given: Input) -> None:
         """Mail an input and wait until what follows from it is durable."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._post(given, told)
+        self.post(given, told)
         await told
 
     def show(self, event: ev.Event) -> None:
@@ -363,14 +407,14 @@ class Drive:
     def hold_effects(self, ended: Awaitable[object]) -> None:
         """A thread could not be stopped: no effect starts until it has ended."""
         self._abandoned += 1
-        self._post(EffectsHeld(held=True))
+        self.post(EffectsHeld(held=True))
         self._in_background(self._release_effects(ended))
 
     async def _release_effects(self, ended: Awaitable[object]) -> None:
         await ended
         self._abandoned -= 1
         if self._abandoned == 0:
-            self._post(EffectsHeld(held=False))
+            self.post(EffectsHeld(held=False))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

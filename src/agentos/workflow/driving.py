@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,6 +25,8 @@ from agentos.exceptions import (
     CheckpointNotFoundError,
     RunNotFoundError,
     RunRefusedError,
+    SnapshotError,
+    TryAgainError,
 )
 from agentos.ids import TaskId, WorkflowId, new_id
 from agentos.run import events as ev
@@ -41,11 +43,21 @@ from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, RunRec
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive import Drive, readable, utc_now
+from agentos.workflow.file_attempts import FileAttempts
+from agentos.workflow.files import (
+    Decided,
+    FilesChoice,
+    WorktreeFiles,
+    alive_until,
+    decide,
+    has_file_tasks,
+    refuse_foreign_changes,
+)
 from agentos.workflow.forking import forked_event
 from agentos.workflow.hooks import NO_HOOKS, Hooks, call_hook
 from agentos.workflow.journal import PATIENCE_S, StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
-from agentos.workflow.loading import load_workflow, source_of
+from agentos.workflow.loading import load_workflow, source_files, source_of
 from agentos.workflow.logs import logs_folder, refuse_foreign
 from agentos.workflow.logwriter import MAX_LOG, LogWriter
 from agentos.workflow.place import Place, known_run, refuse_bad_id
@@ -81,6 +93,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
     max_log: int = MAX_LOG
     """Bytes kept of what one attempt prints; 0 keeps no logs."""
+    files: FilesChoice = "ask"
+    """What a resume does with files that a cut-off task may have changed."""
 
     def __post_init__(self) -> None:
         if self.keep < 0:
@@ -101,10 +115,14 @@ class Ready(msgspec.Struct, kw_only=True):
     functions: Functions
     options: DriveOptions
     choices: ResumeOptions = ResumeOptions()
+    files: WorktreeFiles | None = None
+    """The worktree's files, ours while this lasts; None where no task changes any, or they cannot be captured."""
 
     def release(self) -> None:
         self.store.release_lease(self.lease)
         self.store.close()
+        if self.files is not None:
+            self.files.close()
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,8 +175,12 @@ def begin_run(
             fingerprint=fingerprint,
             created_at=utc_now(),
         )
-        lease = store.create_run(run, current_holder(), options.lease_s)
-    return _ready(place, store, lease, plan, Facts(workflow_id=run.workflow_id), workflow.functions, options)
+        files, warnings = open_files(place, plan, run.workflow_id, run.source)
+        with _closed_on_error(files):
+            lease = store.create_run(run, current_holder(), options.lease_s)
+    plan = msgspec.structs.replace(plan, warnings=(*plan.warnings, *warnings))
+    facts = Facts(workflow_id=run.workflow_id)
+    return _ready(place, store, lease, plan, facts, workflow.functions, options, files=files)
 
 
 def run_fingerprint(plan: Plan) -> str:
@@ -175,6 +197,8 @@ def _ready(
     functions: Functions,
     options: DriveOptions,
     first: Begin | None = None,
+    *,
+    files: WorktreeFiles | None = None,
 ) -> Ready:
     warnings = (*plan.warnings, *_space_warnings(store, options))
     begin = first or Begin(holder=str(current_holder()), token=lease.token, warnings=warnings)
@@ -188,7 +212,23 @@ def _ready(
         first=begin,
         functions=functions,
         options=options,
+        files=files,
     )
+
+
+def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple[WorktreeFiles | None, tuple[str, ...]]:
+    """The files of the worktree, if a task of the plan changes any; and what to tell users where they cannot be had.
+
+    WorktreeBusyError where another run changes files here.
+    """
+    if not has_file_tasks(plan):
+        return None, ()
+    try:
+        files = WorktreeFiles(place.root, workflow_id, protected=source_files(source))
+        files.finish_interrupted()
+    except SnapshotError as error:
+        return None, (f"tasks change files, which cannot be captured, so that none can be put back: {error.message}",)
+    return files, ()
 
 
 def _space_warnings(store: StorePort, options: DriveOptions) -> tuple[str, ...]:
@@ -291,32 +331,45 @@ def _resumed(
     events = _sound_journal(store, record.workflow_id)  # a damaged one is left as it is, down to its lease
     lease = store.take_lease(record.workflow_id, current_holder(), options.lease_s)
     try:
-        end_stale_work(lease, (accepted, base), {Path(record.root), place.root})
+        ended = end_stale_work(lease, (accepted, base), {Path(record.root), place.root}) or lease.taken_alive
         now = store.find_run(record.workflow_id)
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
             return _resumed(place, store, now, checkpoint, workflow, choices, options, as_stored=as_stored)
-        rollback = str(checkpoint.id) if older and checkpoint is not None else None
-        return _compared(place, store, lease, record, events, accepted, base, functions, choices, options, rollback)
+        back_to = checkpoint if older else None
+        compared = _Compared(record=record, events=events, accepted=accepted, base=base, named=checkpoint, ended=ended)
+        return _compared(place, store, lease, compared, functions, choices, options, back_to)
     except BaseException:
         store.release_lease(lease)
         raise
+
+
+class _Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it was found, and the workflow as it is now."""
+
+    record: RunRecord
+    events: Sequence[Event]
+    accepted: Plan
+    base: Plan
+    named: CheckpointRecord | None
+    """The checkpoint that the user named, if any."""
+    ended: bool
+    """Something of its last drive was still at work, until now."""
 
 
 def _compared(
     place: Place,
     store: StorePort,
     lease: Lease,
-    record: RunRecord,
-    events: Sequence[Event],
-    accepted: Plan,
-    base: Plan,
+    found: _Compared,
     functions: Functions,
     choices: ResumeOptions,
     options: DriveOptions,
-    rollback: str | None,
+    back_to: CheckpointRecord | None,
 ) -> Ready:
-    facts = fold(record.workflow_id, events)
+    record, accepted, base = found.record, found.accepted, found.base
+    rollback = str(back_to.id) if back_to is not None else None
+    facts = fold(record.workflow_id, found.events)
     if facts.sequence == 0 and record.parent_id is not None:
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
@@ -324,24 +377,58 @@ def _compared(
     edited = base.fingerprint != accepted.fingerprint
     revision = record.plan_revision + 1 if edited else record.plan_revision
     plan, problems = current_plan(base, facts.changes)
-    choices = msgspec.structs.replace(choices, missing=missing_products(plan, facts, place.root))
+    decided = decide(facts, plan, _cuts(store, record, found.named), options.files, record.workflow_id)
+    choices = msgspec.structs.replace(
+        choices,
+        missing=missing_products(plan, facts, place.root),
+        files=decided.files,
+        restored_to=decided.restored_to,
+    )
     resume = None
     if facts.sequence and rollback is None:
         before, _ = current_plan(accepted, facts.changes)
         resume = plan_resume(before, plan, facts, choices, revision=revision)
     reach("resume.planned")
+    files, warnings = open_files(place, plan, record.workflow_id, record.source)
+    with _closed_on_error(files):
+        if files is not None:
+            files.protect(facts.own_output)
+        restored = _put_back(files, decided, record, found.ended, options) if decided.target else None
     begin = Begin(
         holder=str(current_holder()),
         token=lease.token,
         taken_from=str(lease.taken_from) if lease.taken_from else "",
         resume=resume,
         rollback=rollback,
-        warnings=(*problems, *_space_warnings(store, options)),
+        restored=restored,
+        warnings=(*problems, *warnings, *_space_warnings(store, options)),
     )
-    ready = _ready(place, store, lease, base, facts, functions, options, begin)
+    ready = _ready(place, store, lease, base, facts, functions, options, begin, files=files)
     ready.machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     ready.accepted, ready.choices = accepted, choices
     return ready
+
+
+def _put_back(
+    files: WorktreeFiles | None, decided: Decided, record: RunRecord, ended: bool, options: DriveOptions
+) -> ev.FilesRestored:
+    """Put files back, unless that could take away what somebody else did to them."""
+    if files is None:
+        raise RunRefusedError(
+            f"run {record.workflow_id} was cut off while a task changed files, which cannot be put back here",
+            next_step="Resume where the repository is, or run it on the files as they are: --files keep.",
+        )
+    if options.files == "ask":
+        until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
+        refuse_foreign_changes(files, decided, record, until)
+    restored = files.put_back(decided.target)
+    log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
+    return restored
+
+
+def _cuts(store: StorePort, record: RunRecord, checkpoint: CheckpointRecord | None) -> list[CheckpointRecord]:
+    """The checkpoints whose files may be put back, the one meant last."""
+    return [checkpoint] if checkpoint is not None else store.list_checkpoints(record.workflow_id)
 
 
 def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
@@ -382,6 +469,7 @@ def preview_resume(
     workflow: Workflow | None = None,
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
+    files: FilesChoice = "ask",
 ) -> tuple[RunRecord, ResumePlan]:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
@@ -399,7 +487,13 @@ def preview_resume(
             facts = _rolled_back(store, accepted, facts, checkpoint)
         before, _ = current_plan(accepted, facts.changes)
         plan, _ = current_plan(base, facts.changes)
-        choices = msgspec.structs.replace(choices, missing=missing_products(plan, facts, place.root))
+        decided = decide(facts, plan, _cuts(store, record, checkpoint), files, record.workflow_id)
+        choices = msgspec.structs.replace(
+            choices,
+            missing=missing_products(plan, facts, place.root),
+            files=decided.files,
+            restored_to=decided.restored_to,
+        )
         return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
     finally:
         store.close()
@@ -442,8 +536,9 @@ def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) 
         )
 
 
-def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> None:
-    """Nothing of an earlier drive may still be at work when this one begins."""
+def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> bool:
+    """Nothing of an earlier drive may still be at work when this one begins. Whether anything was."""
+    found = False
     if lease.taken_from is not None and lease.taken_alive and any(map(_has_effects, plans)):
         # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
         # and nothing else.
@@ -456,6 +551,8 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
                 log.warning("ended process %s", what)
             else:
                 log.warning("could not end process %s", what)
+            found = True
+    return found
 
 
 def _has_effects(plan: Plan) -> bool:
@@ -472,38 +569,46 @@ def fork_run(
     workflow: Workflow | None = None,
     workflow_id: str | None = None,
     options: DriveOptions = DriveOptions(),
+    into: Place | None = None,
 ) -> Ready:
-    """A new run that begins with the state of a checkpoint and needs its parent no more."""
+    """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree."""
     refuse_bad_id(workflow_id)
-    store = place.open()
-    with _closed_on_error(store):
-        checkpoint = store.find_checkpoint(checkpoint_id)
+    home = into or place
+    origin = place.open()
+    try:
+        checkpoint = origin.find_checkpoint(checkpoint_id)
         if checkpoint is None:
             raise CheckpointNotFoundError(checkpoint_id)
-        parent = store.find_run(checkpoint.workflow_id)
-        accepted = decode_plan(store.read_plan(parent.workflow_id))
-        flow = workflow or load_workflow(parent.source, place.root)
+        parent = origin.find_run(checkpoint.workflow_id)
+        accepted = decode_plan(origin.read_plan(parent.workflow_id))
+        flow = workflow or load_workflow(parent.source, home.root)
         base = _compiled_again(flow, accepted, options)
-        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(store, checkpoint), base)
-        run = NewRun(
-            workflow_id=WorkflowId(workflow_id or new_id()),
-            name=base.name,
-            source=parent.source,
-            root=str(place.root),
-            plan=encode_plan(base),
-            fingerprint=run_fingerprint(base),
-            parent_id=parent.workflow_id,
-            created_at=utc_now(),
-        )
-        plan, problems = current_plan(base, forked.changes)
-        facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
-        choices = ResumeOptions(missing=missing_products(plan, facts, place.root))
-        resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
-        lease = store.create_run(run, current_holder(), options.lease_s)
-    begin = Begin(
-        holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=tuple(problems)
+        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
+    finally:
+        origin.close()
+    run = NewRun(
+        workflow_id=WorkflowId(workflow_id or new_id()),
+        name=base.name,
+        source=parent.source,
+        root=str(home.root),
+        plan=encode_plan(base),
+        fingerprint=run_fingerprint(base),
+        parent_id=parent.workflow_id,
+        created_at=utc_now(),
     )
-    ready = _ready(place, store, lease, base, Facts(workflow_id=run.workflow_id), flow.functions, options, begin)
+    plan, problems = current_plan(base, forked.changes)
+    facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
+    choices = ResumeOptions(missing=missing_products(plan, facts, home.root))
+    resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
+    store = home.open(create=into is not None)
+    with _closed_on_error(store):
+        files, warnings = open_files(home, plan, run.workflow_id, run.source)
+        with _closed_on_error(files):
+            lease = store.create_run(run, current_holder(), options.lease_s)
+    warnings = (*problems, *warnings)
+    begin = Begin(holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=warnings)
+    facts = Facts(workflow_id=run.workflow_id)
+    ready = _ready(home, store, lease, base, facts, flow.functions, options, begin, files=files)
     ready.machine = Machine(plan, ready.machine.facts, gates=options.gates, at_once=options.max_concurrency)
     ready.choices = choices
     return ready
@@ -533,6 +638,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         patience_s=ready.options.patience_s,
     )
     logs = _logs(ready)
+    files = FileAttempts(ready.files)
     drive = Drive(
         base=ready.base,
         accepted=ready.accepted,
@@ -544,6 +650,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         options=ready.choices,
         masker=masker_for(ready.base, ready.options.secrets),
         logs=logs,
+        files=files,
     )
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
     try:
@@ -553,10 +660,12 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
             started(drive)
         plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
         first: list[Input] = [ready.first, *drive.taken(posted)]
+        if ready.files is not None:
+            first.insert(1, await files.start())
         await drive.run(first, plan=plan)
         facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
-        await to_the_end(_end_drive(ready, keeper, journal, logs))
+        await to_the_end(_end_drive(ready, drive, keeper, journal, logs))
     await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
     return facts
 
@@ -614,24 +723,47 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
     return facts
 
 
-async def _end_drive(ready: Ready, keeper: LeaseKeeper, journal: StoreJournal, logs: LogWriter | None) -> None:
+async def _end_drive(
+    ready: Ready, drive: Drive, keeper: LeaseKeeper, journal: StoreJournal, logs: LogWriter | None
+) -> None:
     await in_thread(keeper.stop)
+    if drive.files is not None:
+        await drive.files.close()
     if logs is not None:
         await in_thread(logs.close)
     reach("release.before")
     try:
+        if ready.files is not None:
+            await _retain_snapshots(ready.files, drive.facts, journal)
         await journal.call(lambda store: store.release_lease(ready.lease))
     except AgentosError as error:
         log.warning("the lease of %s could not be let go, it runs out: %s", ready.lease.workflow_id, error.message)
     finally:
         await journal.close()
         ready.store.close()
+        if ready.files is not None:
+            ready.files.close()
+
+
+async def _retain_snapshots(files: WorktreeFiles, facts: Facts, journal: StoreJournal) -> None:
+    """Keep the snapshots that a checkpoint names, and the newest."""
+    cuts: list[CheckpointRecord] = await journal.call(lambda store: store.list_checkpoints(facts.workflow_id))
+    kept = {cut.snapshot for cut in cuts} | ({facts.files.snapshot} if facts.files is not None else set())
+    try:
+        await in_thread(files.retain, kept)
+    except (SnapshotError, TryAgainError) as error:
+        log.warning("snapshots of %s could not be tidied up, the next run does: %s", facts.workflow_id, error.message)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
 
 
 @contextmanager
-def _closed_on_error(store: StorePort) -> Iterator[None]:
+def _closed_on_error(opened: _Closable | None) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        store.close()
+        if opened is not None:
+            opened.close()
         raise

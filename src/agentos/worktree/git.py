@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from agentos.exceptions import WorkflowConfigurationError
+from agentos.exceptions import GitError, WorkflowConfigurationError
 
 # Of the caller's GIT_* these say how git works; the rest (GIT_DIR, GIT_INDEX_FILE, ...) say WHERE, and inside a hook
 # they name another repository than the one asked about. Protected configuration (GIT_CONFIG_*) stays: containers set
@@ -36,6 +38,121 @@ def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without what points git at another repository, and with messages in English."""
     kept = {name: value for name, value in environ.items() if not name.startswith("GIT_") or _HARMLESS.fullmatch(name)}
     return kept | {"LC_ALL": "C"}
+
+
+def bare_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without any GIT_* at all, for commands that say themselves where everything is."""
+    return {name: value for name, value in environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a git command ended."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def said(self) -> str:
+        return os.fsdecode(self.stderr).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A git command that has begun. It must be ended, or stopped."""
+
+    argv: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    timeout_s: float | None
+
+    def end(self, stdin: bytes | None = None, *, ok: Collection[int] = (0,)) -> Done:
+        """Wait for it; a status outside `ok`, or too long a time, is a GitError."""
+        try:
+            stdout, stderr = self.process.communicate(stdin, self.timeout_s)
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise GitError(self.argv, None, f"more than {self.timeout_s:.0f} s") from error
+            raise
+        done = Done(status=self.process.returncode, stdout=stdout or b"", stderr=stderr)
+        if done.status not in ok:
+            raise GitError(self.argv, done.status, done.said)
+        return done
+
+    def stop(self) -> None:
+        """End it at once, with its children: `git status` asks submodules through processes of their own."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            self.process.communicate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Git:
+    """Git commands in one place, under one environment."""
+
+    cwd: Path
+    env: Mapping[str, str]
+    config: tuple[str, ...] = ()
+    """`name=value`, for these commands alone."""
+    held: tuple[int, ...] = ()
+    """Descriptors of locks that a command holds on to: if we are killed, nobody else begins before it has ended."""
+    timeout_s: float | None = None
+
+    def done(
+        self,
+        *argv: str,
+        stdin: bytes | None = None,
+        ok: Collection[int] = (0,),
+        env: Mapping[str, str] | None = None,
+        discard: bool = False,
+    ) -> Done:
+        """Run one command; a status outside `ok`, or too long a time, is a GitError. `discard` ignores its output."""
+        return self.start(*argv, stdin=stdin is not None, env=env, discard=discard).end(stdin, ok=ok)
+
+    def start(
+        self, *argv: str, stdin: bool = False, env: Mapping[str, str] | None = None, discard: bool = False
+    ) -> Running:
+        """Begin a command, to run beside others. Its output waits in a pipe until `end` reads it."""
+        options = [part for setting in self.config for part in ("-c", setting)]
+        try:
+            process = subprocess.Popen(
+                ["git", *options, *argv],
+                cwd=self.cwd,
+                env={**self.env, **env} if env else self.env,
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=self.held,
+                process_group=0,
+            )
+        except OSError as error:
+            raise GitError(argv, 127, f"it cannot be started in {shown(self.cwd)}: {error}") from error
+        return Running(argv=argv, process=process, timeout_s=self.timeout_s)
+
+    def ask(self, *argv: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
+        """The output of a command that must succeed."""
+        return self.done(*argv, stdin=stdin, env=env).stdout
+
+    def line(self, *argv: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
+        """The one line that a command answers with: an id, mostly."""
+        return os.fsdecode(self.ask(*argv, stdin=stdin, env=env)).removesuffix("\n")
+
+    def names(self, *argv: str, env: Mapping[str, str] | None = None) -> list[str]:
+        """The NUL-terminated names that a command lists (it is told -z). Bytes that are no UTF-8 survive."""
+        return split(self.ask(*argv, env=env))
+
+
+def split(listed: bytes) -> list[str]:
+    """NUL-terminated names, decoded as the file system's."""
+    return os.fsdecode(listed).split("\0")[:-1]
+
+
+def joined(names: Iterable[str]) -> bytes:
+    """Names as a command reads them with -z."""
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
 def shown(path: PurePath | str) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from agentos.cli.answering import author_of, deliver, gate_meant, say_what_became
-from agentos.cli.options import author_option, gate_argument, reason_option, repo_option, run_argument
+from agentos.cli.options import author_option, files_options, gate_argument, reason_option, repo_option, run_argument
 from agentos.cli.text import printable
 from agentos.run.commands import ApprovalResponse
 from agentos.workflow.finding import find_run, reading
+
+if TYPE_CHECKING:
+    from agentos.workflow.files import FilesChoice
 
 
 @click.command(
@@ -37,7 +40,7 @@ Exit codes:
   0   answered; where the run was continued here: it is complete
   1   the run was continued here and failed
   2   no such gate is open, several are, or the answer was refused
-  3   the run was continued here and waits at the next gate
+  3   the run was continued here and waits at the next gate; or files changed that it would put back (--files chooses)
   4   the run was aborted
   75  try again later: the database cannot be written now
 """,
@@ -50,6 +53,7 @@ Exit codes:
 @click.option(
     "--output", metavar="JSON", help="The effect happened, and this is what it returned (`null` for nothing)."
 )
+@files_options
 @repo_option
 def command(
     run: str,
@@ -58,6 +62,7 @@ def command(
     author: str | None,
     no_resume: bool,
     output: str | None,
+    files: FilesChoice,
     repo: Path | None,
 ) -> int:
     happened = None if output is None else _parsed(output)
@@ -74,7 +79,7 @@ def command(
         return 0
     from agentos.cli.continuing import go_on
 
-    return go_on(found)
+    return go_on(found, files)
 
 
 def _parsed(text: str) -> Any:

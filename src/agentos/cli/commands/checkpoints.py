@@ -45,7 +45,8 @@ Examples:
   agentos checkpoints nightly
   agentos resume "$(agentos checkpoints nightly --json | jq -r '.[0].id')"
 
-Resuming an older one rolls the run back to it; `agentos fork CHECKPOINT` begins a new run from it instead.
+Resuming an older one rolls the run back to it; `agentos fork CHECKPOINT` begins a new run from it instead. FILES is
+the snapshot of the worktree: `agentos restore CHECKPOINT` puts its files back, `agentos diff A B` compares two.
 """,
 )
 @run_or_newest
@@ -74,9 +75,16 @@ def command(run: str | None, as_json: bool, repo: Path | None) -> None:
         return
     now = datetime.now(UTC)
     print_table(
-        ("CHECKPOINT", "LAYER", "SEQ", "CUT", ""),
+        ("CHECKPOINT", "LAYER", "SEQ", "CUT", "FILES", ""),
         [
-            (row.id, str(row.layer), str(row.sequence), ago(row.timestamp, now), _note(row.name, row.abandoned))
+            (
+                row.id,
+                str(row.layer),
+                str(row.sequence),
+                ago(row.timestamp, now),
+                row.snapshot[:12] or "-",
+                _note(row.name, row.abandoned),
+            )
             for row in kept
         ],
         empty="No checkpoints: they are cut when a layer is finished.",

@@ -14,7 +14,7 @@ from agentos.cli.text import printable
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.workflow.location import Location, find_location
 from agentos.workflow.logs import logs_folder
-from agentos.workflow.place import find_place
+from agentos.workflow.place import find_place, find_root
 from agentos.workflow.settings import load_settings
 
 
@@ -58,6 +58,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     blob_bytes: int
     task_log_bytes: int
     """Log files of tasks, beside the database."""
+    snapshots: int
+    """Snapshots of files, of all worktrees of the repository."""
+    snapshot_bytes: int
+    """What they take, in git's own folder."""
     prunable: int
     """Checkpoints that `agentos prune --all` would delete."""
     tables: dict[str, int]
@@ -132,18 +136,21 @@ Examples:
   agentos db stats
   agentos db stats --json | jq '.runs[0]'
 
-Reads only. `agentos delete RUN` gives space back; `agentos prune` deletes checkpoints, which are small.
+Reads only. `agentos delete RUN` gives space back; `agentos prune` deletes checkpoints, which are small, and
+snapshots of files, which may not be; all worktrees of a repository share those.
 """,
 )
 @json_option
 @repo_option
 def stats(as_json: bool, repo: Path | None) -> None:
     from agentos.store.sqlite_stats import measure
+    from agentos.workflow.snapshot_keeping import snapshot_sizes
 
     location = find_location(repo)
     file = _file(location)
     measured = measure(file, keep=load_settings(location.root).keep)
     runs = [msgspec.convert(run, RunStats, from_attributes=True) for run in measured.runs]
+    taken = snapshot_sizes(find_root(repo))
     found = Stats(
         path=str(file),
         bytes=measured.file_bytes + measured.log_bytes,
@@ -153,6 +160,8 @@ def stats(as_json: bool, repo: Path | None) -> None:
         blobs=measured.blobs,
         blob_bytes=measured.blob_bytes,
         task_log_bytes=_folder_bytes(logs_folder(str(file))),
+        snapshots=taken.snapshots if taken is not None else 0,
+        snapshot_bytes=taken.total_bytes if taken is not None else 0,
         prunable=sum(run.prunable for run in runs),
         tables=measured.tables,
         runs=runs,
@@ -169,6 +178,7 @@ def _show(found: Stats) -> None:
     click.echo(f"  {found.free_bytes:>14,} bytes of it are free")
     click.echo(f"  {found.blob_bytes:>14,} bytes in {found.blobs} large outputs")
     click.echo(f"  {found.task_log_bytes:>14,} bytes in log files of tasks")
+    click.echo(f"  {found.snapshot_bytes:>14,} bytes in {found.snapshots} snapshots of files, in git's folder")
     click.echo(f"  {found.prunable:>14,} checkpoints would go with `agentos prune --all`")
     for name, size in found.tables.items():
         click.echo(f"  {size:>14,} bytes in table {printable(name)}")

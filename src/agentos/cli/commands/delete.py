@@ -10,6 +10,7 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json, say
+from agentos.cli.space import give_space_back
 from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.exceptions import LeaseHeldError
@@ -39,9 +40,10 @@ Examples:
   agentos delete 0197c5
   agentos delete release-41 --yes
 
-Its events, plans, checkpoints, commands, and large outputs that no other run uses are deleted, and the space is given
-back. There is no way back; `agentos export` keeps a copy. At a terminal it asks first; elsewhere it needs --yes.
-The run is looked for in this worktree alone; --repo names another.
+Its events, plans, checkpoints, commands, logs, snapshots of files (those for `agentos undo` among them), and large
+outputs that no other run uses are deleted, and the space is given back. Files of the worktree stay. There is no
+way back; `agentos export` keeps a copy of all but snapshots and logs. At a terminal it asks first; elsewhere it needs
+--yes. The run is looked for in this worktree alone; --repo names another.
 
 \b
 Exit codes:
@@ -66,6 +68,7 @@ def command(run: str, yes: bool, as_json: bool, repo: Path | None) -> int | None
             say("Nothing was deleted.")
             return 2
     client.delete(record.workflow_id)
+    give_space_back(client)
     if as_json:
         print_json(Deleted(workflow_id=record.workflow_id, name=record.name, events=record.sequence))
     say(f"Deleted {what}.")

@@ -10,6 +10,7 @@ import msgspec
 from agentos.cli import completing
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
+from agentos.cli.space import give_space_back
 from agentos.client import Client
 from agentos.workflow.settings import load_settings
 
@@ -40,6 +41,8 @@ Examples:
 
 Runs do this by themselves after each checkpoint. Events stay: a pruned run still resumes and can be read in full; it
 cannot be rolled back to, or forked from, what was pruned. The newest checkpoint and named ones are never deleted.
+Snapshots of files go with their checkpoints, all but the newest and what `agentos undo` brings back; their space is
+given back, unless somebody is using them right now.
 Runs are looked for in this worktree alone; --repo names another.
 """,
 )
@@ -66,6 +69,7 @@ def command(run: str | None, keep: int | None, every: bool, as_json: bool, repo:
         )
         for workflow_id in ids
     ]
+    give_space_back(client)
     if as_json:
         print_json(pruned)
         return

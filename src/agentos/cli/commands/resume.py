@@ -13,14 +13,15 @@ from agentos.cli import completing
 from agentos.cli.boundary import exit_code
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.exits import Exit
-from agentos.cli.options import repo_option
+from agentos.cli.file_choice import drive_with_files
+from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.session import drive_here
 from agentos.cli.text import printable, printable_lines
 from agentos.cli.view.words import resume_in_short
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError
 from agentos.run.resume import ResumeOptions
 from agentos.workflow.driving import preview_resume, resume_run
+from agentos.workflow.files import FilesChoice
 from agentos.workflow.finding import find_run
 from agentos.workflow.place import Place
 from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
@@ -63,9 +64,14 @@ Examples:
 The workflow is read again from its file and compared with the plan last accepted. The run or checkpoint is named by its
 id or a unique prefix; an older checkpoint takes the run back to it. A complete run needs nothing, and that is no error.
 
+A task that was killed while it changed files starts again from the files it began with: they are put back first. Where
+somebody else changed them since, nothing is touched until you choose. After an orderly stop files stay as they are.
+
 \b
 Exit codes:
   as `agentos run`; with --dry-run 0
+  3   also: files changed since, and nobody is there to ask; --files restore or --files keep chooses
+  75  also: another run changes files in this worktree
 """,
 )
 @click.argument("target", metavar="[RUN|CHECKPOINT]", required=False, shell_complete=completing.runs)
@@ -76,6 +82,7 @@ Exit codes:
 @click.option("--strict", is_flag=True, help="Refuse if the workflow differs from the plan last accepted.")
 @click.option("--as-stored", is_flag=True, help="Go on with the plan as it was last accepted; read no file.")
 @click.option("--all", "everything", is_flag=True, help="Resume every interrupted run, one after the other.")
+@files_options
 @drive_flags
 @repo_option
 def command(
@@ -85,6 +92,7 @@ def command(
     strict: bool,
     as_stored: bool,
     everything: bool,
+    files: FilesChoice,
     flags: DriveFlags,
     repo: Path | None,
 ) -> int:
@@ -92,13 +100,16 @@ def command(
     if everything:
         if target or rerun or dry_run or repo:
             raise click.UsageError("--all takes no run, no --rerun, no --dry-run and no --repo.")
-        return _all(flags, choices, as_stored=as_stored)
+        return _all(flags, choices, files, as_stored=as_stored)
     place, options, manner = flags.settled(repo)
     try:
         if dry_run:
-            return _preview(place, target, choices, as_stored=as_stored, as_json=flags.as_json)
-        return drive_here(
-            lambda: resume_run(place, target, as_stored=as_stored, choices=choices, options=options), place, manner
+            return _preview(place, target, choices, files, as_stored=as_stored, as_json=flags.as_json)
+        return drive_with_files(
+            lambda options: resume_run(place, target, as_stored=as_stored, choices=choices, options=options),
+            place,
+            msgspec.structs.replace(options, files=files),
+            manner,
         )
     except NotFoundError:
         _refuse_elsewhere(target, repo)
@@ -118,8 +129,10 @@ def _refuse_elsewhere(target: str | None, repo: Path | None) -> None:
         )
 
 
-def _preview(place: Place, target: str | None, choices: ResumeOptions, *, as_stored: bool, as_json: bool) -> int:
-    record, plan = preview_resume(place, target, choices=choices, as_stored=as_stored)
+def _preview(
+    place: Place, target: str | None, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool, as_json: bool
+) -> int:
+    record, plan = preview_resume(place, target, choices=choices, as_stored=as_stored, files=files)
     if as_json:
         rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]
         print_json(DryRun(workflow_id=record.workflow_id, counts=plan.counts, tasks=rows))
@@ -133,7 +146,7 @@ def _preview(place: Place, target: str | None, choices: ResumeOptions, *, as_sto
     return 0
 
 
-def _all(flags: DriveFlags, choices: ResumeOptions, *, as_stored: bool) -> int:
+def _all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool) -> int:
     """Every interrupted run of every worktree known, one after the other; the worst exit code."""
     found = interrupted_runs()
     for problem in found.problems:
@@ -144,7 +157,7 @@ def _all(flags: DriveFlags, choices: ResumeOptions, *, as_stored: bool) -> int:
     for one in found.runs:
         say(f"Resuming {printable(one.run.name)} ({printable(one.run.workflow_id)}) in {one.worktree.root}")
         try:
-            code = _one_of_all(flags, one, choices, as_stored=as_stored)
+            code = _one_of_all(flags, one, choices, files, as_stored=as_stored)
         except AgentosError as error:  # this one cannot go on; the others may
             say("\n".join(printable_lines(str(error))))
             code = exit_code(error)
@@ -154,11 +167,16 @@ def _all(flags: DriveFlags, choices: ResumeOptions, *, as_stored: bool) -> int:
     return worst
 
 
-def _one_of_all(flags: DriveFlags, one: InterruptedRun, choices: ResumeOptions, *, as_stored: bool) -> int:
+def _one_of_all(
+    flags: DriveFlags, one: InterruptedRun, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool
+) -> int:
     settled, options, manner = flags.settled(one.worktree.root)
     # The index names the database; that the root was named by us does not mean that a run has moved there.
     place = msgspec.structs.replace(settled, database=one.worktree.database, named=False)
     run = one.run.workflow_id
-    return drive_here(
-        lambda: resume_run(place, run, as_stored=as_stored, choices=choices, options=options), place, manner
+    return drive_with_files(
+        lambda options: resume_run(place, run, as_stored=as_stored, choices=choices, options=options),
+        place,
+        msgspec.structs.replace(options, files=files),
+        manner,
     )

@@ -74,7 +74,8 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
         yield from ("", "Checkpoints")
         for cut in checkpoints:
             left = "  (rolled back)" if cut.abandoned else ""
-            yield f"  {cut.id}  layer {cut.layer}  {ago(cut.timestamp, now)}{left}"
+            files = f"  files {cut.snapshot[:12]}" if cut.snapshot else ""
+            yield f"  {cut.id}  layer {cut.layer}  {ago(cut.timestamp, now)}{files}{left}"
     if following := next_command(view, checkpoints):
         yield from ("", f"Next: {printable(following)}")
 

@@ -39,6 +39,8 @@ def _told(event: ev.Event) -> str:
             return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
         case ev.TaskWarning(task_id=about, message=message):
             return f"warning: {about}: {message}" if about else f"warning: {message}"
+        case ev.FilesRestored(count=number, undo=undo):
+            return f"{count(number, 'path')} put back; what was there: agentos undo ({undo[:12]})"
         case ev.Checkpointed(layer=layer, checkpoint_id=checkpoint_id):
             return f"layer {layer} is done, checkpoint {checkpoint_id}"
         case ev.CheckpointFailed(layer=layer, error=error):

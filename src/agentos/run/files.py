@@ -1,0 +1,71 @@
+"""The worktree's files, as far as a run knows them: snapshots that were taken of them, and what that means."""
+
+from __future__ import annotations
+
+from agentos.run import events as ev
+from agentos.run.board import Board
+from agentos.run.facts import Facts
+from agentos.run.inputs import Captured
+
+_SHOWN = 10
+
+
+def wait_for_capture(board: Board, layer: int) -> bool:
+    """Whether the checkpoint of a finished layer has to wait until the files were captured."""
+    # A run that never had a file task has nothing to capture, and asks git for nothing.
+    if not board.captures or board.facts.files is None or board.captured_layer == layer:
+        return False
+    board.capture_wanted = layer
+    return True
+
+
+def captured(board: Board, given: Captured) -> None:
+    """Write a snapshot down, unless the newest one says the same already."""
+    if given.why == "layer":
+        board.captured_layer, board.capture_wanted, board.uncaptured = given.layer, None, given.problem
+        if given.changed:
+            _name_suspects(board, given)
+    if given.problem:
+        board.emit(ev.TaskWarning(message=f"the files of the worktree cannot be captured: {given.problem}"))
+    known = board.facts.files
+    said = known is not None and (known.tree, known.open) == (given.tree, False)
+    if said and given.why != "attempt" and set(given.output) <= set(board.facts.own_output):
+        return
+    if given.snapshot or given.why == "attempt":
+        event = ev.FilesCaptured(
+            snapshot=given.snapshot,
+            tree=given.tree,
+            why=given.why,
+            task_id=given.task_id,
+            partial=given.partial,
+            output=given.output,
+        )
+        board.emit(event)
+
+
+def snapshot_of(facts: Facts) -> str:
+    """What a checkpoint cut now names; empty where there is nothing to name."""
+    return facts.files.snapshot if facts.files is not None and not facts.files.open else ""
+
+
+def _name_suspects(board: Board, given: Captured) -> None:
+    """Files changed and no file task was at work: somebody's hands, or a task that says it changes none."""
+    tasks = (board.plan.tasks[name] for name in board.plan.layers[given.layer])
+    suspects = [
+        task.id
+        for task in tasks
+        if "files" not in task.definition.effects
+        and task.definition.kind in ("python", "shell")
+        and board.facts.task(task.id).attempts
+    ]
+    if not suspects:
+        return
+    paths = ", ".join(given.changed[:_SHOWN]) + (" …" if len(given.changed) > _SHOWN else "")
+    named = ", ".join(suspects[:_SHOWN]) + (" …" if len(suspects) > _SHOWN else "")
+    for task_id in suspects[:1]:
+        task = board.plan.tasks[task_id]
+        board.warn(
+            task,
+            f"files changed in layer {given.layer} although no task that says so was at work: {paths} "
+            f"(declared without file effects: {named})",
+        )

@@ -1,0 +1,72 @@
+"""A linked worktree for a fork: the files of a checkpoint's snapshot on its commit. The user's, from then on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from agentos.exceptions import AgentosError, CheckpointNotFoundError, RunRefusedError
+from agentos.ids import new_id
+from agentos.store.port import CheckpointRecord
+from agentos.workflow.finding import reading
+from agentos.workflow.place import Place, find_place
+from agentos.workflow.restoring import path_text
+from agentos.worktree.linked import make_linked, release_linked, remove_linked
+from agentos.worktree.snapshot_store import Worktree, open_worktree
+from agentos.worktree.snapshots import Snapshot, find, take
+
+_LABEL = "fork"
+
+
+class Aside(msgspec.Struct, frozen=True, kw_only=True):
+    """A new worktree, and the id of the run that is to begin there."""
+
+    place: Place
+    workflow_id: str
+    as_now: bool
+    """The checkpoint had no snapshot: the files are those of the parent's worktree as they are now."""
+
+
+@contextmanager
+def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str | None) -> Iterator[Aside]:
+    """Make a linked worktree at `path` for a fork of the checkpoint. It stays if the block ends well, else it goes.
+
+    RunRefusedError where something is at `path` already.
+    """
+    path = Path(os.path.abspath(path))
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise RunRefusedError(
+            f"{path_text(str(path))} is there already", next_step="Name a path that is not there yet."
+        )
+    worktree = open_worktree(place.root)
+    run = workflow_id or new_id()
+    snapshot, as_now = _files(worktree, _checkpoint(place, checkpoint_id), run)
+    try:
+        linked = make_linked(worktree, snapshot, path, workflow_id=run, label=_LABEL)
+        # Not `named`: nothing has moved there.
+        home = msgspec.structs.replace(find_place(linked.root), named=False, durability=place.durability)
+        yield Aside(place=home, workflow_id=run, as_now=as_now)
+    except BaseException:
+        with suppress(AgentosError, OSError):  # what is told is why it failed
+            remove_linked(worktree, path)
+        raise
+    # From here on it is no leftover of ours that a later start would remove.
+    release_linked(worktree, path)
+
+
+def _checkpoint(place: Place, checkpoint_id: str) -> CheckpointRecord:
+    with reading(place) as store:
+        found = store.find_checkpoint(checkpoint_id)
+    if found is None:
+        raise CheckpointNotFoundError(checkpoint_id)
+    return found
+
+
+def _files(worktree: Worktree, checkpoint: CheckpointRecord, run: str) -> tuple[Snapshot, bool]:
+    if checkpoint.snapshot:
+        return find(worktree, checkpoint.snapshot), False
+    return take(worktree, workflow_id=run, name=new_id()), True

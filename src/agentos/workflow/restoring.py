@@ -1,0 +1,270 @@
+"""Files put back by hand: to what a checkpoint has, or to what the last restore replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentos.exceptions import (
+    CheckpointNotFoundError,
+    NotFoundError,
+    RestoreError,
+    RunRefusedError,
+    SnapshotNotFoundError,
+)
+from agentos.store.port import RunRecord
+from agentos.workflow.files import WorktreeFiles
+from agentos.workflow.finding import find_checkpoint, reading
+from agentos.workflow.loading import source_files
+from agentos.workflow.place import Place, find_place
+from agentos.workflow.settings_file import SETTINGS
+from agentos.worktree.git_state import check_git, restore_git
+from agentos.worktree.manifest import Left
+from agentos.worktree.protection import Protection
+from agentos.worktree.restore import Restored, foresee, restore, touched, undo
+from agentos.worktree.snapshot_store import Worktree, known_worktree, open_worktree
+from agentos.worktree.snapshots import Snapshot, find, take
+from agentos.worktree.trees import Change, diff_trees
+from agentos.worktree.undo_points import find_by_prefix, last_replaced, undo_points
+
+ChangeWord = Literal["added", "deleted", "modified", "retyped"]
+
+_WORDS: dict[str, ChangeWord] = {"A": "added", "D": "deleted", "M": "modified", "T": "retyped"}
+_LOOK = "look"
+"""The name of what a dry run captures: there is never more than one of a run."""
+
+
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What became, or becomes, of one path."""
+
+    path: str
+    """From the root of the worktree; bytes that are no UTF-8 are written as `\\\\xff`."""
+    change: ChangeWord
+    """`retyped`: a file became a link, or the other way round."""
+
+
+class LeftAlone(msgspec.Struct, frozen=True, kw_only=True):
+    """A path that is left as it is although it differs."""
+
+    path: str
+    why: str
+
+
+class HeadMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """Where HEAD was, and where it is now: `branch` and `commit`, null where there is none."""
+
+    from_branch: str | None
+    from_commit: str | None
+    branch: str | None
+    commit: str | None
+
+
+class PutBack(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that were, or would be, put back."""
+
+    workflow_id: str
+    """The run whose snapshot it is."""
+    checkpoint: str | None
+    snapshot: str
+    """What the files are put back to."""
+    taken_at: datetime
+    """When it was taken."""
+    done: bool
+    """False: it was only asked what would happen."""
+    undo: str | None
+    """The snapshot of what was there before; `agentos undo` brings it back."""
+    changes: list[FileChange]
+    left: list[LeftAlone]
+    """Protected, or not captured: left as it is."""
+    missing: list[LeftAlone]
+    """What is not in the snapshot, though it was there when it was taken."""
+    head: HeadMoved | None
+    """Where `--git` was given and something moved."""
+
+
+class UndoPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What one restore replaced."""
+
+    snapshot: str
+    workflow_id: str
+    at: datetime
+    """When it was replaced."""
+    paths: int
+    """How many paths the restore touched."""
+    finishing: bool
+    """It was found where a restore that had been cut off was finished; `agentos restore SNAPSHOT` brings it back."""
+
+
+class _Meant(msgspec.Struct, frozen=True, kw_only=True):
+    snapshot: Snapshot
+    workflow_id: str
+    checkpoint: str | None = None
+    protected: tuple[str, ...] = (SETTINGS,)
+
+
+def put_back(given: str, repo: Path | None, *, git: bool = False, dry_run: bool = False) -> PutBack:
+    """Make the files of the worktree those of a checkpoint, or of a snapshot by its id.
+
+    What was there is captured first. WorktreeBusyError while a run changes files here.
+    """
+    place = find_place(repo, make=False)
+    with _files_of(place.root, dry_run=dry_run) as (worktree, own_output):
+        meant = _meant(given, place, repo, worktree)
+        if git:
+            check_git(worktree, meant.snapshot)
+        if dry_run:
+            return _foreseen(worktree, meant)
+        protected = (*meant.protected, *own_output)
+        done = restore(worktree, meant.snapshot, workflow_id=meant.workflow_id, protected=protected)
+        return _told(worktree, meant, done, git=git)
+
+
+def take_back(repo: Path | None, *, git: bool = False, dry_run: bool = False) -> PutBack:
+    """Bring back what the last restore in this worktree replaced. What it did not touch is left alone."""
+    place = find_place(repo, make=False)
+    with _files_of(place.root, dry_run=dry_run) as (worktree, own_output):
+        replaced = last_replaced(worktree)
+        run = replaced.manifest.workflow_id
+        meant = _Meant(snapshot=replaced, workflow_id=run, protected=_protected(_run(place, run)))
+        if git:
+            check_git(worktree, replaced)
+        if dry_run:
+            return _foreseen(worktree, meant, only=touched(worktree, replaced))
+        done = undo(worktree, replaced, workflow_id=run, protected=(*meant.protected, *own_output))
+        return _told(worktree, meant, done, git=git)
+
+
+def list_undo_points(repo: Path | None) -> list[UndoPoint]:
+    """What `take_back` could bring back, newest first: it brings back the first that is not `finishing`."""
+    worktree = known_worktree(find_place(repo, make=False).root)
+    if worktree is None:
+        return []
+    git = worktree.store_git(timeout_s=60)
+    return [
+        UndoPoint(
+            snapshot=point.id,
+            workflow_id=point.manifest.workflow_id,
+            at=datetime.fromisoformat(point.manifest.at),
+            paths=len(diff_trees(git, point.tree, point.manifest.replaced_by)) if point.manifest.replaced_by else 0,
+            finishing=not point.manifest.replaced_by,
+        )
+        for point in undo_points(worktree)
+    ]
+
+
+def path_text(path: str) -> str:
+    """A path as text that every program takes: names need not be UTF-8."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def file_changes(changes: Iterable[Change]) -> list[FileChange]:
+    """Differences of trees, as they are shown."""
+    return [FileChange(path=path_text(change.path), change=_WORDS[change.status]) for change in changes]
+
+
+@contextmanager
+def _files_of(root: Path, *, dry_run: bool) -> Iterator[tuple[Worktree, tuple[str, ...]]]:
+    """The worktree, for ourselves unless we only look, and the files in it that we print to.
+
+    A restore that was cut off here is finished first.
+    """
+    if dry_run:
+        yield open_worktree(root), ()
+        return
+    files = WorktreeFiles(root, "by hand")
+    try:
+        files.finish_interrupted()
+        yield files.worktree, files.own_output()
+    finally:
+        files.close()
+
+
+def _meant(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _Meant:
+    try:
+        where, checkpoint = find_checkpoint(given, repo)
+    except CheckpointNotFoundError as error:
+        try:
+            snapshot = find_by_prefix(worktree, given)
+        except SnapshotNotFoundError:
+            raise error from None
+        run = snapshot.manifest.workflow_id
+        return _Meant(snapshot=snapshot, workflow_id=run, protected=_protected(_run(place, run)))
+    record = _run(where, checkpoint.workflow_id)
+    if record is not None and not place.named and record.root != str(place.root):
+        raise RunRefusedError(
+            f"checkpoint {checkpoint.id} belongs to {record.root}, not to {place.root}",
+            next_step=f"Say which files are meant: agentos restore {checkpoint.id} --repo PATH",
+        )
+    if not checkpoint.snapshot:
+        raise RunRefusedError(
+            f"checkpoint {checkpoint.id} has no snapshot of the files",
+            next_step="Files are captured in runs that have a task which changes some (`effects`), in a repository.",
+        )
+    return _Meant(
+        snapshot=find(worktree, checkpoint.snapshot),
+        workflow_id=checkpoint.workflow_id,
+        checkpoint=checkpoint.id,
+        protected=_protected(record),
+    )
+
+
+def _run(place: Place, workflow_id: str) -> RunRecord | None:
+    """The run, if it is still known here."""
+    with suppress(NotFoundError, RunRefusedError), reading(place) as store:
+        record = store.find_run(workflow_id)
+        return record if record.workflow_id == workflow_id else None
+    return None
+
+
+def _protected(record: RunRecord | None) -> tuple[str, ...]:
+    """The workflow as it is being written now is never replaced, nor are the settings."""
+    return (SETTINGS, *(source_files(record.source) if record is not None else ()))
+
+
+def _foreseen(worktree: Worktree, meant: _Meant, *, only: Protection | None = None) -> PutBack:
+    now = take(worktree, workflow_id=meant.workflow_id, name=_LOOK)
+    changes, left = foresee(worktree, meant.snapshot, now, protected=meant.protected, only=only)
+    return _shown(meant, changes, left)
+
+
+def _told(worktree: Worktree, meant: _Meant, done: Restored, *, git: bool) -> PutBack:
+    changes = diff_trees(worktree.store_git(timeout_s=60), done.undo.tree, done.tree)
+    shown = _shown(meant, changes, done.left)
+    head = _head_back(worktree, meant.snapshot, done) if git else None
+    return msgspec.structs.replace(shown, done=True, undo=done.undo.id, head=head)
+
+
+def _head_back(worktree: Worktree, target: Snapshot, done: Restored) -> HeadMoved | None:
+    try:
+        before = restore_git(worktree, target, expected=done.undo.head)
+    except RestoreError as error:
+        raise RestoreError(
+            f"the files were put back, but {error.message}",
+            undo=done.undo.id,
+            next_step="`agentos undo` brings back the files that were replaced.",
+        ) from error
+    if before == target.head:
+        return None
+    now = target.head
+    return HeadMoved(from_branch=before.ref, from_commit=before.oid, branch=now.ref, commit=now.oid)
+
+
+def _shown(meant: _Meant, changes: Iterable[Change], left: Iterable[Left]) -> PutBack:
+    return PutBack(
+        workflow_id=meant.workflow_id,
+        checkpoint=meant.checkpoint,
+        snapshot=meant.snapshot.id,
+        taken_at=datetime.fromisoformat(meant.snapshot.manifest.at),
+        done=False,
+        undo=None,
+        changes=file_changes(changes),
+        left=[LeftAlone(path=path_text(row.path), why=row.why) for row in left],
+        missing=[LeftAlone(path=path_text(row.path), why=row.why) for row in meant.snapshot.partial],
+        head=None,
+    )

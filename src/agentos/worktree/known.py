@@ -1,0 +1,135 @@
+"""What the last snapshot of a worktree found out, so that the next need not ask again. Losing it costs time only."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from agentos.worktree.git import Git
+from agentos.worktree.manifest import Modes
+from agentos.worktree.session import Session
+from agentos.worktree.snapshot_store import Worktree
+
+Signature = tuple[int, ...]
+"""Of files: time, size and inode of each. Equal means unchanged."""
+
+STAGED = "the user's index"
+STAGED_CONFLICTS = "the user's index, a listing with conflicts"
+
+
+class Known(msgspec.Struct, kw_only=True):
+    generation: str = ""
+    """Of the store when this was written; after a gc nothing here holds."""
+    index: Signature = ()
+    """Of the private index."""
+    tree: str = ""
+    """What it holds."""
+    modes: Modes | None = None
+    """Permission bits, as long as the private index stays as it is. None: they must be read."""
+    young: tuple[str, ...] = ()
+    """Files that had just changed. Git compares times by the second, so that more may happen to them unseen."""
+    rules: Signature = ()
+    """Of the ignore files outside the worktree."""
+    user_index: Signature = ()
+    tracked: str = ""
+    """A hash of what the user's index lists."""
+    staged: str | None = None
+    """The user's index, as a commit in the store."""
+    has_repositories: bool = True
+    kept: tuple[str | None, ...] = ()
+    """Tree, HEAD and staged commit whose objects are in the store or reachable from that HEAD."""
+
+
+def load(worktree: Worktree) -> Known:
+    """As last saved; empty where there is nothing, nothing readable, or a gc has been since."""
+    now = generation(worktree)
+    try:
+        found = json.loads((worktree.folder / "known.json").read_bytes())
+        known = msgspec.convert(found, Known, strict=False)
+    except (OSError, ValueError):  # msgspec's and json's errors are ValueErrors
+        return Known(generation=now)
+    return known if known.generation == now else Known(generation=now)
+
+
+def save(worktree: Worktree, known: Known) -> None:
+    path = worktree.folder / "known.json"
+    fresh = path.with_name("known.json.new")
+    # Not by msgspec, which refuses names that are no UTF-8.
+    fresh.write_bytes(json.dumps(msgspec.to_builtins(known)).encode())
+    os.replace(fresh, path)
+
+
+def forget(worktree: Worktree) -> None:
+    (worktree.folder / "known.json").unlink(missing_ok=True)
+
+
+def generation(worktree: Worktree) -> str:
+    try:
+        return (worktree.store.parent / "generation").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def signature(*paths: Path) -> Signature:
+    found: list[int] = []
+    for path in paths:
+        try:
+            seen = os.stat(path)
+        except OSError:
+            found += (0, 0, 0)
+        else:
+            found += (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+    return tuple(found)
+
+
+def user_index(worktree: Worktree) -> Signature:
+    return signature(worktree.git_dir / "index")
+
+
+def rules(worktree: Worktree) -> Signature:
+    """Changes when what is ignored may have changed by something other than a .gitignore in the worktree."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
+    excludes = Path(worktree.excludes) if worktree.excludes else home / "git/ignore"
+    return signature(worktree.common_dir / "info/exclude", excludes)
+
+
+def look_at_user_index(session: Session, known: Known) -> bool:
+    """Bring `staged` up to date; whether what the user tracks has changed.
+
+    Read through `git ls-files`, which knows every kind of index (split, sparse), and rebuilt in the store: neither the
+    user's index nor their objects are written.
+    """
+    now = user_index(session.worktree)
+    if known.tracked and known.user_index == now:
+        return False
+    listing = session.user_git().ask("ls-files", "--stage", "-z")
+    digest = blake2b(listing, digest_size=20).hexdigest()
+    known.user_index = now
+    if known.tracked == digest:  # only times were refreshed, as by `git status`
+        return False
+    with session.scratch_index("staged") as scratch:
+        known.staged = _staged(session.git(index=scratch), listing) if listing else None
+    known.tracked = digest
+    return True
+
+
+def _staged(git: Git, listing: bytes) -> str:
+    """A commit whose tree is the index, or one listing of it where there are conflicts. Equal ones are one commit."""
+    if any(entry.partition(b"\t")[0].endswith((b" 1", b" 2", b" 3")) for entry in listing.split(b"\0")):
+        blob = git.line("hash-object", "-w", "--stdin", stdin=listing)
+        tree = git.line("mktree", stdin=f"100644 blob {blob}\tlisting\n".encode())
+        return write_commit(git, tree, (), STAGED_CONFLICTS, 0)
+    git.ask("update-index", "-z", "--index-info", stdin=listing)
+    return write_commit(git, git.line("write-tree", "--missing-ok"), (), STAGED, 0)
+
+
+def write_commit(git: Git, tree: str, parents: tuple[str, ...], message: str, at_s: int) -> str:
+    """A commit object, written as it is: no identity, signature or encoding of the user's takes part."""
+    who = f"agentos <agentos@localhost> {at_s} +0000"
+    lines = [f"tree {tree}", *(f"parent {parent}" for parent in parents), f"author {who}", f"committer {who}"]
+    content = "\n".join([*lines, "", message, ""]).encode("ascii")
+    return git.line("hash-object", "-t", "commit", "-w", "--stdin", stdin=content)

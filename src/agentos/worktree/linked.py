@@ -1,0 +1,153 @@
+"""Linked worktrees for isolated work: made from a snapshot, recognised by the reason of their lock, removed again.
+
+`git worktree lock` keeps `git worktree remove` and `prune` away from one that is in use. Its reason names the run, so
+that the next start finds what a killed process left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from agentos.exceptions import GitError, SnapshotError
+from agentos.worktree.budget import Limits
+from agentos.worktree.git import joined, shown, split
+from agentos.worktree.placing import behind_link, place_extras
+from agentos.worktree.session import session
+from agentos.worktree.snapshot_store import Worktree, open_worktree
+from agentos.worktree.snapshots import Snapshot
+from agentos.worktree.survey import is_ours
+
+INCLUDE = ".worktreeinclude"
+"""At the root: patterns, as in .gitignore, of ignored files that a linked worktree gets a copy of (`.env`)."""
+
+_MARK = "agentos"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linked:
+    """A linked worktree of ours."""
+
+    path: Path
+    workflow_id: str
+    label: str
+    """What it is for: a task, mostly."""
+
+
+def make_linked(
+    worktree: Worktree, snapshot: Snapshot, path: Path, *, workflow_id: str, label: str, limits: Limits = Limits()
+) -> Worktree:
+    """A new linked worktree at `path` with the files of `snapshot`, uncommitted changes included, on a detached HEAD.
+
+    Locked from its first moment on. Ignored files that `.worktreeinclude` names are copied from `worktree`. If it
+    fails, or is killed, what there is of it is in `linked_worktrees`.
+    """
+    if snapshot.head.oid is None:
+        raise SnapshotError(
+            "a linked worktree needs a commit, and this repository had none",
+            next_step="Commit something first, or run without isolation.",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    user = worktree.user_git(timeout_s=limits.seconds)
+    reason = " ".join([_MARK, quote(workflow_id, safe=""), quote(label, safe="")])
+    where = ("--detach", "--no-checkout", str(path), snapshot.head.oid)
+    if worktree.git_version >= (2, 33):
+        user.ask("worktree", "add", "--quiet", "--lock", "--reason", reason, *where)
+    else:
+        user.ask("worktree", "add", "--quiet", *where)
+        user.ask("worktree", "lock", "--reason", reason, str(path))
+    linked = open_worktree(Path(os.path.realpath(path)))
+    _fill(linked, snapshot, limits)
+    _copy_included(worktree, linked)
+    return linked
+
+
+def _fill(linked: Worktree, snapshot: Snapshot, limits: Limits) -> None:
+    user = linked.user_git(timeout_s=limits.seconds)
+    user.ask("read-tree", "HEAD")
+    if user.done("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).stdout.strip() == b"true":
+        user.ask("sparse-checkout", "reapply")  # before there are files, so that only marks are set
+    with session(linked, seconds=limits.seconds) as opened:
+        opened.git().ask("read-tree", "--reset", "-u", snapshot.tree)
+        paths = opened.git().names("ls-tree", "-r", "-t", "-z", "--name-only", snapshot.tree)
+        place_extras(linked.root, snapshot.manifest.modes, paths, make=snapshot.manifest.empty)
+    user.done("update-index", "-q", "--refresh", ok=range(256))
+
+
+def _copy_included(worktree: Worktree, linked: Worktree) -> None:
+    if not (worktree.root / INCLUDE).is_file():
+        return
+    user = worktree.user_git(timeout_s=60)
+    matching = user.names("ls-files", "-z", "--others", "--ignored", f"--exclude-from={INCLUDE}")
+    # What is not ignored is in the snapshot, or came after it: then it is not to be here.
+    ignored = user.done("check-ignore", "-z", "--stdin", stdin=joined(matching), ok=(0, 1)).stdout
+    for name in split(ignored):
+        source, copy = worktree.root / name, linked.root / name
+        if is_ours(name) or os.path.lexists(copy) or behind_link(worktree.root, name):
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if not behind_link(linked.root, name):
+            shutil.copy2(source, copy, follow_symlinks=False)
+
+
+def linked_worktrees(worktree: Worktree, workflow_id: str | None = None) -> list[Linked]:
+    """Ours among the worktrees of this repository, of one run or of all. While none is at work, they are leftovers."""
+    found = [_read(fields) for fields in _listed(worktree)]
+    return [one for one in found if one is not None and workflow_id in (None, one.workflow_id)]
+
+
+def remove_linked(worktree: Worktree, path: Path) -> None:
+    """Remove a linked worktree of ours with everything in it; safe to repeat. Snapshots of it stay.
+
+    SnapshotError for one that does not carry our lock: it is somebody else's.
+    """
+    real = Path(os.path.realpath(path))
+    if real not in {Path(os.path.realpath(one.path)) for one in linked_worktrees(worktree)}:
+        if not os.path.lexists(path):
+            return
+        raise SnapshotError(
+            f"{shown(path)} is not a linked worktree of ours", next_step="Remove it with `git worktree remove`."
+        )
+    user = worktree.user_git(timeout_s=300)
+    argv = ("worktree", "remove", "--force", "--force", str(path))
+    try:
+        user.ask(*argv)
+    except GitError:
+        # Half made, or half removed: git wants its `.git` file to be in order, or the folder to be gone.
+        if real.is_dir():
+            shutil.rmtree(real)
+        user.ask(*argv)
+
+
+def release_linked(worktree: Worktree, path: Path) -> None:
+    """Make a linked worktree of ours the user's own: from now on nothing removes it but they. Safe to repeat."""
+    real = Path(os.path.realpath(path))
+    if real in {Path(os.path.realpath(one.path)) for one in linked_worktrees(worktree)}:
+        worktree.user_git(timeout_s=60).ask("worktree", "unlock", str(path))
+
+
+def _listed(worktree: Worktree) -> Iterable[dict[str, str]]:
+    user = worktree.user_git(timeout_s=60)
+    if worktree.git_version >= (2, 36):
+        lines = os.fsdecode(user.ask("worktree", "list", "--porcelain", "-z")).split("\0")
+    else:
+        lines = os.fsdecode(user.ask("worktree", "list", "--porcelain")).split("\n")
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(" ")
+            fields[name] = value
+        elif fields:
+            yield fields
+            fields = {}
+
+
+def _read(fields: dict[str, str]) -> Linked | None:
+    words = fields.get("locked", "").split(" ")
+    if len(words) != 3 or words[0] != _MARK:
+        return None
+    return Linked(path=Path(fields["worktree"]), workflow_id=unquote(words[1]), label=unquote(words[2]))

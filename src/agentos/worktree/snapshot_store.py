@@ -1,0 +1,285 @@
+"""The private store of snapshots beside a repository's own objects, and the worktree that is captured into it.
+
+    $GIT_COMMON_DIR/agentos/store    objects and refs of all snapshots, of every worktree; borrows the user's objects
+    $GIT_DIR/agentos/                of one worktree: private index, what is known of it, lock, a restore's intent
+
+Both lie inside git's own folder: `git clean -fdx` does not reach them, no push, clone or bundle carries them, and the
+user's index, refs, reflogs, stash and hooks are other files. Nothing here is ever written through the user's index.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentos.exceptions import SnapshotError, WorkflowConfigurationError
+from agentos.worktree.git import Git, bare_env, clean_env, shown
+
+FOLDER = "agentos"
+STATE_FOLDER = ".agentos"
+"""Of the worktree: databases and logs. Never captured."""
+
+OLDEST_GIT = (2, 31)
+_QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+_NO_HOOKS = (f"core.hooksPath={os.devnull}", "core.fsmonitor=false")
+
+# The object format stands between the two paths to part them: either may contain newlines.
+_QUESTIONS = (
+    "--absolute-git-dir",
+    "--show-object-format",
+    "--git-common-dir",
+    "--is-bare-repository",
+    "--show-toplevel",
+)
+_ANSWERS = re.compile(r"(/.*)\n(sha1|sha256)\n(.*)\nfalse\n(/.*)\n", re.DOTALL)
+
+# Bytes as they are: no line ends, keywords, filters (LFS) or encodings. This file outranks every .gitattributes.
+_ATTRIBUTES = "* -text -ident !filter !working-tree-encoding !eol !merge !diff\n"
+_CONFIG = """\
+[core]
+	repositoryformatversion = {version}
+	bare = false
+	filemode = true
+	trustctime = true
+	checkStat = default
+	symlinks = true
+	ignorecase = false
+	precomposeunicode = false
+	protectNTFS = false
+	protectHFS = false
+	autocrlf = false
+	safecrlf = false
+	sparseCheckout = false
+	splitIndex = false
+	untrackedCache = false
+	fsmonitor = false
+	hooksPath = /dev/null
+	logAllRefUpdates = false
+	fsync = committed,loose-object,reference
+	fsyncMethod = batch
+	bigFileThreshold = 32m
+	compression = 1
+[index]
+	version = 4
+	sparse = false
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[submodule]
+	recurse = false
+[merge]
+	directoryRenames = false
+	conflictStyle = merge
+"""
+_SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worktree:
+    """A worktree of the user's, main or linked, with the store that all worktrees of its repository share."""
+
+    root: Path
+    git_dir: Path
+    common_dir: Path
+    object_format: str
+    git_version: tuple[int, ...]
+    excludes: str
+    """The file that `core.excludesFile` of the user's repository names; empty: git's default."""
+
+    @property
+    def name(self) -> str:
+        """How git names it among the worktrees of its repository; empty for the main one."""
+        return "" if Path(os.path.realpath(self.git_dir)) == self.common_dir else self.git_dir.name
+
+    @property
+    def store(self) -> Path:
+        return self.common_dir / FOLDER / "store"
+
+    @property
+    def folder(self) -> Path:
+        """What is private to this worktree."""
+        return self.git_dir / FOLDER
+
+    @property
+    def index(self) -> Path:
+        return self.folder / "index"
+
+    @property
+    def null_id(self) -> str:
+        return "0" * (64 if self.object_format == "sha256" else 40)
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.git_version))
+
+    def user_git(self, *, timeout_s: float | None = None) -> Git:
+        """Git in the user's repository: no hooks, no locks that are not needed."""
+        env = {**clean_env(os.environ), **_QUIET}
+        return Git(cwd=self.root, env=env, config=_NO_HOOKS, timeout_s=timeout_s)
+
+    def store_git(
+        self, *, index: Path | None = None, held: tuple[int, ...] = (), timeout_s: float | None = None
+    ) -> Git:
+        """Git in the private store, on the files of this worktree, with a private index."""
+        env = {
+            **bare_env(os.environ),
+            **_QUIET,
+            "GIT_DIR": str(self.store),
+            "GIT_WORK_TREE": str(self.root),
+            "GIT_INDEX_FILE": str(index or self.index),
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_ADVICE": "0",
+        }
+        config: tuple[str, ...] = (f"core.excludesFile={self.excludes}",) if self.excludes else ()
+        if self.git_version < (2, 36):  # before core.fsync
+            config += ("core.fsyncObjectFiles=true",)
+        return Git(cwd=self.root, env=env, config=config, held=held, timeout_s=timeout_s)
+
+
+def open_worktree(directory: Path) -> Worktree:
+    """The worktree that `directory` lies in; makes the store and the private folder where they are missing.
+
+    Safe with any number of processes at once, and after one that was killed here.
+    """
+    worktree = _asked(directory)
+    try:
+        _make_store(worktree)
+        worktree.folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SnapshotError(
+            f"the private store in {shown(worktree.common_dir)} cannot be made: {error}",
+            next_step="Make git's own folder writable, or free some space.",
+        ) from error
+    return worktree
+
+
+def known_worktree(directory: Path) -> Worktree | None:
+    """The same, only to look: None where there is no repository, or nothing was ever captured in it."""
+    try:
+        worktree = _asked(directory)
+    except (SnapshotError, WorkflowConfigurationError):
+        return None
+    return worktree if (worktree.store / "HEAD").exists() else None
+
+
+def _asked(directory: Path) -> Worktree:
+    asking = Git(cwd=directory, env={**clean_env(os.environ), **_QUIET}, timeout_s=60)
+    answer = os.fsdecode(asking.ask("rev-parse", *_QUESTIONS))
+    answers = _ANSWERS.fullmatch(answer)
+    if answers is None:
+        raise SnapshotError(
+            f"{shown(directory)} is not in a worktree of a git repository", next_step="Go to a worktree with files."
+        )
+    git_dir, object_format, common_dir, root = answers.groups()
+    return Worktree(
+        root=Path(root),
+        git_dir=Path(git_dir),
+        # Relative to where git was asked, unless it is absolute.
+        common_dir=Path(os.path.realpath(directory / common_dir)),
+        object_format=object_format,
+        git_version=_version(asking),
+        excludes=_excludes(asking),
+    )
+
+
+def git_version(directory: Path) -> tuple[int, ...]:
+    """The version of the git on PATH, asked from itself."""
+    return _version(Git(cwd=directory, env=clean_env(os.environ), timeout_s=60))
+
+
+def _version(asking: Git) -> tuple[int, ...]:
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", asking.line("--version"))
+    version = tuple(int(part) for part in found.groups() if part) if found else (0,)
+    if version < OLDEST_GIT:
+        raise SnapshotError(
+            f"git {'.'.join(map(str, version))} is too old to capture files",
+            next_step=f"Install git {'.'.join(map(str, OLDEST_GIT))} or newer.",
+        )
+    return version
+
+
+def _excludes(asking: Git) -> str:
+    done = asking.done("config", "--type=path", "--get", "-z", "core.excludesFile", ok=(0, 1))
+    return os.fsdecode(done.stdout).removesuffix("\0")
+
+
+def _make_store(worktree: Worktree) -> None:
+    wanted = _CONFIG.format(version=1 if worktree.object_format == "sha256" else 0)
+    if worktree.object_format == "sha256":
+        wanted += _SHA256
+    store = worktree.store
+    if (store / "HEAD").exists():
+        _repair(store, wanted)
+        return
+    store.parent.mkdir(mode=0o700, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix="making-", dir=store.parent))
+    _fill(made, wanted)
+    try:
+        os.rename(made, store)  # onto nothing, or onto an empty folder; a full one means that somebody was first
+    except OSError:
+        shutil.rmtree(made)
+        if not (store / "HEAD").exists():
+            raise
+        return
+    sync_folder(store.parent)
+
+
+def _fill(folder: Path, config: str) -> None:
+    for name in ("objects/info", "objects/pack", "refs/heads", "info"):
+        (folder / name).mkdir(parents=True)
+    _write(folder / "config", config)
+    _write(folder / "info/attributes", _ATTRIBUTES)
+    # Relative, so that a repository can be moved.
+    _write(folder / "objects/info/alternates", "../../../objects\n")
+    (folder / "info/exclude").symlink_to("../../../info/exclude")
+    _write(folder / "HEAD", "ref: refs/heads/none\n")
+
+
+def _repair(store: Path, config: str) -> None:
+    """Bring settings that another release wrote, or somebody changed, to what this one relies on."""
+    for name, content in (("config", config), ("info/attributes", _ATTRIBUTES)):
+        path = store / name
+        if not path.exists() or path.read_text() != content:
+            _write(path, content)
+
+
+def _write(path: Path, content: str) -> None:
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    write_durably(fresh, content.encode(), path)
+
+
+def write_durably(fresh: Path, content: bytes, path: Path) -> None:
+    """`content` at `path`, all of it or what was there before, durable on return; `fresh` is a name beside it."""
+    with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable: what was renamed into it stays after a loss of power."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def ref_name(workflow_id: str, name: str) -> str:
+    """The ref of a snapshot: `refs/agentos/<workflow_id>/<name>`, any text made safe; `/` in `name` stays."""
+    parts = [workflow_id, *name.split("/")]
+    if not all(parts):
+        raise ValueError(f"a snapshot needs a run and a name, not {workflow_id!r} and {name!r}")
+    return "/".join(["refs/agentos", *map(_safe, parts)])
+
+
+def _safe(part: str) -> str:
+    # Dots make ref names invalid in several ways (`..`, `.lock`), and `%` marks what was replaced.
+    return re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"%%%02X" % found[0][0], os.fsencode(part)).decode("ascii")

@@ -1,0 +1,207 @@
+"""Snapshots: the files of a worktree as a commit in the private store, and what differs between two of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from agentos import crashpoints
+from agentos.exceptions import GitError, SnapshotNotFoundError
+from agentos.worktree import known
+from agentos.worktree.budget import Limits
+from agentos.worktree.capture import Captured, capture
+from agentos.worktree.git import Git
+from agentos.worktree.keeping import begin_keeping, keep_objects
+from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, decode, encode
+from agentos.worktree.session import PATIENCE_S, Session, session
+from agentos.worktree.snapshot_store import Worktree, ref_name, sync_folder
+from agentos.worktree.trees import Change, diff_trees, mode_changes
+
+_TRIES = 4
+_REPLACED_BY = "the files that came in its place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The files of a worktree at one moment."""
+
+    id: str
+    """Of its commit in the private store."""
+    tree: str
+    manifest: Manifest
+    ref: str = ""
+    """Empty where it was looked up by its id."""
+
+    @property
+    def partial(self) -> tuple[Left, ...]:
+        """What was there and could not be captured, with the reason. Empty: everything is in it."""
+        return self.manifest.partial
+
+    @property
+    def head(self) -> Head:
+        return self.manifest.head
+
+
+def take(
+    worktree: Worktree,
+    *,
+    workflow_id: str,
+    name: str,
+    limits: Limits = Limits(),
+    patience_s: float = PATIENCE_S,
+) -> Snapshot:
+    """Capture the files as they are now, under `refs/agentos/<workflow_id>/<name>`.
+
+    Durable on return, with its ref; another snapshot of that name is replaced. The user's index, HEAD, refs, reflogs,
+    stash and hooks are not touched, and no file of theirs is. A SnapshotError means that there is no snapshot; what
+    could not be captured of one is in `partial`.
+    """
+    with session(worktree, seconds=limits.seconds, patience_s=patience_s) as opened:
+        return take_in(opened, workflow_id=workflow_id, name=name, limits=limits)
+
+
+def take_in(
+    opened: Session,
+    *,
+    workflow_id: str,
+    name: str,
+    limits: Limits,
+    also: Collection[str] = (),
+    replaced_by: str = "",
+) -> Snapshot:
+    """`take` within a session; `also` names paths to capture although they are ignored.
+
+    `replaced_by` is the tree that is about to come in its place; it is kept as long as the snapshot is.
+    """
+    ref = ref_name(workflow_id, name)
+    for attempt in range(_TRIES):
+        captured = capture(opened, limits, also=also)
+        manifest = _manifest(opened.worktree, captured, workflow_id, name, replaced_by)
+        needed = begin_keeping(opened, captured)
+        try:
+            commit = _commit(opened.writing_git(), captured, manifest)
+            keep_objects(opened, needed, captured)
+            break
+        except GitError as error:
+            if error.status is None or attempt + 1 == _TRIES:
+                raise
+            # What the private index says is stored was only borrowed, and is gone: read the files again.
+            opened.worktree.index.unlink(missing_ok=True)
+            known.forget(opened.worktree)
+        finally:
+            if needed is not None:
+                needed.stop()
+    else:
+        raise AssertionError("the last try returns or raises")
+    crashpoints.reach("snapshot.before_ref")
+    opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
+    if (folder := (opened.worktree.store / ref).parent).is_dir():
+        sync_folder(folder)  # git syncs the ref's content, not its name
+    crashpoints.reach("snapshot.after_ref")
+    known.save(opened.worktree, captured.known)
+    return Snapshot(id=commit, tree=captured.tree, manifest=manifest, ref=ref)
+
+
+def _commit(git: Git, captured: Captured, manifest: Manifest) -> str:
+    at_s = int(datetime.fromisoformat(manifest.at).timestamp())
+    return write_snapshot(git, captured.tree, manifest, at_s)
+
+
+def write_snapshot(git: Git, tree: str, manifest: Manifest, at_s: int) -> str:
+    """The commit of a snapshot. Its parents hold what it needs besides its tree, and are no snapshots themselves."""
+    parents: tuple[str, ...] = (manifest.index,) if manifest.index else ()
+    if manifest.replaced_by:
+        parents += (known.write_commit(git, manifest.replaced_by, (), _REPLACED_BY, 0),)
+    return known.write_commit(git, tree, parents, encode(manifest).decode("ascii"), at_s)
+
+
+def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str, replaced_by: str) -> Manifest:
+    return Manifest(
+        format=FORMAT,
+        workflow_id=workflow_id,
+        name=name,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        git=worktree.version_text,
+        head=captured.head,
+        index=captured.staged,
+        ignored=captured.ignored,
+        empty=captured.empty,
+        modes=captured.modes,
+        partial=captured.partial,
+        repositories=captured.repositories,
+        worktree=worktree.name,
+        replaced_by=replaced_by,
+    )
+
+
+def find(worktree: Worktree, snapshot_id: str) -> Snapshot:
+    """The snapshot of this id, also of one that a purge has replaced since. SnapshotNotFoundError if it is gone."""
+    git = worktree.store_git(timeout_s=60)
+    replaced = git.done("rev-parse", "--verify", "--quiet", f"refs/purged/{snapshot_id}", ok=(0, 1, 128))
+    oid = os.fsdecode(replaced.stdout).strip() or snapshot_id
+    return read(git, oid, snapshot_id)
+
+
+def named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
+    """The snapshot that stands under this name."""
+    git = worktree.store_git(timeout_s=60)
+    ref = ref_name(workflow_id, name)
+    found = git.done("rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128))
+    if found.status:
+        raise SnapshotNotFoundError(f"{workflow_id}/{name}")
+    return read(git, os.fsdecode(found.stdout).strip(), ref, ref=ref)
+
+
+def read(git: Git, oid: str, asked: str, *, ref: str = "") -> Snapshot:
+    """The snapshot whose commit is `oid`."""
+    try:
+        header, _, message = git.ask("cat-file", "commit", oid).partition(b"\n\n")
+        manifest = decode(message)
+    except GitError as error:
+        raise SnapshotNotFoundError(asked) from error
+    except ValueError as error:  # of JSON, of msgspec, of the format
+        raise SnapshotNotFoundError(asked, f"its manifest cannot be read: {error}") from error
+    tree = header.partition(b"\n")[0].removeprefix(b"tree ").decode("ascii")
+    return Snapshot(id=oid, tree=tree, manifest=manifest, ref=ref)
+
+
+def diff(worktree: Worktree, old: Snapshot, new: Snapshot) -> list[Change]:
+    """What differs between the files of two snapshots, by path; a rename is a deletion and an addition."""
+    return diff_trees(worktree.store_git(timeout_s=60), old.tree, new.tree)
+
+
+def patch(worktree: Worktree, old: Snapshot, new: Snapshot, *, paths: Collection[str] = ()) -> bytes:
+    """The same as text that `git apply` understands; `paths` for some files only."""
+    return tree_patch(worktree, old.tree, new.tree, paths=paths)
+
+
+def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str] = ()) -> bytes:
+    """The same of two trees."""
+    argv = ("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--find-renames")
+    only = ("--", *(f":(top,literal){path}" for path in paths)) if paths else ()
+    return worktree.store_git(timeout_s=60).ask(*argv, old, new, *only)
+
+
+def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Limits()) -> list[str]:
+    """The paths that differ now from the snapshot: content, kind, permission bits, what came and what went."""
+    with session(worktree, seconds=limits.seconds) as opened:
+        now = capture(opened, limits)
+        known.save(worktree, now.known)
+        changes = diff_trees(opened.git(), snapshot.tree, now.tree)
+        modes = mode_changes(opened.git(), snapshot.tree, snapshot.manifest.modes, now.modes)
+    return sorted({change.path for change in changes} | modes)
+
+
+def same_tree(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two snapshots hold the same files: names, bytes, executable bits."""
+    return one.tree == other.tree
+
+
+def taken(worktree: Worktree, workflow_id: str | None = None) -> dict[str, str]:
+    """The ids of all snapshots by their ref, of one run or of all."""
+    under = ref_name(workflow_id, "x").rpartition("/")[0] if workflow_id is not None else "refs/agentos"
+    listed = worktree.store_git(timeout_s=60).ask("for-each-ref", "--format=%(objectname) %(refname)", f"{under}/")
+    pairs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
+    return {ref: oid for oid, ref in pairs}

@@ -1,0 +1,64 @@
+"""Trees in the private store: what differs between two, and one with changes made to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agentos.worktree.git import Git, joined, split
+from agentos.worktree.manifest import Modes
+from agentos.worktree.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Change:
+    """One path of a difference: `status` is A(dded), D(eleted), M(odified) or T(ype changed)."""
+
+    path: str
+    status: str
+    old_mode: str
+    new_mode: str
+    old_oid: str
+    new_oid: str
+
+
+def diff_trees(git: Git, old: str, new: str) -> list[Change]:
+    """What differs between two trees."""
+    if old == new:
+        return []
+    fields = split(git.ask("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new))
+    changes = []
+    for about, path in zip(fields[::2], fields[1::2], strict=True):
+        old_mode, new_mode, old_oid, new_oid, status = about[1:].split(" ")
+        changes.append(
+            Change(path=path, status=status, old_mode=old_mode, new_mode=new_mode, old_oid=old_oid, new_oid=new_oid)
+        )
+    return changes
+
+
+def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
+    """The paths whose permission bits differ, of those in `tree` and the folders they lie in."""
+    if (one.file, one.executable, one.folder) == (other.file, other.executable, other.folder):
+        return {path for path in {*one.odd, *other.odd} if one.odd.get(path) != other.odd.get(path)}
+    changed = set()
+    for entry in git.names("ls-tree", "-r", "-t", "-z", tree):
+        about, _, path = entry.partition("\t")
+        kind = {"executable": about.startswith("100755"), "folder": about.startswith("040000")}
+        if about.startswith(("100", "040")) and one.of(path, **kind) != other.of(path, **kind):
+            changed.add(path)
+    return changed
+
+
+def tree_with(opened: Session, tree: str, changes: Iterable[tuple[str, str, str]]) -> str:
+    """`tree` with other entries: (path, mode, id of the content); an empty id takes the path out."""
+    null = opened.worktree.null_id
+    # Removals first: a folder can only take a file's place when that is gone.
+    ordered = sorted(changes, key=lambda change: bool(change[2]))
+    lines = [f"{mode if oid else 0} {oid or null}\t{path}" for path, mode, oid in ordered]
+    if not lines:
+        return tree
+    with opened.scratch_index("wanted") as scratch:
+        git = opened.git(index=scratch)
+        git.ask("read-tree", tree)
+        git.ask("update-index", "-z", "--index-info", stdin=joined(lines))
+        return git.line("write-tree")

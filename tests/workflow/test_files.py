@@ -1,0 +1,260 @@
+"""Files: what a cut-off task changed is put back, and what a human changed is never taken away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import agentos
+from agentos import Client, Workflow, resume, run
+from agentos.exceptions import FilesChangedError, WorktreeBusyError
+from agentos.run import events as ev
+from agentos.workflow.driving import DriveOptions, resume_run
+from agentos.workflow.files import WorktreeFiles
+from agentos.workflow.place import find_place
+from tests.conftest import git
+
+FLOW = """
+from agentos import Workflow, run
+flow = Workflow("f")
+flow.add("before", "shell", run="echo before > before.txt")
+flow.add("edit", "shell", needs=["before"], run='''
+echo half >> shared.txt
+test -e .go || { kill -9 $(ps -o ppid= -p $$); exec sleep 600; }
+echo done >> shared.txt
+''')
+if __name__ == "__main__":
+    print(run(flow, workflow_id="r").status)
+"""
+
+
+@pytest.fixture
+def repo(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_git_repo / "flow.py").write_text(FLOW)
+    (tmp_git_repo / "shared.txt").write_text("mine\n")
+    (tmp_git_repo / ".gitignore").write_text(".go\n__pycache__/\n")
+    git("add", ".", cwd=tmp_git_repo)
+    git("commit", "--quiet", "--message", "flow", cwd=tmp_git_repo)
+    monkeypatch.chdir(tmp_git_repo)
+    return tmp_git_repo
+
+
+def cut_off(repo: Path) -> None:
+    """A run whose driver is killed by its own task, in the middle of an edit."""
+    env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done
+    assert (repo / "shared.txt").read_text() == "mine\nhalf\n"
+    (repo / ".go").touch()
+
+
+def later(path: Path, text: str) -> None:
+    """Somebody edits a file, a good while after the crash."""
+    path.write_text(text)
+    moment = time.time() + 60
+    os.utime(path, (moment, moment))
+
+
+def kinds(repo: Path, run_id: str = "r") -> list[str]:
+    return [event.type for event in Client(repo).events(run_id)]
+
+
+def test_a_cut_off_edit_is_undone_and_done_again(repo: Path) -> None:
+    cut_off(repo)
+    [edit] = [row for row in Client(repo).preview_resume("r").verdicts if row.task_id == "edit"]
+    assert (edit.verdict, edit.reason) == ("rerun", "was cut off; the files it began with are put back first")
+    assert resume("r").status == "complete"
+    assert (repo / "shared.txt").read_text() == "mine\nhalf\ndone\n"
+    [restored] = [event for event in Client(repo).events("r") if isinstance(event, ev.FilesRestored)]
+    assert restored.paths == ("shared.txt",)
+    assert git("stash", "list", cwd=repo) == ""
+
+
+def test_what_was_there_before_a_restore_can_be_had_back(repo: Path) -> None:
+    cut_off(repo)
+    resume("r")
+    [restored] = [event for event in Client(repo).events("r") if isinstance(event, ev.FilesRestored)]
+    files = WorktreeFiles(repo, "r")
+    files.put_back(restored.undo)
+    files.close()
+    assert (repo / "shared.txt").read_text() == "mine\nhalf\n"
+
+
+def test_an_edit_after_the_crash_is_not_taken_away(repo: Path) -> None:
+    cut_off(repo)
+    later(repo / "shared.txt", "mended by hand\n")
+    with pytest.raises(FilesChangedError, match=r"shared\.txt") as told:
+        resume("r")
+    assert told.value.paths == ("shared.txt",)
+    assert "--files keep" in told.value.next_step
+    assert (repo / "shared.txt").read_text() == "mended by hand\n"
+    assert "files_restored" not in kinds(repo)
+
+
+@pytest.mark.parametrize(("choice", "ends"), [("keep", "mended by hand\n"), ("restore", "mine\n")])
+def test_the_user_chooses_what_becomes_of_it(repo: Path, choice: str, ends: str) -> None:
+    cut_off(repo)
+    later(repo / "shared.txt", "mended by hand\n")
+    conducted(DriveOptions(files=choice))  # type: ignore[arg-type]
+    assert (repo / "shared.txt").read_text() == f"{ends}half\ndone\n"
+
+
+def test_a_commit_between_crash_and_resume_is_noticed(repo: Path) -> None:
+    cut_off(repo)
+    git("commit", "--quiet", "--all", "--message", "kept by hand", cwd=repo)
+    with pytest.raises(FilesChangedError, match="HEAD was moved"):
+        resume("r")
+    assert git("log", "-1", "--format=%s", cwd=repo) == "kept by hand"
+    assert git("status", "--short", "--untracked-files=no", cwd=repo) == ""
+
+
+def test_the_workflows_file_is_never_put_back(repo: Path) -> None:
+    cut_off(repo)
+    edited = FLOW.replace("echo done >>", "echo finished >>")
+    (repo / "flow.py").write_text(edited)
+    assert resume("r").status == "complete"
+    assert (repo / "flow.py").read_text() == edited
+    assert (repo / "shared.txt").read_text() == "mine\nhalf\nfinished\n"
+
+
+def test_files_that_the_task_did_not_touch_keep_what_a_human_wrote(repo: Path) -> None:
+    cut_off(repo)
+    later(repo / "notes.txt", "thoughts\n")
+    with pytest.raises(FilesChangedError, match=r"notes\.txt"):
+        resume("r")  # it was not there when the task began: putting back would delete it
+    assert (repo / "notes.txt").read_text() == "thoughts\n"
+
+
+def test_a_fix_by_hand_after_a_failed_task_stays(repo: Path) -> None:
+    flow = Workflow("fails")
+    flow.add("t", "shell", run="echo try >> tried.txt; test -e fixed.txt; cat fixed.txt >> shared.txt")
+    assert run(flow, workflow_id="x").status == "failed"
+    (repo / "fixed.txt").write_text("by hand\n")
+    (repo / "tried.txt").write_text("rewritten\n")
+    assert resume("x", workflow=flow).status == "complete"
+    assert (repo / "tried.txt").read_text() == "rewritten\ntry\n"
+    assert (repo / "shared.txt").read_text() == "mine\nby hand\n"
+    assert "files_restored" not in kinds(repo, "x")
+
+
+def test_an_edit_at_an_open_gate_stays_even_if_the_task_behind_it_is_cut_off(repo: Path) -> None:
+    gated = FLOW.replace('needs=["before"],', 'needs=["before"], approve="Edit?",')
+    (repo / "flow.py").write_text(gated)
+    env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env).returncode == 0
+    (repo / "shared.txt").write_text("edited at the gate\n")
+    Client(repo).approve("r")
+    assert subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env).returncode == -signal.SIGKILL
+    (repo / ".go").touch()
+    assert resume("r").status == "complete"
+    assert (repo / "shared.txt").read_text() == "edited at the gate\nhalf\ndone\n"
+
+
+def test_a_retry_starts_from_the_files_the_first_attempt_started_from(repo: Path) -> None:
+    flow = Workflow("retries")
+    flow.add(
+        "t", "shell", run='echo "$AGENTOS_ATTEMPT_ID" >> shared.txt; test "${AGENTOS_ATTEMPT_ID##*/}" = 2', retries=1
+    )
+    result = run(flow, workflow_id="x")
+    assert result.status == "complete"
+    assert (repo / "shared.txt").read_text() == "mine\nx/t/2\n"
+
+
+def test_tasks_finished_beside_one_that_was_cut_off_run_again_if_their_files_are_undone(repo: Path) -> None:
+    beside = FLOW.replace("echo before > before.txt", "echo beside >> beside.txt").replace('needs=["before"], ', "")
+    waiting = "until test -s beside.txt; do sleep 0.01; done; sleep 0.5\n"  # until its end is on the record
+    (repo / "flow.py").write_text(beside.replace("test -e .go ||", f"{waiting}test -e .go ||"))
+    cut_off(repo)
+    verdicts = {str(row.task_id): row.reason for row in Client(repo).preview_resume("r").verdicts}
+    assert verdicts["before"] == "what it did to files is undone"
+    assert resume("r").status == "complete"
+    assert (repo / "beside.txt").read_text() == "beside\n"
+
+
+def test_one_run_at_a_time_changes_files_here(repo: Path) -> None:
+    files = WorktreeFiles(repo, "other")
+    flow = Workflow("second")
+    flow.add("t", "shell", run="echo t")
+    with pytest.raises(WorktreeBusyError, match="another run changes files in this worktree: process"):
+        run(flow, workflow_id="x")
+    files.close()
+    assert [row.workflow_id for row in Client(repo).list_runs()] == []
+    assert run(flow, workflow_id="x").status == "complete"
+
+
+def test_a_task_that_says_it_changes_no_files_and_does_is_named(repo: Path) -> None:
+    flow = Workflow("honest")
+    flow.add("edit", "shell", run="echo t")
+    flow.add("liar", "shell", run="echo secretly > secret.txt", effects="none", needs=["edit"])
+    run(flow, workflow_id="x")
+    [warning] = [event for event in Client(repo).events("x") if isinstance(event, ev.TaskWarning)]
+    assert warning.task_id == "liar"
+    assert "secret.txt" in warning.message
+
+
+def test_a_run_without_file_tasks_takes_no_snapshot(repo: Path) -> None:
+    flow = Workflow("none")
+    flow.add("t", "shell", run="echo t", effects="none")
+    run(flow, workflow_id="x")
+    assert not {"files_captured", "files_restored"} & set(kinds(repo, "x"))
+    assert not (repo / ".git" / "agentos").exists()
+
+
+def test_checkpoints_name_the_files_after_their_layer(repo: Path) -> None:
+    flow = Workflow("layers")
+    flow.add("one", "shell", run="echo one > one.txt")
+    flow.add("two", "shell", run="echo two > two.txt", needs=["one"])
+    run(flow, workflow_id="x")
+    first, second = Client(repo).checkpoints("x")
+    assert first.snapshot
+    assert first.snapshot != second.snapshot
+    (repo / "one.txt").write_text("changed\n")
+    files = WorktreeFiles(repo, "x")
+    files.put_back(first.snapshot)
+    files.close()
+    assert not (repo / "two.txt").exists()
+    assert (repo / "one.txt").read_text() == "one\n"
+
+
+def test_restore_files_goes_back_to_the_newest_checkpoint(repo: Path) -> None:
+    cut_off(repo)
+    later(repo / "notes.txt", "thoughts\n")
+    conducted(DriveOptions(files="checkpoint"))
+    assert (repo / "shared.txt").read_text() == "mine\nhalf\ndone\n"
+    assert not (repo / "notes.txt").exists()
+
+
+def test_without_a_repository_a_cut_off_edit_is_asked_about(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "flow.py").write_text(FLOW)
+    (outside / "shared.txt").write_text("mine\n")
+    monkeypatch.chdir(outside)
+    monkeypatch.setenv("AGENTOS_WORKFLOW_DB", str(tmp_path / "state.db"))
+    cut_off(outside)
+    [edit] = [row for row in Client().preview_resume("r").verdicts if row.task_id == "edit"]
+    assert edit.verdict == "ask"
+    assert resume("r").status == "waiting"
+
+
+def conducted(options: DriveOptions) -> None:
+    import asyncio
+
+    from agentos.workflow.driving import Ready, conduct
+
+    ready = resume_run(find_place(), "r", options=options)
+    assert isinstance(ready, Ready)
+
+    async def go() -> None:
+        facts = await conduct(ready)
+        assert facts.status == "complete"
+
+    asyncio.run(go())

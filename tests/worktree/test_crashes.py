@@ -1,0 +1,179 @@
+"""Killed anywhere, a snapshot is whole or not there, and a restore is brought to its end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from agentos import crashpoints
+from agentos.crashpoints import FILE_POINTS
+from agentos.exceptions import RestoreError, SnapshotNotFoundError
+from agentos.worktree.restore import finish_interrupted, interrupted
+from agentos.worktree.snapshot_store import Worktree
+from agentos.worktree.snapshots import find, named, taken
+from tests.worktree.child import play, start
+from tests.worktree.support import RUN, back, model, snap, untouched
+
+
+def edit(root: Path) -> None:
+    """Everything that a restore has to deal with."""
+    (root / "src/main.py").write_text("edited\n")
+    (root / "src/util.py").unlink()
+    (root / "run.sh").chmod(0o600)
+    (root / "added/deep").mkdir(parents=True)
+    (root / "added/deep/file").write_text("added")
+    (root / "hollow").mkdir()
+    (root / "link").unlink()
+    (root / "link").mkdir()
+    (root / "link/inside").write_text("x")
+    (root / ".gitignore").write_text("")  # what the target ignores is not ignored now
+    (root / "x.log").write_text("came while nothing was ignored")
+
+
+@pytest.mark.parametrize("point", [point for point in FILE_POINTS if point.startswith("restore.")])
+def test_a_restore_killed_anywhere_is_finished(root: Path, worktree: Worktree, point: str) -> None:
+    (root / "kept.log").write_text("ignored when the snapshot was taken")
+    (root / "src/main.py").chmod(0o640)
+    before = model(root)
+    snap(worktree, "target")
+    edit(root)
+    edited = model(root)
+    with untouched(root):
+        assert play("restore", root, "target", at=point) == -signal.SIGKILL
+        begun = interrupted(worktree)
+        assert begun is not None
+        with pytest.raises(RestoreError, match="not finished"):
+            back(worktree, named(worktree, RUN, "target"))
+        done = finish_interrupted(worktree)
+        assert done is not None
+        assert model(root) == before
+        assert finish_interrupted(worktree) is None
+        back(worktree, find(worktree, begun.undo))
+    assert model(root) == edited
+
+
+@pytest.mark.parametrize("point", ["snapshot.before_ref", "snapshot.after_ref"])
+def test_a_snapshot_killed_anywhere_is_whole_or_not_there(root: Path, worktree: Worktree, point: str) -> None:
+    (root / "new").write_text("new")
+    assert play("take", root, "cut", at=point) == -signal.SIGKILL
+    if point == "snapshot.before_ref":
+        with pytest.raises(SnapshotNotFoundError):
+            named(worktree, RUN, "cut")
+    else:
+        assert named(worktree, RUN, "cut").tree == snap(worktree, "again").tree
+    whole = snap(worktree, "whole")
+    (root / "new").unlink()
+    back(worktree, whole)
+    assert (root / "new").read_text() == "new"
+
+
+def test_a_restore_killed_at_its_snapshot_has_changed_nothing(root: Path, worktree: Worktree) -> None:
+    snap(worktree, "target")
+    edit(root)
+    edited = model(root)
+    assert play("restore", root, "target", at="snapshot.before_ref") == -signal.SIGKILL
+    assert interrupted(worktree) is None
+    assert model(root) == edited
+
+
+def test_what_an_undo_captured_of_ignored_files_does_not_stay(root: Path, worktree: Worktree) -> None:
+    (root / "notes.txt").write_text("then")
+    snap(worktree, "target")
+    (root / ".gitignore").write_text("*.txt\n")
+    (root / "notes.txt").write_text("now")
+    ignored = snap(worktree, "ignored")
+    assert play("restore", root, "target", at="snapshot.before_ref") == -signal.SIGKILL
+    assert snap(worktree, "after the kill").tree == ignored.tree
+
+
+def test_kills_at_any_moment(root: Path, worktree: Worktree) -> None:
+    """Not at named points: in the middle of git's own work, which goes on or is cut off as well."""
+    chance = random.Random(4)
+    for number in range(400):
+        folder = root / f"many/{number % 20}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}").write_bytes(chance.randbytes(500))
+    before = model(root)
+    snap(worktree, "target")
+    for path in (root / "many").rglob("*"):
+        if path.is_file():
+            path.write_bytes(chance.randbytes(500))
+    edit(root)
+    for _ in range(6):
+        process = start("restore", root, "target")
+        time.sleep(chance.uniform(0.15, 0.6))
+        process.kill()
+        process.communicate()
+        play("finish", root)
+        assert interrupted(worktree) is None
+    back(worktree, named(worktree, RUN, "target"))
+    assert model(root) == before
+    worktree.store_git().ask("fsck", "--full")
+
+
+def test_what_somebody_did_after_the_kill_is_captured_first(root: Path, worktree: Worktree) -> None:
+    snap(worktree, "target")
+    (root / "src/main.py").write_text("edited\n")
+    assert play("restore", root, "target", at="restore.intent") == -signal.SIGKILL
+    (root / "src/main.py").write_text("edited after the kill\n")
+    (root / "elsewhere").write_text("not of that restore\n")
+    done = finish_interrupted(worktree)
+    assert done is not None
+    assert (root / "src/main.py").read_text() == "print('one')\n"
+    assert (root / "elsewhere").read_text() == "not of that restore\n"
+    back(worktree, done.undo)
+    assert (root / "src/main.py").read_text() == "edited after the kill\n"
+
+
+def test_a_file_changed_between_capture_and_writing_is_not_lost(
+    root: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = snap(worktree, "first")
+    (root / "src/main.py").write_text("edited\n")
+    reached: list[str] = []
+
+    def reach(point: str) -> None:
+        reached.append(point)
+        if reached.count("restore.intent") == 1 and point == "restore.intent":
+            time.sleep(0.01)
+            (root / "src/main.py").write_text("edited at the last moment\n")
+
+    monkeypatch.setattr(crashpoints, "reach", reach)
+    done = back(worktree, first)
+    assert reached.count("restore.intent") == 2
+    assert (root / "src/main.py").read_text() == "print('one')\n"
+    back(worktree, done.undo)
+    assert (root / "src/main.py").read_text() == "edited at the last moment\n"
+
+
+def test_files_that_never_stand_still_are_left_alone(
+    root: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = snap(worktree, "first")
+
+    def reach(point: str) -> None:
+        if point == "restore.intent":
+            (root / "src/main.py").write_text(f"edited {os.urandom(8).hex()}\n")
+
+    (root / "src/main.py").write_text("edited\n")
+    monkeypatch.setattr(crashpoints, "reach", reach)
+    with pytest.raises(RestoreError, match="keep changing"):
+        back(worktree, first)
+    assert interrupted(worktree) is None
+    assert (root / "src/main.py").read_text().startswith("edited ")
+
+
+def test_the_remains_of_a_killed_git_are_no_obstacle(root: Path, worktree: Worktree) -> None:
+    snap(worktree, "first")
+    worktree.index.with_name("index.lock").write_text("left behind")
+    (root / "new").write_text("x")
+    snap(worktree, "second")
+    worktree.index.write_bytes(b"damaged")
+    third = snap(worktree, "third")
+    assert third.tree == named(worktree, RUN, "second").tree
+    assert len(taken(worktree)) == 3

@@ -1,0 +1,191 @@
+"""Space: what goes, what stays, and what a user's own gc cannot take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agentos.exceptions import SnapshotNotFoundError
+from agentos.worktree.housekeeping import collect, forget, purge, retain, sizes
+from agentos.worktree.snapshot_store import Worktree
+from agentos.worktree.snapshots import find, named, take, taken
+from tests.conftest import git
+from tests.worktree.support import RUN, back, model, run_git, snap
+
+
+def fsck(worktree: Worktree) -> None:
+    done = worktree.store_git().done("fsck", "--full", "--no-dangling", ok=range(256))
+    assert done.status == 0, done.said
+
+
+def test_only_the_snapshots_asked_for_stay(root: Path, worktree: Worktree) -> None:
+    snaps = []
+    for number in range(4):
+        (root / "file").write_bytes(os.urandom(50_000))
+        snaps.append(snap(worktree, f"layer/{number}"))
+    other = take(worktree, workflow_id="other", name="base")
+    before = sizes(worktree)
+    assert before.snapshots == 5
+    assert retain(worktree, RUN, ["layer/3", "layer/1"]) == 2
+    after = collect(worktree)
+    assert after.snapshots == 3
+    assert after.total_bytes < before.total_bytes - 90_000
+    assert set(taken(worktree).values()) == {snaps[1].id, snaps[3].id, other.id}
+    with pytest.raises(SnapshotNotFoundError):
+        find(worktree, snaps[0].id)
+    fsck(worktree)
+    back(worktree, snaps[1])
+    snap(worktree, "again")
+    fsck(worktree)
+
+
+def test_undo_snapshots_are_kept_by_age(root: Path, worktree: Worktree) -> None:
+    first = snap(worktree, "first")
+    undone = []
+    for number in range(4):
+        (root / "file").write_text(str(number))
+        undone.append(back(worktree, first).undo.id)
+    assert retain(worktree, RUN, ["first"], undo=2) == 2
+    assert set(taken(worktree).values()) == {first.id, *undone[2:]}
+    assert forget(worktree, RUN) == 3
+    assert collect(worktree).snapshots == 0
+
+
+def test_collecting_keeps_what_the_private_index_needs(root: Path, worktree: Worktree) -> None:
+    (root / "file").write_text("captured, not kept")
+    snap(worktree, "first")
+    forget(worktree, RUN)
+    collect(worktree)
+    second = snap(worktree, "second")
+    (root / "file").unlink()
+    back(worktree, second)
+    assert (root / "file").read_text() == "captured, not kept"
+    fsck(worktree)
+
+
+def test_a_staged_blob_survives_the_users_gc(root: Path, worktree: Worktree) -> None:
+    (root / "staged").write_text("only staged")
+    git("add", "staged", cwd=root)
+    first = snap(worktree)
+    git("reset", "--quiet", cwd=root)
+    (root / "staged").unlink()
+    git("reflog", "expire", "--expire=now", "--all", cwd=root)
+    git("gc", "--quiet", "--prune=now", cwd=root)
+    back(worktree, first)
+    assert (root / "staged").read_text() == "only staged"
+    fsck(worktree)
+
+
+def test_what_was_copied_stays_ours_after_a_collection(root: Path, worktree: Worktree) -> None:
+    (root / "staged").write_text("only staged")
+    git("add", "staged", cwd=root)
+    first = snap(worktree)
+    collect(worktree)
+    snap(worktree, "second")
+    git("reset", "--quiet", cwd=root)
+    (root / "staged").unlink()
+    git("gc", "--quiet", "--prune=now", cwd=root)
+    collect(worktree)
+    back(worktree, first)
+    assert (root / "staged").read_text() == "only staged"
+
+
+def test_an_amended_commit_survives_the_users_gc(root: Path, worktree: Worktree) -> None:
+    (root / "file").write_text("committed, then amended away")
+    git("add", "--all", cwd=root)
+    git("commit", "--quiet", "--message", "to be amended", cwd=root)
+    git("rm", "--quiet", "--cached", "file", cwd=root)
+    git("commit", "--quiet", "--amend", "--allow-empty", "--message", "amended", cwd=root)
+    first = snap(worktree)
+    (root / "file").unlink()
+    git("reflog", "expire", "--expire=now", "--all", cwd=root)
+    git("gc", "--quiet", "--prune=now", cwd=root)
+    back(worktree, first)
+    assert (root / "file").read_text() == "committed, then amended away"
+
+
+def test_a_base_that_was_purged_is_told_before_anything_is_touched(root: Path, worktree: Worktree) -> None:
+    (root / "file").write_text("in the history")
+    git("add", "--all", cwd=root)
+    git("commit", "--quiet", "--message", "to be dropped", cwd=root)
+    first = snap(worktree)
+    git("reset", "--quiet", "--hard", "HEAD~1", cwd=root)
+    git("reflog", "expire", "--expire=now", "--all", cwd=root)
+    git("gc", "--quiet", "--prune=now", cwd=root)
+    before = model(root)
+    with pytest.raises(SnapshotNotFoundError, match="missing"):
+        back(worktree, first)
+    assert model(root) == before
+
+
+def test_damage_is_told_before_anything_is_touched(root: Path, worktree: Worktree) -> None:
+    (root / "file").write_bytes(os.urandom(20_000))
+    first = snap(worktree)
+    blob = worktree.store_git().line("rev-parse", f"{first.tree}:file")
+    path = worktree.store / "objects" / blob[:2] / blob[2:]
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:10_000])
+    (root / "file").unlink()
+    (root / "run.sh").write_text("changed")
+    with pytest.raises(SnapshotNotFoundError, match="cannot be read"):
+        back(worktree, first)
+    assert (root / "run.sh").read_text() == "changed"
+
+
+def test_a_secret_is_purged_from_every_snapshot(root: Path, worktree: Worktree) -> None:
+    secret = b"SECRET-" + os.urandom(20).hex().encode()
+    (root / "keys").mkdir()
+    (root / "keys/token").write_bytes(secret)
+    first = snap(worktree, "first")
+    git("add", "keys/token", cwd=root)
+    second = snap(worktree, "second")
+    blob = worktree.store_git().line("rev-parse", f"{first.tree}:keys/token")
+    git("rm", "--quiet", "--cached", "keys/token", cwd=root)
+    git("gc", "--quiet", "--prune=now", cwd=root)
+    replaced = purge(worktree, "keys")
+    assert set(replaced) == {first.id, second.id}
+    assert worktree.store_git().done("cat-file", "-e", blob, ok=range(256)).status != 0
+    fsck(worktree)
+    again = find(worktree, first.id)
+    assert again.id == replaced[first.id] == named(worktree, RUN, "first").id
+    (root / "src/main.py").write_text("x")
+    back(worktree, again)
+    assert (root / "keys/token").read_bytes() == secret  # purged is no reason to delete it
+    assert (root / "src/main.py").read_text() == "print('one')\n"
+    assert purge(worktree, "src/util.py")
+    assert find(worktree, first.id).manifest.purged == ("keys", "src/util.py")
+
+
+def test_nothing_of_ours_travels(root: Path, worktree: Worktree, tmp_path: Path) -> None:
+    (root / ".env.production").write_text("not in .gitignore")
+    first = snap(worktree)
+    blob = worktree.store_git().line("rev-parse", f"{first.tree}:.env.production")
+    copies = {"mirror": tmp_path / "mirror", "clone": tmp_path / "clone", "bundle": tmp_path / "bundled"}
+    git("init", "--quiet", "--bare", str(copies["mirror"]), cwd=tmp_path)
+    git("push", "--quiet", "--mirror", str(copies["mirror"]), cwd=root)
+    git("clone", "--quiet", str(root), str(copies["clone"]), cwd=tmp_path)
+    git("bundle", "create", "--quiet", str(tmp_path / "all.bundle"), "--all", cwd=root)
+    git("clone", "--quiet", "--mirror", str(tmp_path / "all.bundle"), str(copies["bundle"]), cwd=tmp_path)
+    for place in copies.values():
+        assert run_git(place, "cat-file", "-e", first.id).returncode != 0
+        assert run_git(place, "cat-file", "-e", blob).returncode != 0
+        assert "agentos" not in git("for-each-ref", cwd=place)
+    assert run_git(root, "fsck").returncode == 0
+    assert subprocess.run(["git", "cat-file", "-e", blob], cwd=root, capture_output=True, check=False).returncode != 0
+
+
+def test_remains_of_killed_processes_are_removed(root: Path, worktree: Worktree) -> None:
+    snap(worktree)
+    objects = worktree.store / "objects"
+    (objects / "pack/tmp_pack_x").write_text("x")
+    (objects / "aa").mkdir(exist_ok=True)
+    (objects / "aa/tmp_obj_x").write_text("x")
+    (objects / "tmp_objdir-incoming-x").mkdir()
+    (worktree.store.parent / "making-x").mkdir()
+    collect(worktree)
+    assert not list(objects.rglob("tmp_*"))
+    assert not (worktree.store.parent / "making-x").exists()
+    fsck(worktree)

@@ -1,0 +1,232 @@
+"""Linked worktrees for isolated tasks, and merging what they did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentos.exceptions import SnapshotError
+from agentos.worktree.linked import linked_worktrees, make_linked, remove_linked
+from agentos.worktree.merging import Version, content, merge, prepared, resolve
+from agentos.worktree.restore import apply_tree
+from agentos.worktree.snapshot_store import Worktree, open_worktree
+from agentos.worktree.snapshots import Snapshot
+from tests.conftest import git
+from tests.worktree.support import RUN, back, install_hooks, model, run_git, snap, untouched
+
+Edits = dict[str, str | None]
+
+
+def make(worktree: Worktree, label: str = "task", **options: object) -> Worktree:
+    base = snap(worktree, f"base-{label}")
+    path = worktree.root / ".agentos/worktrees" / label
+    return make_linked(worktree, base, path, workflow_id=RUN, label=label)
+
+
+@pytest.fixture
+def hidden(root: Path) -> None:
+    """The folder of ours, as a run makes it."""
+    (root / ".agentos").mkdir()
+    (root / ".agentos/.gitignore").write_text("*\n")
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_linked_worktree_has_the_files_as_they_are(root: Path, worktree: Worktree) -> None:
+    install_hooks(root)
+    (root / "src/main.py").write_text("uncommitted\n")
+    (root / "new").write_text("untracked")
+    (root / "new").chmod(0o600)
+    (root / "README").unlink()
+    (root / "hollow").mkdir()
+    (root / "staged").write_text("staged")
+    git("add", "staged", cwd=root)
+    with untouched(root):
+        linked = make(worktree)
+    assert model(linked.root) == model(root)
+    status = git("status", "--porcelain", cwd=linked.root).splitlines()
+    assert sorted(status) == [" D README", " M src/main.py", "?? new", "?? staged"]
+    assert snap(linked, "linked").tree == snap(worktree, "main").tree
+    assert ".agentos" not in git("status", "--porcelain", cwd=root)
+
+
+@pytest.mark.usefixtures("hidden")
+def test_ignored_files_named_in_worktreeinclude_are_copied(root: Path, worktree: Worktree) -> None:
+    (root / ".worktreeinclude").write_text("*.log\n!b.log\nbuild/cache\nrun.sh\n")
+    (root / "build").mkdir()
+    (root / "build/cache").write_text("cache")
+    (root / "build/other").write_text("other")
+    (root / "a.log").write_text("a")
+    (root / "b.log").write_text("b")
+    linked = make(worktree)
+    assert (linked.root / "a.log").read_text() == "a"
+    assert (linked.root / "build/cache").read_text() == "cache"
+    assert not (linked.root / "b.log").exists()
+    assert not (linked.root / "build/other").exists()
+    assert snap(linked, "linked").tree == snap(worktree, "main").tree
+
+
+def test_a_sparse_worktree_gives_a_sparse_one(root: Path, worktree: Worktree) -> None:
+    (root / "docs").mkdir()
+    (root / "docs/page").write_text("page")
+    git("add", "--all", cwd=root)
+    git("commit", "--quiet", "--message", "docs", cwd=root)
+    git("sparse-checkout", "set", "--cone", "src", cwd=root)
+    linked = make(worktree)
+    assert not (linked.root / "docs").exists()
+    assert git("status", "--porcelain", cwd=linked.root) == ""
+
+
+@pytest.mark.usefixtures("hidden")
+def test_it_is_locked_while_in_use_and_found_again(root: Path, worktree: Worktree) -> None:
+    linked = make(worktree, "build it")
+    assert run_git(root, "worktree", "remove", "--force", str(linked.root)).returncode != 0
+    [found] = linked_worktrees(worktree, RUN)
+    assert (found.path, found.workflow_id, found.label) == (linked.root, RUN, "build it")
+    assert linked_worktrees(worktree, "another run") == []
+    taken = snap(linked, "its end")
+    remove_linked(worktree, found.path)
+    remove_linked(worktree, found.path)
+    assert linked_worktrees(worktree) == []
+    assert not linked.root.exists()
+    assert len(git("worktree", "list", cwd=root).splitlines()) == 1
+    apply_tree(worktree, taken.tree, workflow_id=RUN)
+
+
+@pytest.mark.usefixtures("hidden")
+@pytest.mark.parametrize("damage", ["gone", "no .git file"])
+def test_what_a_killed_process_left_half_made_can_be_removed(root: Path, worktree: Worktree, damage: str) -> None:
+    linked = make(worktree)
+    if damage == "gone":
+        shutil.rmtree(linked.root)
+    else:
+        (linked.root / ".git").unlink()
+    [found] = linked_worktrees(worktree)
+    remove_linked(worktree, found.path)
+    assert linked_worktrees(worktree) == []
+    assert not linked.root.exists()
+
+
+def test_worktrees_of_others_are_not_removed(root: Path, worktree: Worktree, tmp_path: Path) -> None:
+    git("worktree", "add", "--quiet", "--detach", str(tmp_path / "mine"), cwd=root)
+    with pytest.raises(SnapshotError, match="not a linked worktree of ours"):
+        remove_linked(worktree, tmp_path / "mine")
+    assert (tmp_path / "mine/README").exists()
+
+
+def test_a_repository_without_a_commit_has_no_linked_worktrees(tmp_path: Path) -> None:
+    git("init", "--quiet", str(tmp_path / "r"), cwd=tmp_path)
+    with pytest.raises(SnapshotError, match="needs a commit"):
+        make(open_worktree((tmp_path / "r").resolve()))
+
+
+LINES = "".join(f"{number}\n" for number in range(20))
+
+
+@pytest.fixture
+def start(root: Path, worktree: Worktree) -> Snapshot:
+    (root / "text").write_text(LINES)
+    return snap(worktree, "base")
+
+
+@pytest.fixture
+def base(start: Snapshot) -> str:
+    return start.tree
+
+
+@pytest.fixture
+def tree(root: Path, worktree: Worktree, start: Snapshot) -> Callable[[Edits], str]:
+    """The tree after some edits, which are then undone."""
+
+    def edit(files: Edits) -> str:
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            if text is None:
+                (root / name).unlink()
+            else:
+                (root / name).write_text(text)
+        edited = snap(worktree, "edited").tree
+        back(worktree, start)
+        return edited
+
+    return edit
+
+
+def test_what_goes_together_is_merged_in_order(
+    root: Path, worktree: Worktree, base: str, tree: Callable[[Edits], str]
+) -> None:
+    one = tree({"text": LINES.replace("1\n", "one\n", 1), "from-one": "1", "README": None})
+    two = tree({"text": LINES.replace("19\n", "nineteen\n"), "from-two": "2", "README": None})
+    merged = merge(worktree, base, [("one", one), ("two", two), ("nothing", base)])
+    assert merged.conflicts == ()
+    done = apply_tree(worktree, merged.tree, workflow_id=RUN)
+    assert (root / "text").read_text() == LINES.replace("1\n", "one\n", 1).replace("19\n", "nineteen\n")
+    assert (root / "from-one").exists()
+    assert (root / "from-two").exists()
+    assert not (root / "README").exists()
+    assert done.undo.tree == base
+    assert merge(worktree, base, [("one", one), ("two", two)]).tree == merged.tree
+
+
+def test_a_conflict_keeps_the_first_and_shows_all_versions(
+    root: Path, worktree: Worktree, base: str, tree: Callable[[Edits], str]
+) -> None:
+    one, two = tree({"text": "one\n"}), tree({"text": "two\n", "README": "two"})
+    merged = merge(worktree, base, [("one", one), ("two", two)])
+    [conflict] = merged.conflicts
+    assert (conflict.path, conflict.by) == ("text", "two")
+    assert conflict.base is not None
+    assert conflict.ours is not None
+    assert conflict.theirs is not None
+    assert content(worktree, conflict.base) == LINES.encode()
+    assert content(worktree, conflict.ours) == b"one\n"
+    assert content(worktree, conflict.theirs) == b"two\n"
+    assert b"<<<<<<< merged so far\none\n" in content(worktree, Version(mode="100644", oid=conflict.marked))
+    apply_tree(worktree, merged.tree, workflow_id=RUN)
+    assert (root / "text").read_text() == "one\n"
+    assert (root / "README").read_text() == "two"
+    apply_tree(worktree, resolve(worktree, merged.tree, {"text": conflict.theirs}), workflow_id=RUN)
+    assert (root / "text").read_text() == "two\n"
+    (root.parent / "mine").write_text("both\n")
+    chosen = resolve(worktree, merged.tree, {"text": prepared(worktree, root.parent / "mine"), "README": None})
+    apply_tree(worktree, chosen, workflow_id=RUN)
+    assert (root / "text").read_text() == "both\n"
+    assert not (root / "README").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "paths"),
+    [
+        ({"text": None}, {"text": "changed"}, ["text"]),
+        ({"text": "changed"}, {"text": None}, ["text"]),
+        ({"thing": "file"}, {"thing/inside": "x"}, ["thing/inside"]),
+        ({"thing/inside": "x"}, {"thing": "file"}, ["thing"]),
+        ({"added": "a"}, {"added": "b"}, ["added"]),
+        ({"added": "same"}, {"added": "same"}, []),
+        ({"binary": "a\0b"}, {"binary": "a\0c"}, ["binary"]),
+    ],
+)
+def test_kinds_of_conflicts(
+    worktree: Worktree, base: str, tree: Callable[[Edits], str], one: Edits, two: Edits, paths: list[str]
+) -> None:
+    merged = merge(worktree, base, [("one", tree(one)), ("two", tree(two))])
+    assert [conflict.path for conflict in merged.conflicts] == paths
+    alone = merge(worktree, base, [("one", tree(one))])
+    assert not paths or merged.tree == alone.tree
+
+
+def test_a_mode_and_a_text_change_go_together(
+    root: Path, worktree: Worktree, base: str, tree: Callable[[Edits], str]
+) -> None:
+    (root / "text").chmod(0o755)
+    one = snap(worktree, "mode").tree
+    (root / "text").chmod(0o644)
+    two = tree({"text": "changed\n"})
+    merged = merge(worktree, base, [("one", one), ("two", two)])
+    assert not merged.conflicts
+    apply_tree(worktree, merged.tree, workflow_id=RUN)
+    assert os.access(root / "text", os.X_OK)
+    assert (root / "text").read_text() == "changed\n"
