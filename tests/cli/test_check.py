@@ -190,3 +190,27 @@ def test_a_reader_that_has_enough(tmp_git_repo: Path) -> None:
     )
     assert "Traceback" not in done.stderr
     assert done.stdout == "workflows/flow.yaml: flow, 5,000 tasks in 1 layer\n"
+
+
+def test_what_speaks_against_running_a_task_twice_is_a_warning(agentos: Agentos, tmp_git_repo: Path) -> None:
+    """Hints come from the text alone: the YAML task's module would say so if it were imported."""
+    (tmp_git_repo / "logs.py").write_text("print('imported')\ndef note():\n    open('log', 'a').write('x')\n")
+    write(
+        tmp_git_repo,
+        "tasks:\n  a: {run: 'echo x >> log'}\n  b: {python: 'logs:note', idempotent: true, needs: a}\n"
+        "  c: {run: 'git push', effects: external, needs: b}\n",
+    )
+    write(
+        tmp_git_repo,
+        "from agentos import Workflow\nflow = Workflow('w')\n\n\n@flow.task\ndef note():\n    open('log', 'ab')\n",
+        "hint_flow.py",
+    )
+    done = agentos("check", "--json", "flow", "hint_flow", cwd=tmp_git_repo)
+    assert (done.code, done.err) == (0, "")
+    assert [one["warnings"] for one in json.loads(done.out)] == [
+        [
+            "task 'a' may not be safe to run twice: it appends to log",
+            "task 'b' is declared idempotent, but it opens 'log' for appending",
+        ],
+        ["task 'note' may not be safe to run twice: it opens 'log' for appending"],
+    ]

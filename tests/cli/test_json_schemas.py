@@ -19,10 +19,12 @@ from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.restoring import put_back
 from tests.cli.conftest import Agentos
 from tests.cli.sample import begin, make_repository, write_flow
+from tests.conftest import git
 from tools.write_docs import schema_file
 
 CALLS: dict[str, list[list[str]]] = {
     "check": [["flow.py:good"]],
+    "prove": [["flow.py:good"]],
     "run": [["flow.py:good", "--id", "fresh"]],
     "resume": [["waits", "--dry-run"]],
     "fork": [["CUT"]],
@@ -68,6 +70,8 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_repository(tmp_path_factory.mktemp("schemas") / "repo")
+    who = ("-c", "user.name=Test", "-c", "user.email=test@example.invalid")
+    git(*who, "commit", "--quiet", "--allow-empty", "--message", "first", cwd=root)
     begin(root, "flow", "waits", expected="waiting")
     begin(root, "good", "ended", expected="complete")
     begin(root, "good", "gone", expected="complete")

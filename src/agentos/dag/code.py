@@ -52,6 +52,16 @@ def code_digest(function: Any) -> str:
     return _cached(function if isinstance(function, (FunctionType, type)) else _unwrapped(function))
 
 
+def source_text(function: Any) -> str:
+    """The source of the function itself, as it is written; empty where it cannot be seen."""
+    while isinstance(function, (functools.partial, MethodType)):
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    try:
+        return inspect.getsource(function if isinstance(function, type) else inspect.unwrap(function))
+    except _INVISIBLE:
+        return ""
+
+
 def _cached(target: Any) -> str:
     known = _digests.get(target)
     if known is None:

@@ -73,6 +73,15 @@ def load_workflow(source: str, root: Path) -> Workflow:
     return found[0]
 
 
+def workflow_file(name_or_path: str, root: Path) -> tuple[Path, str]:
+    """The file that a person means, and which workflow of it (empty: its only one). Nothing is read or imported.
+
+    WorkflowNotFoundError where there is none, RunRefusedError where there are several.
+    """
+    text, name = _split(name_or_path)
+    return _path(text, root), name
+
+
 def find_workflow(name_or_path: str, root: Path, *, static: bool = False) -> Workflow:
     """The workflow that a person means: a path, or a name in `workflows/` of the root; `FILE:NAME` for one of several.
 
@@ -80,8 +89,7 @@ def find_workflow(name_or_path: str, root: Path, *, static: bool = False) -> Wor
     cannot be read. Problems of the workflow itself are told when it is planned. `static` looks at the functions of YAML
     tasks without importing their modules; a Python file is always imported.
     """
-    text, name = _split(name_or_path)
-    path = _path(text, root)
+    path, name = workflow_file(name_or_path, root)
     if path.suffix in YAML:
         if name:
             raise RunRefusedError(f"{shown(path)} holds one workflow: leave out {':' + name!r}")

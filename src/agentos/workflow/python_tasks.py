@@ -122,6 +122,23 @@ def _in_source(call: str, root: Path) -> _Seen:
     return _Seen(signature=_signature(found.args))
 
 
+def source_of_call(call: str, root: Path) -> str:
+    """The source of the function that `module:function` names, without importing it; empty where it is not seen."""
+    module, _, qualname = call.partition(":")
+    spec = _spec(module, root)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return ""
+    try:
+        text = Path(spec.origin).read_bytes().decode()
+        body = ast.parse(text).body
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    defined = [
+        node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == qualname
+    ]
+    return (ast.get_source_segment(text, defined[0]) or "") if len(defined) == 1 else ""
+
+
 def _spec(module: str, root: Path) -> ModuleSpec | None:
     """Where a module's source is. The packages around it are not imported, as importlib.util.find_spec would."""
     path: list[str] | None = [str(root), *sys.path]

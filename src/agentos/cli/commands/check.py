@@ -17,6 +17,7 @@ from agentos.dag.findings import Finding
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
+from agentos.workflow.hinting import hint_lines
 from agentos.workflow.loading import shown
 from agentos.workflow.place import find_root
 
@@ -93,6 +94,9 @@ Nothing is run and nothing is written, not even .agentos/. A YAML file is read a
 in their source, not imported. A Python file is imported, since it has to say what its workflow is. Parameters need no
 values here. Outside a repository, workflows/ is looked for in the current directory.
 
+Warnings are for people: tasks that may change files at the same time, and what in a task's own text speaks against
+running it twice (`>>`, open(…, "a"), names with the date, git commands that move refs). `agentos prove` tries it.
+
 \b
 Exit codes:
   0  no problems
@@ -130,7 +134,7 @@ def _checked(file: str, root: Path) -> CheckedFile:
         layers=[list(layer) for layer in plan.layers] if plan is not None else [],
         tasks=[_row(task) for task in tasks],
         params=_params(flow, plan) if flow is not None and plan is not None else [],
-        warnings=list(plan.warnings) if plan is not None else [],
+        warnings=[*plan.warnings, *hint_lines(flow, plan, root)] if flow is not None and plan is not None else [],
     )
 
 

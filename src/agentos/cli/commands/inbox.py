@@ -85,7 +85,9 @@ def command(as_json: bool, repo: Path | None) -> int | None:
     elif not gates:
         say("Nothing waits for an answer.")
     else:
-        for gate in gates:
+        for place, gate in enumerate(gates):
+            if place:
+                click.echo("")
             _print_for_people(gate, datetime.now(UTC))
     return max([code, *trouble])
 

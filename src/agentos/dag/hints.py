@@ -1,0 +1,285 @@
+"""Hints: what in a task's own text speaks against running it twice. Looks at text alone, and runs nothing.
+
+They are guesses, worth one line each. What holds is found out by running the task twice: `agentos prove`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from agentos.dag.task import TaskDef
+
+_END = frozenset(";&|\n(){}")
+_OPERATORS = ("&>>", "<<<", "<<-", "&>", ">>", "<<", ">&", "<&", ">|", "<>", ">", "<", ";", "&", "|", "\n", "(", ")")
+_BEGINS_OPERATOR = frozenset(sign[0] for sign in _OPERATORS)
+_PLAIN = re.compile(r"[^\s\\'\"`$;&|()<>]+")
+_WORTH_READING = re.compile(r">|\bgit\b|\btee\b|\bdate\b|RANDOM|EPOCH|\$\$|uuidgen")
+"""Most scripts hold nothing of what is looked for, and need not be taken apart."""
+_WRITES = frozenset({"&>>", "&>", ">>", ">", ">|"})
+_VARIES = re.compile(r"\$\(date\b|`date\b|\$\{?(?:S?RANDOM|EPOCHSECONDS|EPOCHREALTIME)\b|\$\$|\$\(uuidgen\b")
+_MAKES_FILES = frozenset({"touch", "mkdir", "cp", "mv", "tee"})
+_UNHARMED = re.compile(r"/dev/|.*AGENTOS_OUTPUT|&|\d+$|-$")
+_MKTEMP = re.compile(r"(\w+)=\"?(?:\$\(|`)\s*mktemp\b")
+_ASSIGNMENT = re.compile(r"\w+=")
+_APPENDING = re.compile(r"[bt+]*a[bt+]*")
+_SHOWN = 40
+
+_MOVES_REFS = frozenset({"commit", "push", "merge", "rebase", "cherry-pick", "revert", "am", "update-ref", "fetch"})
+_READS = {
+    "tag": frozenset({"-l", "--list", "-n", "--contains", "--points-at", "--sort", "--merged", "-v"}),
+    "branch": frozenset({"-a", "-r", "-l", "-v", "-vv", "--list", "--all", "--show-current", "--contains", "--merged"}),
+    "stash": frozenset({"list", "show"}),
+}
+"""Of subcommands that write or read: what makes them read. `git tag` and `git branch` alone read, too."""
+
+
+class Hints(NamedTuple):
+    """What one task's text tells."""
+
+    doubts: tuple[str, ...] = ()
+    """Why running it again may change something."""
+    moves_refs: str = ""
+    """The git command in it that moves HEAD or refs, which is an external effect; empty where there is none."""
+
+
+def hints_of(definition: TaskDef, source: str = "") -> Hints:
+    """What speaks against running the task twice; `source` is that of its Python function, where it is known."""
+    if definition.kind == "shell":
+        return _of_commands(definition.run)
+    return Hints(tuple(dict.fromkeys(_appends(source)))) if source else Hints()
+
+
+def hint_line(definition: TaskDef, hints: Hints) -> str:
+    """One line for people; empty where there is nothing to say, or where the task says it itself.
+
+    A task with external effects that does not call itself idempotent is not repeated without being asked for.
+    """
+    found = list(hints.doubts)
+    if hints.moves_refs and not definition.external:
+        found.append(f"`{hints.moves_refs}` is an external effect, which it does not declare")
+    if not found or (definition.external and definition.idempotent == "no"):
+        return ""
+    what = "is declared idempotent, but" if definition.idempotent == "yes" else "may not be safe to run twice:"
+    return f"task {definition.id!r} {what} it {' and it '.join(found)}".replace("it `git", "`git")
+
+
+# --- shell ---------------------------------------------------------------------------------------------------------
+
+
+class _Command(NamedTuple):
+    words: tuple[str, ...]
+    redirections: tuple[tuple[str, str], ...]
+    """Operator and target."""
+
+
+def _of_commands(run: str | tuple[str, ...]) -> Hints:
+    if isinstance(run, str) and not _WORTH_READING.search(run):
+        return Hints()
+    commands = [_Command(run, ())] if isinstance(run, tuple) else list(_commands(run))
+    doubts: dict[str, None] = {}
+    moves_refs = ""
+    # What the script itself begins anew may be appended to: the second run begins it anew as well.
+    fresh = {f"${name}" for name in _MKTEMP.findall(run)} if isinstance(run, str) else set()
+    for words, redirections in commands:
+        name, *arguments = _without_assignments(words) or [""]
+        targets = list(redirections)
+        if name == "tee":
+            operator = ">>" if {"-a", "--append"} & set(arguments) else ">"
+            targets += [(operator, word) for word in arguments if not word.startswith("-")]
+        if name == "rm":
+            fresh |= set(arguments)
+        doubts.update(dict.fromkeys(_of_targets(targets, fresh)))
+        if name in _MAKES_FILES:
+            varying = (word for word in arguments if _VARIES.search(word))
+            doubts.update(dict.fromkeys(f"gives {_shown(word)} another name each time" for word in varying))
+        if name == "git" and not moves_refs:
+            moves_refs = _moving(arguments)
+    return Hints(tuple(doubts), moves_refs)
+
+
+def _of_targets(targets: Sequence[tuple[str, str]], fresh: set[str]) -> Iterator[str]:
+    for operator, target in targets:
+        if _UNHARMED.match(target):
+            continue
+        if _VARIES.search(target):
+            yield f"gives {_shown(target)} another name each time"
+        elif target.startswith("/tmp/"):  # noqa: S108 - read in a script, not used here
+            yield f"writes {_shown(target)}, outside of what is captured (mktemp gives a name of its own)"
+        elif operator in (">>", "&>>") and target.replace("{", "").replace("}", "") not in fresh:
+            yield f"appends to {_shown(target)}"
+        fresh.add(target)
+
+
+def _without_assignments(words: Sequence[str]) -> list[str]:
+    start = 0
+    while start < len(words) and _ASSIGNMENT.match(words[start]):
+        start += 1
+    return list(words[start:])
+
+
+def _moving(arguments: Sequence[str]) -> str:
+    """`git commit` and the like, from the arguments of git; empty for what only reads."""
+    ahead = iter(arguments)
+    for word in ahead:
+        if word in ("-C", "-c"):
+            next(ahead, None)
+        elif not word.startswith("-"):
+            rest = list(ahead)
+            reads = _READS.get(word)
+            # `--sort=…` is `--sort`. Without arguments only `git stash` does something.
+            only_reads = reads is None or (
+                bool(reads & {one.partition("=")[0] for one in rest}) or (not rest and word != "stash")
+            )
+            return f"git {word}" if word in _MOVES_REFS or not only_reads else ""
+    return ""
+
+
+def _shown(word: str) -> str:
+    return word if len(word) <= _SHOWN else f"{word[:_SHOWN]}…"
+
+
+def _commands(script: str) -> Iterator[_Command]:
+    """The commands of a script, roughly: quotes taken off, comments and here-documents left out."""
+    words: list[str] = []
+    redirections: list[tuple[str, str]] = []
+    operator = ""
+    for is_word, text in _tokens(script):
+        if is_word and operator:
+            redirections.append((operator, text))
+            operator = ""
+        elif is_word:
+            words.append(text)
+        elif text[0] in _END and text not in ("&>", "&>>"):
+            if words or redirections:
+                yield _Command(tuple(words), tuple(redirections))
+            words, redirections, operator = [], [], ""
+        else:
+            operator = text if text in _WRITES else "<"
+            if words and words[-1].isdecimal():
+                words.pop()  # the number of what is redirected
+    if words or redirections:
+        yield _Command(tuple(words), tuple(redirections))
+
+
+def _tokens(script: str) -> Iterator[tuple[bool, str]]:
+    at, documents = 0, list[str]()
+    while at < len(script):
+        if script[at] in " \t" or script.startswith("\\\n", at):
+            at += 1 + (script[at] == "\\")
+        elif script[at] == "#":
+            at = _find(script, "\n", at)
+        elif script[at] in _BEGINS_OPERATOR:
+            sign = next(sign for sign in _OPERATORS if script.startswith(sign, at))
+            at += len(sign)
+            yield False, sign
+            if sign in ("<<", "<<-"):
+                while script[at : at + 1] in (" ", "\t"):
+                    at += 1
+                word, at = _word(script, at)
+                documents.append(word)
+            elif sign == "\n":
+                for delimiter in documents:
+                    at = _past_document(script, delimiter, at)
+                documents.clear()
+        else:
+            word, at = _word(script, at)
+            yield True, word
+
+
+def _word(script: str, at: int) -> tuple[str, int]:
+    """A word with its quotes taken off, and where it ends. What is substituted stays in it as it is written."""
+    word = ""
+    while at < len(script):
+        character = script[at]
+        if character in " \t" or character in _BEGINS_OPERATOR:
+            break
+        if plain := _PLAIN.match(script, at):
+            word, at = word + plain[0], plain.end()
+        elif character == "\\":
+            word, at = word + script[at + 1 : at + 2], at + 2
+        elif character == "'":
+            end = _find(script, "'", at + 1)
+            word, at = word + script[at + 1 : end], end + 1
+        elif character == '"':
+            inner, at = _quoted(script, at + 1)
+            word += inner
+        elif end := _substitution(script, at):
+            word, at = word + script[at:end], end
+        else:
+            word, at = word + character, at + 1
+    return word, at
+
+
+def _quoted(script: str, at: int) -> tuple[str, int]:
+    word = ""
+    while at < len(script) and script[at] != '"':
+        end = _substitution(script, at) or at + 1 + (script[at] == "\\")
+        word, at = word + script[at:end], end
+    return word, at + 1
+
+
+def _substitution(script: str, at: int) -> int:
+    """Where `$(…)`, `${…}` or a backquoted command that begins here ends; 0 where none begins."""
+    if script[at] == "`":
+        return _find(script, "`", at + 1) + 1
+    opening = script[at + 1 : at + 2]
+    if script[at] != "$" or opening not in ("(", "{"):
+        return 0
+    closing, depth, at = ")" if opening == "(" else "}", 0, at + 1
+    while at < len(script):
+        depth += (script[at] == opening) - (script[at] == closing)
+        at += 1
+        if not depth:
+            break
+    return at
+
+
+def _past_document(script: str, delimiter: str, at: int) -> int:
+    while at < len(script):
+        end = _find(script, "\n", at)
+        line, at = script[at:end], end + 1
+        if line.lstrip("\t") == delimiter:
+            break
+    return at
+
+
+def _find(script: str, what: str, at: int) -> int:
+    found = script.find(what, at)
+    return len(script) if found < 0 else found
+
+
+# --- Python --------------------------------------------------------------------------------------------------------
+
+
+def _appends(source: str) -> Iterator[str]:
+    """The calls in a function that open a file for appending."""
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except (SyntaxError, ValueError):  # half of a statement, as that of a lambda in the middle of a call
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (mode := _mode(node)) is not None and _APPENDING.fullmatch(mode):
+            yield f"opens {_opened(node)} for appending"
+
+
+def _mode(call: ast.Call) -> str | None:
+    """The mode that a call of `open` names; None where it is no such call."""
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    if not is_method and not (isinstance(call.func, ast.Name) and call.func.id == "open"):
+        return None
+    # `path.open("a")`, but `open("a")` is a file of that name.
+    given = [*(word.value for word in call.keywords if word.arg == "mode"), *call.args[0 if is_method else 1 : 2]]
+    texts = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return next((text for text in texts if _APPENDING.fullmatch(text)), None)
+
+
+def _opened(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Name) and call.args:
+        return _shown(ast.unparse(call.args[0]))
+    if isinstance(call.func, ast.Attribute) and len(call.args) < 2:
+        return _shown(ast.unparse(call.func.value))
+    return "a file"
