@@ -17,6 +17,8 @@ from tests.cli.sample import begin, make_repository
 from tests.cli.starts import Starts
 
 RUN, CUT, TASK, GATE, FILE, EXPORTED, OUT = "<run>", "<cut>", "<task>", "<gate>", "<file>", "<exported>", "<out>"
+SNAP = "<snap>"
+"""A checkpoint with a snapshot of files."""
 
 
 class Typed(NamedTuple):
@@ -46,7 +48,7 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
         opening("resume", RUN, "--dry-run"),
         opening("resume", "ended", "--rerun", TASK),
     ),
-    "fork": (opening("fork", CUT),),
+    "fork": (opening("fork", CUT), opening("fork", SNAP, "--worktree", "aside")),
     "watch": (opening("watch", RUN), opening("watch")),
     "demo": (Typed(("demo",)),),
     "list": (opening("list"), opening("list", "--all", "--json")),
@@ -56,7 +58,14 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     "events": (opening("events", RUN), opening("events", RUN, "--follow"), opening("events", RUN, "--json")),
     "why": (opening("why", RUN, "one"), opening("why", "ended", TASK, "--json")),
     "checkpoints": (opening("checkpoints", RUN), opening("checkpoints", RUN, "--json")),
-    "diff": (opening("diff", RUN, "ended"), opening("diff", "ended", CUT, "--json")),
+    "diff": (
+        opening("diff", RUN, "ended"),
+        opening("diff", "ended", CUT, "--json"),
+        opening("diff", SNAP, "edits", "-p"),
+    ),
+    "restore": (opening("restore", SNAP), opening("restore", SNAP, "--dry-run", "--json")),
+    "undo": (opening("undo"), Typed(("undo", "--list"), locates=True)),
+    "purge": (Typed(("purge", "made.txt", "--yes"), locates=True),),
     "approve": (opening("approve", RUN, "--no-resume"), opening("approve", "waits", GATE)),
     "reject": (opening("reject", RUN), opening("reject", "waits", GATE)),
     "pause": (opening("pause", RUN),),
@@ -74,6 +83,7 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
 }
 """By name as typed. A test holds it complete."""
 
+EDITS = "name: edits\ntasks: {write: {run: 'echo made >> made.txt'}}\n"
 TIDY = "name: tidy\nparams: {depth: 1}\ntasks: {sweep: {run: 'true', effects: none}}\n"
 
 
@@ -81,16 +91,27 @@ def make_place(root: Path, start: Starts) -> dict[str, str]:
     """A repository with runs that wait and that ended, a workflow, and an exported run; what to fill lines with."""
     make_repository(root)
     (root / "tidy.yaml").write_text(TIDY)
+    (root / "edits.yaml").write_text(EDITS)
     (root / "depth.yaml").write_text("depth: 2\n")
+    subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+    who = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
+    subprocess.run(["git", *who, "commit", "--quiet", "-m", "first"], cwd=root, check=True)
     begin(root, "flow", "waits", expected="waiting")
     begin(root, "good", "ended", expected="complete")
     begin(root, "good", "ended-too", expected="complete")
     code, _, err = start("export", "ended", "-o", root / "run.jsonl", cwd=root)
     assert code == 0, err
+    code, _, err = start("run", "edits.yaml", "--id", "edits", "-q", cwd=root)
+    assert code == 0, err
+    [snap] = json.loads(start("checkpoints", "edits", "--json", cwd=root)[1])
+    (root / "made.txt").write_text("mine\n")
+    code, _, err = start("restore", snap["id"], cwd=root)
+    assert code == 0, err
     [first, *_] = json.loads(start("checkpoints", "ended", "--json", cwd=root)[1])
     return {
         RUN: "ended",
         CUT: first["id"],
+        SNAP: snap["id"],
         TASK: "one",
         GATE: "approve:ship",
         FILE: "tidy.yaml",

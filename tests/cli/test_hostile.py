@@ -22,6 +22,7 @@ from tests.cli.hostile import (
     NO_PLACES,
     PYTHON_FILES,
     RUN,
+    SNAP,
     TASK,
     TEXTS,
     YAML_FILES,
@@ -103,7 +104,7 @@ def test_a_real_process_says_the_same_as_a_fork(
 def test_texts_that_name_nothing(start: Starts, repo: Path, good: dict[str, str], kind: str) -> None:
     before = fingerprint(repo)
     for name, line in LINES:
-        for place in (RUN, CUT, TASK, GATE, FILE, EXPORTED):
+        for place in (RUN, CUT, SNAP, TASK, GATE, FILE, EXPORTED):
             if place not in line.words or "--params" in line.words:
                 continue
             words = filled(line, {**good, place: TEXTS[kind]})
@@ -111,7 +112,7 @@ def test_texts_that_name_nothing(start: Starts, repo: Path, good: dict[str, str]
                 words = [words[0], *[word for word in words[1:] if word.startswith("-") and word != TEXTS[kind]]]
                 words += ["--", *[good.get(word, word) for word in line.words[1:] if not word.startswith("-")]]
                 words = [TEXTS[kind] if word == good[place] else word for word in words]
-                if {"-o", "--id", "--rerun"} & set(words):
+                if {"-o", "--id", "--rerun", "--worktree"} & set(words):
                     continue  # their values are not arguments
             code, out, err = start(*words, cwd=repo)
             if name == "check":  # problems are what it prints
@@ -151,6 +152,13 @@ def test_values_that_are_none(start: Starts, repo: Path) -> None:
         ["events", "ended", "--type", "\x1b[2J"],
         ["logs", "ended", "--tail", "9" * 5_000],
         ["prune", "ended", "--keep", "0"],
+        ["purge", "..", "--yes"],
+        ["purge", "\x1b[2J", "--yes"],
+        ["purge", "a" * 5_000, "--yes"],
+        ["purge", "\udcff", "--yes"],
+        ["purge", "made.txt"],
+        ["resume", "ended", "--files", "maybe"],
+        ["resume", "ended", "--files", "keep", "--restore-files"],
         ["run", "tidy.yaml", "--max-concurrency", "0"],
         ["run", "tidy.yaml", "--quiet", "--json"],
         ["run", "tidy.yaml", "-p", "depth"],
@@ -323,6 +331,9 @@ def test_no_room_for_another_byte(start: Starts, repo: Path, good: dict[str, str
         "run",
         "resume",
         "fork",
+        "restore",
+        "undo",
+        "purge",
         "approve",
         "reject",
         "pause",
@@ -333,6 +344,8 @@ def test_no_room_for_another_byte(start: Starts, repo: Path, good: dict[str, str
         "import",
     ):
         for line in COMMANDS[name]:
+            if "--list" in line.words:
+                continue  # it writes nothing
             words = filled(line, {**good, RUN: "waits"})
             with changed(repo, lambda root: None):
                 code, out, err = start(*words, cwd=repo, file_limit=1)

@@ -67,6 +67,27 @@ def test_a_file_where_a_folder_was_gives_way(agentos: Agentos, repo: Path) -> No
     assert (repo / "two.txt" / "inside").read_text() == "inside\n"
 
 
+def test_a_restore_that_changed_nothing_is_not_what_is_undone(agentos: Agentos, repo: Path) -> None:
+    first, *_ = edits.complete(agentos, repo)
+    before = edits.files(repo)
+    assert agentos("restore", first, cwd=repo).code == 0
+    assert agentos("restore", first, cwd=repo).out == ""
+    assert agentos("undo", cwd=repo).code == 0
+    assert edits.files(repo) == before
+
+
+def test_files_that_have_other_times_and_the_same_content_are_no_obstacle(agentos: Agentos, repo: Path) -> None:
+    first, *_ = edits.complete(agentos, repo)
+    before = edits.files(repo)
+    assert agentos("restore", first, cwd=repo).code == 0
+    for path in (repo / "src" / "one.txt", repo / "two.txt", repo / "mine.txt"):
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+    assert agentos("undo", cwd=repo).code == 0
+    assert edits.files(repo) == before
+
+
 def test_a_dry_run_says_what_would_come_back(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     assert agentos("restore", first, cwd=repo).code == 0
@@ -92,9 +113,9 @@ def test_the_list_is_of_this_worktree(agentos: Agentos, repo: Path, tmp_path: Pa
     assert agentos("restore", first, cwd=repo).code == 0
     assert agentos("restore", second, cwd=repo).code == 0
     points = edits.shown(agentos, repo, "undo", "--list")["points"]
-    assert [(point["workflow_id"], point["paths"], point["finishing"]) for point in points] == [
-        ("run-1", 3, False),
-        ("run-1", 4, False),
+    assert [(point["workflow_id"], point["paths"], point["is_replaced"]) for point in points] == [
+        ("run-1", 3, True),
+        ("run-1", 4, True),
     ]
     assert edits.shown(agentos, tmp_path / "other", "undo", "--list")["points"] == []
     assert agentos("undo", cwd=tmp_path / "other").code == 2

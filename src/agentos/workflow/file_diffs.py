@@ -54,7 +54,7 @@ class TaskWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def not_compared(why: str, before: str = "", after: str = "") -> FilesDiff:
-    """A difference that cannot be told, and why."""
+    """Nothing was compared, and why."""
     return FilesDiff(compared=False, why=why, before=before or None, after=after or None, changes=[])
 
 

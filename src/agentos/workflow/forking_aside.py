@@ -13,7 +13,7 @@ from agentos.exceptions import AgentosError, CheckpointNotFoundError, RunRefused
 from agentos.ids import new_id
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import reading
-from agentos.workflow.place import Place, find_place
+from agentos.workflow.place import Place, find_place, refuse_bad_id
 from agentos.workflow.restoring import path_text
 from agentos.worktree.linked import make_linked, release_linked, remove_linked
 from agentos.worktree.snapshot_store import Worktree, open_worktree
@@ -37,6 +37,7 @@ def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str 
 
     RunRefusedError where something is at `path` already.
     """
+    refuse_bad_id(workflow_id)
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise RunRefusedError(

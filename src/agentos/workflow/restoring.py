@@ -96,9 +96,10 @@ class UndoPoint(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     """When it was replaced."""
     paths: int
-    """How many paths the restore touched."""
-    finishing: bool
-    """It was found where a restore that had been cut off was finished; `agentos restore SNAPSHOT` brings it back."""
+    """How many paths the restore touched; 0 also where it changed permission bits alone."""
+    is_replaced: bool
+    """False: the restore changed nothing, was not finished, or this was found when it was. `agentos undo` passes it by;
+    `agentos restore SNAPSHOT` brings it back."""
 
 
 class _Meant(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +142,7 @@ def take_back(repo: Path | None, *, git: bool = False, dry_run: bool = False) ->
 
 
 def list_undo_points(repo: Path | None) -> list[UndoPoint]:
-    """What `take_back` could bring back, newest first: it brings back the first that is not `finishing`."""
+    """What `take_back` could bring back, newest first: it brings back the first that `is_replaced`."""
     worktree = known_worktree(find_place(repo, make=False).root)
     if worktree is None:
         return []
@@ -152,7 +153,7 @@ def list_undo_points(repo: Path | None) -> list[UndoPoint]:
             workflow_id=point.manifest.workflow_id,
             at=datetime.fromisoformat(point.manifest.at),
             paths=len(diff_trees(git, point.tree, point.manifest.replaced_by)) if point.manifest.replaced_by else 0,
-            finishing=not point.manifest.replaced_by,
+            is_replaced=bool(point.manifest.replaced_by),
         )
         for point in undo_points(worktree)
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.exceptions import AgentosError, NotFoundError, SnapshotError, TryAgainError
+from agentos.exceptions import AgentosError, NotFoundError, SnapshotError
 from agentos.run.facts import fold
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.files import WorktreeLock
@@ -134,7 +134,8 @@ def _checkpoints_of(worktree: Worktree, snapshots: set[str], repo: Path | None) 
         other = known_worktree(place.root) if place.root.is_dir() else None
         if other is None or other.common_dir != worktree.common_dir:
             continue
-        with suppress(NotFoundError, TryAgainError), reading(place) as store:
+        # The file is gone from the snapshots; a database that cannot be read must not hide that.
+        with suppress(AgentosError), reading(place) as store:
             for run in store.list_runs():
                 cuts = store.list_checkpoints(run.workflow_id)
                 found += [_shown(cut, run) for cut in cuts if present.get(cut.snapshot) in snapshots]

@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     worktree: str = ""
     """Which worktree of the repository it is of, by the name that git has for it; empty: the main one."""
     replaced_by: str = ""
-    """Of what a restore replaced: the tree that came in its place."""
+    """Of what a restore replaced: the tree that came in its place. It is kept as long as the snapshot is."""
 
 
 def encode(manifest: Manifest) -> bytes:

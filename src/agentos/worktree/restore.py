@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -35,7 +36,7 @@ from agentos.worktree.placing import behind_link, is_pipe, place_extras, remove_
 from agentos.worktree.protection import Protection
 from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Snapshot, take_in
+from agentos.worktree.snapshots import Snapshot, read, take_in, taken, write_snapshot
 from agentos.worktree.survey import survey
 from agentos.worktree.trees import Change, diff_trees, mode_changes, tree_with
 
@@ -147,8 +148,7 @@ def finish_interrupted(worktree: Worktree, *, limits: Limits = Limits()) -> Rest
 
 
 def _finish(opened: Session, intent: Intent, limits: Limits) -> Restored:
-    # No `replaced_by`: what an undo brings back is what was there before the restore began, in `intent.undo`.
-    undo = _undo(opened, intent.workflow_id, intent.paths, limits, replaced_by="")
+    undo = _undo(opened, intent.workflow_id, intent.paths, limits)
     return _perform(opened, intent, undo, ())
 
 
@@ -215,7 +215,7 @@ def _put_back(opened: Session, target: _Target, limits: Limits) -> Restored:
     paths = git.names("ls-tree", "-r", "-z", "--name-only", target.tree)
     if target.only is not None:
         paths = [path for path in paths if _is_meant(target.only, path)]
-    undo = _undo(opened, target.workflow_id, paths, limits, replaced_by=target.tree)
+    undo = _undo(opened, target.workflow_id, paths, limits)
     differing = diff_trees(git, undo.tree, target.tree)
     meant = [change for change in differing if _is_meant(target.only, change.path)]
     changes, left = _divided(opened.worktree.root, meant, target.protected, target.kept, undo)
@@ -240,10 +240,9 @@ def _until_quiet(act: Callable[[], Restored]) -> Restored:
         ) from error
 
 
-def _undo(opened: Session, workflow_id: str, paths: Collection[str], limits: Limits, *, replaced_by: str) -> Snapshot:
+def _undo(opened: Session, workflow_id: str, paths: Collection[str], limits: Limits) -> Snapshot:
     """Capture what is there, the ignored files among `paths` included: they are about to be written over."""
-    name = f"undo/{new_id()}"
-    return take_in(opened, workflow_id=workflow_id, name=name, limits=limits, also=paths, replaced_by=replaced_by)
+    return take_in(opened, workflow_id=workflow_id, name=f"undo/{new_id()}", limits=limits, also=paths)
 
 
 def _divided(
@@ -344,14 +343,37 @@ def _perform(opened: Session, intent: Intent, undo: Snapshot, left: tuple[Left, 
     place_extras(worktree.root, intent.modes, intent.modes_of, make=intent.make_folders, remove=intent.remove_folders)
     _prove(opened, tree, undo)
     crashpoints.reach("restore.before_clear")
+    undo = _remember(opened, intent, undo)
     intents.clear(worktree)
     return Restored(undo=undo, tree=tree, paths=tuple(sorted(intent.paths)), left=left)
+
+
+def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
+    """Note with what was there what came in its place, so that `undo` finds both; gives what was there, as it is now.
+
+    Only here: what a restore that changed nothing captured, or one that was cut off found when it was finished, is
+    nothing to undo.
+    """
+    if not (intent.changes or intent.modes_of or intent.remove_folders):
+        return undo
+    refs = {oid: ref for ref, oid in taken(opened.worktree, intent.workflow_id).items()}
+    if (ref := refs.get(intent.undo)) is None:
+        return undo  # cut off after this, and finished
+    git = opened.writing_git()
+    first = read(git, intent.undo, intent.undo, ref=ref)
+    tree = tree_with(opened, first.tree, [(change.path, change.mode, change.oid) for change in intent.changes])
+    manifest = msgspec.structs.replace(first.manifest, replaced_by=tree)
+    noted = write_snapshot(git, first.tree, manifest, int(datetime.fromisoformat(manifest.at).timestamp()))
+    git.ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, noted, intent.undo)
+    return Snapshot(id=noted, tree=first.tree, manifest=manifest, ref=ref)
 
 
 def _switch(opened: Session, undo: Snapshot, tree: str) -> None:
     known.forget(opened.worktree)  # the private index is about to hold what no rule would put there
     if undo.tree == tree:
         return
+    # Where the capture did not note new times (of files copied, or touched), git would take them for changed.
+    opened.git().done("update-index", "-q", "--refresh", ok=(0, 1, 128))
     done = opened.git().done("read-tree", "-m", "-u", undo.tree, tree, ok=(0, 1, 128))
     if done.status == 0:
         return

@@ -62,23 +62,12 @@ def take(
         return take_in(opened, workflow_id=workflow_id, name=name, limits=limits)
 
 
-def take_in(
-    opened: Session,
-    *,
-    workflow_id: str,
-    name: str,
-    limits: Limits,
-    also: Collection[str] = (),
-    replaced_by: str = "",
-) -> Snapshot:
-    """`take` within a session; `also` names paths to capture although they are ignored.
-
-    `replaced_by` is the tree that is about to come in its place; it is kept as long as the snapshot is.
-    """
+def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, also: Collection[str] = ()) -> Snapshot:
+    """`take` within a session; `also` names paths to capture although they are ignored."""
     ref = ref_name(workflow_id, name)
     for attempt in range(_TRIES):
         captured = capture(opened, limits, also=also)
-        manifest = _manifest(opened.worktree, captured, workflow_id, name, replaced_by)
+        manifest = _manifest(opened.worktree, captured, workflow_id, name)
         needed = begin_keeping(opened, captured)
         try:
             commit = _commit(opened.writing_git(), captured, manifest)
@@ -117,7 +106,7 @@ def write_snapshot(git: Git, tree: str, manifest: Manifest, at_s: int) -> str:
     return known.write_commit(git, tree, parents, encode(manifest).decode("ascii"), at_s)
 
 
-def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str, replaced_by: str) -> Manifest:
+def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str) -> Manifest:
     return Manifest(
         format=FORMAT,
         workflow_id=workflow_id,
@@ -132,7 +121,6 @@ def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: st
         partial=captured.partial,
         repositories=captured.repositories,
         worktree=worktree.name,
-        replaced_by=replaced_by,
     )
 
 

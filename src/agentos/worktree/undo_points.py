@@ -25,7 +25,7 @@ def undo_points(worktree: Worktree) -> Iterator[Snapshot]:
 
 def last_replaced(worktree: Worktree) -> Snapshot:
     """What the last restore in this worktree replaced. NotFoundError where there was none."""
-    # One without `replaced_by` holds what was found when a restore that had been cut off was finished.
+    # One without `replaced_by` was taken by a restore that changed nothing, or found when one was finished.
     for snapshot in undo_points(worktree):
         if snapshot.manifest.replaced_by:
             return snapshot

@@ -76,9 +76,9 @@ def _list(points: list[UndoPoint], *, as_json: bool) -> None:
             (
                 point.snapshot,
                 ago(point.at, now),
-                str(point.paths) if not point.finishing else "",
+                str(point.paths) if point.is_replaced else "",
                 point.workflow_id,
-                "found when a restore was finished" if point.finishing else "",
+                "" if point.is_replaced else "captured, not replaced",
             )
             for point in points
         ],
