@@ -84,10 +84,10 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
 
 
 def answer_command(facts: Facts, gate_id: GateId) -> str:
-    return f"agentos approve {facts.workflow_id} {_quoted(gate_id)}"
+    return f"agentos approve {facts.workflow_id} {quoted(gate_id)}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     # As shlex.quote does; a gate's name holds the task's id, which may hold anything.
     return "'" + text.replace("'", "'\"'\"'") + "'"
 

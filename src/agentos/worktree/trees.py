@@ -36,6 +36,21 @@ def diff_trees(git: Git, old: str, new: str) -> list[Change]:
     return changes
 
 
+def entries_at(git: Git, tree: str, path: str) -> tuple[str, str] | None:
+    """Mode and id of what a tree has at a path; None for nothing, or a folder."""
+    for entry in git.names("ls-tree", "-z", tree, "--", path):
+        about, _, name = entry.partition("\t")
+        mode, kind, oid = about.split(" ")
+        if name == path and kind != "tree":
+            return mode, oid
+    return None
+
+
+def paths_in(git: Git, tree: str) -> list[str]:
+    """All files of a tree."""
+    return git.names("ls-tree", "-r", "-z", "--name-only", tree)
+
+
 def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
     """The paths whose permission bits differ, of those in `tree` and the folders they lie in."""
     if (one.file, one.executable, one.folder) == (other.file, other.executable, other.folder):
