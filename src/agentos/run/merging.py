@@ -72,7 +72,7 @@ def choices(facts: Facts, layer: int) -> dict[str, Choice]:
 def merged(board: Board, given: Merged) -> None:
     """The files were looked at: write the merge down, or ask."""
     tasks = tuple(task.id for task in pending(board, given.layer))
-    if board.capture_wanted != given.layer or tasks != given.tasks:
+    if tasks != given.tasks or not may_go_on(board, given.layer):
         return  # of results that do not count any more
     if not given.problem:
         board.emit(
