@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,13 @@ import pytest
 import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.exceptions import CommandRefusedError, RunRefusedError, WorkflowDefinitionError
+from agentos.ids import TaskId
 from agentos.run import events as ev
+from agentos.run.inputs import Captured, Merged
+from agentos.workflow.asides import hand_over, make_aside, throw_away
+from agentos.workflow.files import WorktreeFiles
+from agentos.workflow.layer_merge import Work
+from agentos.workflow.layer_merge import go_on as go_on_merging
 from agentos.workflow.result import RunResult
 from tests.conftest import git
 
@@ -347,3 +355,157 @@ def test_killed_in_the_middle_it_leaves_no_worktree_and_ends_the_same(repo: Path
     assert (repo / "b.txt").read_text() == "half\ndone\n"
     assert (repo / ".go").read_text() == "r/a/1\n"  # a finished isolated task is never repeated
     no_trace(repo)
+
+
+# --- between merging and writing --------------------------------------------------------------------------------
+
+
+class Halfway:
+    """A merge that is decided and not yet written, as a killed run leaves it."""
+
+    def __init__(self, repo: Path) -> None:
+        self.files = WorktreeFiles(repo, "r")
+        aside = make_aside(self.files, self.files.capture(), repo, "a")
+        subprocess.run(row(1, "by a") + "; echo a > a.txt", shell=True, cwd=aside.root, check=True)
+        handed = hand_over(self.files, aside).files
+        assert handed is not None
+        throw_away(self.files, aside)
+        self.tasks = {TaskId("a"): handed}
+        self.decided = self.go_on()
+
+    def go_on(self, decided: Merged | None = None) -> Merged:
+        found = self.look(decided)
+        assert isinstance(found, Merged)
+        return found
+
+    def look(self, decided: Merged | None) -> Merged | Captured:
+        event = None
+        if decided is not None:
+            event = ev.FilesMerged(layer=0, tasks=decided.tasks, before=decided.before, tree=decided.tree)
+        return go_on_merging(self.files, Work(0, self.tasks, event, {}), str)
+
+
+@pytest.fixture
+def halfway(repo: Path) -> Iterator[Halfway]:
+    made = Halfway(repo)
+    yield made
+    made.files.close()
+
+
+def test_what_is_decided_can_be_written_again_and_again(repo: Path, halfway: Halfway) -> None:
+    for _ in range(3):
+        written = halfway.look(halfway.decided)
+        assert isinstance(written, Captured)
+        assert (written.tree, written.problem) == (halfway.decided.tree, "")
+    assert (repo / "a.txt").read_text() == "a\n"
+
+
+def test_an_edit_before_it_is_written_leads_to_another_merge(repo: Path, halfway: Halfway) -> None:
+    subprocess.run(row(9, "by hand"), shell=True, cwd=repo, check=True)  # in a file that is about to be written
+    anew = halfway.go_on(halfway.decided)
+    assert (repo / "shared.txt").read_text().splitlines()[1] == "row 1"
+    assert isinstance(halfway.look(anew), Captured)
+    assert (repo / "shared.txt").read_text().splitlines() == ["row 0", "by a", *ROWS[2:9], "by hand", *ROWS[10:]]
+
+
+def test_an_edit_elsewhere_does_not_matter(repo: Path, halfway: Halfway) -> None:
+    (repo / "notes.txt").write_text("thoughts\n")
+    (repo / ".gitignore").write_text("changed\n")
+    assert isinstance(halfway.look(halfway.decided), Captured)
+    assert (repo / "notes.txt").read_text() == "thoughts\n"
+    assert (repo / ".gitignore").read_text() == "changed\n"
+    assert (repo / "a.txt").read_text() == "a\n"
+
+
+def test_an_ignored_file_in_the_way_is_asked_about(repo: Path, halfway: Halfway) -> None:
+    (repo / ".git" / "info" / "exclude").write_text("a.txt\n")
+    (repo / "a.txt").write_text("mine, and ignored\n")
+    found = halfway.look(halfway.decided)
+    assert isinstance(found, Merged)
+    assert "a.txt" in found.problem
+    assert (repo / "a.txt").read_text() == "mine, and ignored\n"
+
+
+# --- odd surroundings -------------------------------------------------------------------------------------------
+
+
+def test_names_that_are_no_text(repo: Path) -> None:
+    flow = isolated(a=r"echo a > $'\xff\n'", b=r"echo b > $'\xff\n'")
+    assert run(flow, workflow_id="r").status == "waiting"
+    [merged] = all_of(repo, ev.FilesMerged)
+    [found] = merged.conflicts
+    command = {"type": "approval_response", "gate_id": "merge:0", "approved": True, "output": {found.path: "task:b"}}
+    Client().send("r", command)
+    assert resume("r", workflow=flow).status == "complete"
+    assert (repo / os.fsdecode(b"\xff\n")).read_text() == "b\n"
+
+
+def test_a_submodule_is_left_alone(repo: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    git("init", "--quiet", str(inner), cwd=tmp_path)
+    who = ("-c", "user.name=t", "-c", "user.email=t@t")
+    git(*who, "commit", "--quiet", "--allow-empty", "--message", "inner", cwd=inner)
+    git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub", cwd=repo)
+    git("commit", "--quiet", "--message", "sub", cwd=repo)
+    (repo / "sub" / "inside.txt").write_text("inside\n")
+    assert run(isolated(a="echo a > a.txt", b="ls sub"), workflow_id="r").status == "complete"
+    assert (repo / "sub" / "inside.txt").read_text() == "inside\n"
+    assert (repo / "a.txt").exists()
+    assert git("status", "--short", "--ignore-submodules=all", cwd=repo) == "?? a.txt"
+
+
+def test_commits_made_aside_stay_aside(repo: Path) -> None:
+    before = git("rev-parse", "HEAD", cwd=repo)
+    flow = isolated(a="echo a > a.txt; git add a.txt; git -c user.name=a -c user.email=a@a commit -qm aside")
+    assert run(flow, workflow_id="r").status == "complete"
+    assert (repo / "a.txt").read_text() == "a\n"
+    assert git("rev-parse", "HEAD", cwd=repo) == before
+    assert git("status", "--short", cwd=repo) == "?? a.txt"
+    no_trace(repo)
+
+
+def test_variables_of_a_hook_do_not_lead_back_to_the_worktree(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", str(repo / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repo / ".git" / "index"))
+    result = run(isolated(a="git rev-parse --show-toplevel; echo a > a.txt; git add a.txt"), workflow_id="r")
+    assert ".agentos/worktrees" in result.outputs["a"]["stdout"]
+    monkeypatch.undo()
+    assert git("status", "--short", cwd=repo) == "?? a.txt"  # not staged here
+
+
+def test_an_aborted_attempt_leaves_no_worktree(repo: Path) -> None:
+    (repo / "flow.py").write_text(
+        "from agentos import Workflow, run\n"
+        "flow = Workflow('f')\n"
+        "flow.add('a', 'shell', isolation='worktree', run='echo half > half.txt; touch $AGENTOS_ROOT/.go; sleep 600')\n"
+        "if __name__ == '__main__': print(run(flow, workflow_id='r').status)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, "flow.py"], cwd=repo, env=env, stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 30
+    while not (repo / ".go").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    Client(repo).send("r", {"type": "abort"})
+    assert process.communicate(timeout=30)[0].split() == ["aborted"]
+    assert not (repo / "half.txt").exists()
+    no_trace(repo)
+
+
+def test_a_fork_has_nothing_left_to_merge(repo: Path) -> None:
+    flow = isolated(a=f"{row(1, 'by a')}")
+    flow.add("b", "shell", run="cat shared.txt", needs=["a"], effects="none")
+    run(flow, workflow_id="r")
+    first, _ = Client(repo).checkpoints("r")
+    result = agentos.fork(str(first.id), workflow=flow)
+    assert result.status == "complete"
+    assert (repo / "shared.txt").read_text().splitlines()[1] == "by a"
+
+
+def test_what_was_produced_and_not_yet_merged_is_not_missing(repo: Path) -> None:
+    flow = Workflow("produces")
+    flow.add("a", "shell", run="echo a > a.txt", isolation="worktree", produces=["a.txt"])
+    flow.add("b", "shell", run="echo b > a.txt", isolation="worktree")
+    assert run(flow, workflow_id="r").status == "waiting"
+    verdicts = {str(row.task_id): row.verdict for row in Client(repo).preview_resume("r", workflow=flow).verdicts}
+    assert verdicts == {"a": "reuse", "b": "reuse"}

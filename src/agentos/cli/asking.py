@@ -22,6 +22,7 @@ from agentos.ids import GateId, TaskId
 from agentos.run.commands import ApprovalResponse
 from agentos.run.events import MergeConflict
 from agentos.run.facts import Facts, GateFacts
+from agentos.run.merging import open_conflicts
 from agentos.run.scope import newest_round, scope_of
 from agentos.workflow.drive import Drive
 from agentos.workflow.queue import CommandQueue
@@ -97,8 +98,7 @@ class Asking:
 
     async def _answered(self, gate: GateFacts, lines: asyncio.Queue[str | None]) -> ApprovalResponse | None:
         """The answer; None where the gate was closed, or the run stopped, meanwhile."""
-        merge = self._drive.facts.merge
-        conflicts = merge.conflicts if merge is not None else ()
+        conflicts = open_conflicts(self._drive.facts)
         typing = asyncio.create_task(_Dialogue(gate, lines, self._write, conflicts).answer())
         closed = asyncio.create_task(self._closed_elsewhere(gate.opened.gate_id))
         stop = asyncio.create_task(self._stop.wait())

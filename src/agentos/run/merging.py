@@ -69,6 +69,11 @@ def choices(facts: Facts, layer: int) -> dict[str, Choice]:
     return {path: choice for path, choice in parsed.items() if choice is not None}
 
 
+def open_conflicts(facts: Facts) -> tuple[ev.MergeConflict, ...]:
+    """What somebody has to choose before the newest merge can be decided."""
+    return facts.merge.conflicts if facts.merge is not None and not facts.merge.tree else ()
+
+
 def merged(board: Board, given: Merged) -> None:
     """The files were looked at: write the merge down, or ask."""
     tasks = tuple(task.id for task in pending(board, given.layer))
@@ -91,7 +96,8 @@ def merged(board: Board, given: Merged) -> None:
 
 
 def _question(board: Board, given: Merged) -> ev.DecisionRequired:
-    facts, paths = board.facts, [conflict.path for conflict in given.conflicts]
+    facts, conflicts = board.facts, open_conflicts(board.facts)
+    paths = [conflict.path for conflict in conflicts]
     _, name = newest_gate(facts, "merge", str(given.layer))
     command = answer_command(facts, name)
     if given.problem:
@@ -99,7 +105,8 @@ def _question(board: Board, given: Merged) -> ev.DecisionRequired:
     else:
         listed = ", ".join(paths[:_SHOWN]) + (" …" if len(paths) > _SHOWN else "")
         question = f"Isolated tasks of layer {given.layer} changed the same paths. Which version of {listed}?"
-        command += f" --use {quoted(f'{paths[0]}={given.conflicts[0].sides[-1]}')}" + (" --use …" if paths[1:] else "")
+    if conflicts:
+        command += f" --use {quoted(f'{paths[0]}={conflicts[0].sides[-1]}')}" + (" --use …" if paths[1:] else "")
     return ev.DecisionRequired(
         gate_id=name,
         kind="merge",
@@ -120,7 +127,7 @@ def _digest(board: Board, layer: int) -> str:
 
 def check_choices(facts: Facts, output: Any) -> None:
     """CommandRefusedError unless the answer chooses, for each path in conflict, a version that there is."""
-    conflicts = facts.merge.conflicts if facts.merge is not None else ()
+    conflicts = open_conflicts(facts)
     if not conflicts:
         return
     if not isinstance(output, Mapping):

@@ -25,7 +25,6 @@ from agentos.exceptions import (
     CommandRefusedError,
     SnapshotError,
     TaskCancelledError,
-    TryAgainError,
 )
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
@@ -364,7 +363,7 @@ class Drive:
             return Outcome(error=told(error), retryable=False)
         try:
             aside = await files.aside(task.id, self._root)
-        except (SnapshotError, TryAgainError) as error:
+        except AgentosError as error:
             return Outcome(error=told(error))
         try:
             own = msgspec.structs.replace(spec, cwd=aside.root / task.definition.cwd, worktree=aside.worktree.root)
@@ -532,7 +531,7 @@ async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task
     """The outcome with what the attempt left in its worktree; a failure where that cannot be kept."""
     try:
         handed = await files.hand_over(aside)
-    except (SnapshotError, TryAgainError) as error:
+    except AgentosError as error:
         return Outcome(error=told(error), warnings=outcome.warnings, execution_time_ms=outcome.execution_time_ms)
     warnings = outcome.warnings
     if handed.files is not None and "files" not in task.definition.effects:

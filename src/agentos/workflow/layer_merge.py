@@ -12,17 +12,25 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from agentos.crashpoints import reach
-from agentos.exceptions import FilesMovedError, SnapshotError, TryAgainError
+from agentos.exceptions import AgentosError, FilesMovedError, SnapshotError, TryAgainError
 from agentos.ids import TaskId, new_id
 from agentos.run.events import FilesMerged, MergeConflict, TaskFiles
 from agentos.run.inputs import Captured, Merged
 from agentos.run.merging import WORKTREE, Choice
 from agentos.workflow.files import WorktreeFiles
 from agentos.worktree.git import shown
-from agentos.worktree.merging import Conflict, Version, content, merge, prepared, resolve
+from agentos.worktree.merging import (
+    Conflict,
+    Version,
+    content,
+    merge,
+    prepared,
+    resolve,
+    versions_changed,
+    versions_in,
+)
 from agentos.worktree.restore import apply_changes
 from agentos.worktree.snapshots import Snapshot, find, keep_tree
-from agentos.worktree.trees import entries_at, paths_in
 
 _TEXT = 4_000
 """Characters of all conflicts that are shown at a gate."""
@@ -59,8 +67,8 @@ def go_on(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> Mer
             if (anew.tree, anew.before) == (decided.tree, decided.before):
                 return _failed(work, error.message)
             return anew
-    except (SnapshotError, TryAgainError, OSError) as error:
-        return _failed(work, hidden(str(error)))
+    except (AgentosError, OSError) as error:
+        return _failed(work, hidden(error.message if isinstance(error, AgentosError) else str(error)))
 
 
 def _failed(work: Work, problem: str) -> Merged:
@@ -90,7 +98,7 @@ def _merged(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> M
         step = merge(files.worktree, task.base, [("worktree", tree), (task.name, task.tree)])
         tree = step.tree
         found += step.conflicts
-    disputes = [_Dispute(files, path, now, tasks, found) for path in dict.fromkeys(one.path for one in found)]
+    disputes = _disputes(files, now, tasks, found)
     shown_then = {one.path: one.mark for one in work.decided.conflicts} if work.decided is not None else {}
     answered = {dispute: work.choices.get(dispute.conflict.path) for dispute in disputes}
     conflicts = tuple(dispute.conflict for dispute in disputes)
@@ -124,26 +132,36 @@ def _making_room(files: WorktreeFiles, tree: str, chosen: Mapping[str, Version |
         return {}
     return {
         path: None
-        for path in paths_in(files.worktree.store_git(timeout_s=60), tree)
-        if path in above or any(path.startswith(f"{one}/") for one in wanted)
+        for path in versions_in(files.worktree, tree)
+        if path in above or any(str(parent) in wanted for parent in PurePosixPath(path).parents)
     }
+
+
+def _disputes(files: WorktreeFiles, now: Snapshot, tasks: Sequence[Task], found: Sequence[Conflict]) -> list[_Dispute]:
+    if not found:
+        return []
+    here = versions_in(files.worktree, now.tree)
+    changed = {f"task:{task.name}": versions_changed(files.worktree, task.base, task.tree) for task in tasks}
+    marked = {one.path: one.marked for one in reversed(found) if one.marked}
+    return [
+        _Dispute(
+            files,
+            path,
+            {WORKTREE: here.get(path), **{side: theirs[path] for side, theirs in changed.items() if path in theirs}},
+            marked.get(path, ""),
+        )
+        for path in dict.fromkeys(one.path for one in found)
+    ]
 
 
 class _Dispute:
     """A path in conflict, with the version of each side."""
 
-    def __init__(
-        self, files: WorktreeFiles, path: str, now: Snapshot, tasks: Sequence[Task], found: Sequence[Conflict]
-    ) -> None:
+    def __init__(self, files: WorktreeFiles, path: str, versions: Mapping[str, Version | None], marked: str) -> None:
         self._files = files
         self.path = path
-        self.marked = next((one.marked for one in found if one.path == path and one.marked), "")
-        git = files.worktree.store_git(timeout_s=60)
-        self._versions = {WORKTREE: _version(entries_at(git, now.tree, path))}
-        for task in tasks:
-            theirs = entries_at(git, task.tree, path)
-            if theirs != entries_at(git, task.base, path):
-                self._versions[f"task:{task.name}"] = _version(theirs)
+        self._versions = versions
+        self._marked = marked
         told = "\0".join(f"{side}\0{version}" for side, version in self._versions.items())
         self.conflict = MergeConflict(
             path=shown(path),
@@ -164,17 +182,13 @@ class _Dispute:
 
     def text(self) -> str:
         lines = [f"{self.conflict.path}: {', '.join(self.conflict.sides)}"]
-        if self.marked:
+        if self._marked:
             lines.append(
-                content(self._files.worktree, Version(mode="100644", oid=self.marked)).decode(errors="replace")
+                content(self._files.worktree, Version(mode="100644", oid=self._marked)).decode(errors="replace")
             )
         else:
             lines += [f"  {side}: {_told(version)}" for side, version in self._versions.items()]
         return "\n".join(lines)
-
-
-def _version(entry: tuple[str, str] | None) -> Version | None:
-    return Version(mode=entry[0], oid=entry[1]) if entry is not None else None
 
 
 def _told(version: Version | None) -> str:

@@ -36,19 +36,14 @@ def diff_trees(git: Git, old: str, new: str) -> list[Change]:
     return changes
 
 
-def entries_at(git: Git, tree: str, path: str) -> tuple[str, str] | None:
-    """Mode and id of what a tree has at a path; None for nothing, or a folder."""
-    for entry in git.names("ls-tree", "-z", tree, "--", path):
-        about, _, name = entry.partition("\t")
-        mode, kind, oid = about.split(" ")
-        if name == path and kind != "tree":
-            return mode, oid
-    return None
-
-
-def paths_in(git: Git, tree: str) -> list[str]:
-    """All files of a tree."""
-    return git.names("ls-tree", "-r", "-z", "--name-only", tree)
+def files_in(git: Git, tree: str) -> dict[str, tuple[str, str]]:
+    """Mode and id of everything in a tree but folders, by path."""
+    found = {}
+    for entry in git.names("ls-tree", "-r", "-z", tree):
+        about, _, path = entry.partition("\t")
+        mode, _, oid = about.split(" ")
+        found[path] = mode, oid
+    return found
 
 
 def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
