@@ -44,6 +44,15 @@ FILE_POINTS: dict[str, str] = {
 }
 """Points of snapshots and restores: passed by runs with tasks that change files. They work like the others."""
 
+ISOLATION_POINTS: dict[str, str] = {
+    "aside.made": "a worktree of its own is made for an attempt, which has not begun",
+    "aside.captured": "what an isolated attempt left is captured, and not yet written down",
+    "merge.before": "isolated tasks of a layer are finished, nothing is merged",
+    "merge.decided": "their changes are merged and kept, which is not yet written down",
+    "merge.written": "the merged files are in the worktree, which is not yet captured",
+}
+"""Points of tasks with `isolation: worktree`."""
+
 
 def _armed() -> tuple[str, int, str]:
     point, _, rest = os.environ.get(VARIABLE, "").partition(":")

@@ -23,6 +23,7 @@
     |   |-- GitError                    a git command failed, or took too long
     |   |-- SnapshotRefusedError        too much to capture, or a place that is never captured
     |   `-- RestoreError                files could not be put back, or not all of them
+    |       `-- FilesMovedError         what was to be written over is no longer what it was
     |-- FilesChangedError               say what to do with files: restore or keep
     |-- TryAgainError                   the same command may succeed later
     |   |-- LeaseHeldError              another process drives this run
@@ -216,6 +217,10 @@ class RestoreError(SnapshotError):
     def __init__(self, message: str, *, undo: str = "", next_step: str = "") -> None:
         self.undo = undo
         super().__init__(message, next_step=next_step)
+
+
+class FilesMovedError(RestoreError):
+    """Changes were to be made to files that are no longer what they were. Nothing was changed."""
 
 
 class FilesChangedError(AgentosError):

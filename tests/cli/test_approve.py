@@ -283,3 +283,51 @@ def test_a_malformed_command_is_refused_before_anything_is_sent(
     done = agentos("send", "run", *words, cwd=tmp_path)
     assert done.code == 2
     assert "Traceback" not in done.err
+
+
+MERGE = """
+tasks:
+  a: {run: "echo by a > shared.txt; echo a > a.txt", isolation: worktree}
+  b: {run: "echo by b > shared.txt", isolation: worktree}
+  after: {run: cat shared.txt, needs: [a, b], effects: none}
+"""
+
+
+@pytest.fixture
+def conflict(agentos: Agentos, tmp_git_repo: Path) -> Path:
+    """A run that waits for somebody to choose."""
+    (tmp_git_repo / "workflows").mkdir()
+    (tmp_git_repo / "workflows" / "flow.yaml").write_text(MERGE)
+    waits = agentos("run", "flow", "--id", "m", cwd=tmp_git_repo)
+    assert waits.code == 3, waits.err
+    assert "agentos approve m merge:0 --use 'shared.txt=task:b'" in waits.err
+    assert "<<<<<<< merged so far" in waits.err
+    assert "agentos approve m merge:0 --use 'shared.txt=task:b'" in agentos("inbox", cwd=tmp_git_repo).out
+    return tmp_git_repo
+
+
+def test_a_merge_takes_a_version_for_each_path(agentos: Agentos, conflict: Path) -> None:
+    done = agentos("approve", "m", "--use", "shared.txt=task:a", cwd=conflict)
+    assert done.code == 0, done.err
+    assert (conflict / "shared.txt").read_text() == "by a\n"
+    assert (conflict / "a.txt").exists()
+
+
+def test_a_merge_takes_a_file_as_it_is_named_from_here(agentos: Agentos, conflict: Path, tmp_path: Path) -> None:
+    (tmp_path / "merged.txt").write_text("by both\n")
+    done = agentos("approve", "m", "--use", "shared.txt=file:merged.txt", "--repo", conflict, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert (conflict / "shared.txt").read_text() == "by both\n"
+
+
+def test_a_merge_without_a_choice_is_refused(agentos: Agentos, conflict: Path) -> None:
+    for arguments, why in (
+        ((), "which version to take"),
+        (("--use", "shared.txt=task:c"), "is no version of"),
+        (("--use", "shared.txt"), "is not PATH=worktree"),
+        (("--use", "shared.txt=task:a", "--output", "1"), "give one of them"),
+    ):
+        done = agentos("approve", "m", *arguments, cwd=conflict)
+        assert (done.code, why in done.err) == (2, True), done.err
+    assert agentos("reject", "m", cwd=conflict).code in (0, 1)
+    assert not (conflict / "a.txt").exists()

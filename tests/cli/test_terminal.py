@@ -34,6 +34,13 @@ flow.add("ship", "shell", run="touch shipped; echo ${{ tasks.build.output.versio
          needs=["build"], approve="Ship [bold]it[/bold]\\x1b[2J?", effects="none")
 flow.add("after", "shell", run="touch after", needs=["ship"], effects="none")
 """
+MERGE = """
+from agentos import Workflow
+
+flow = Workflow("merge")
+flow.add("a", "shell", run="echo by a > shared.txt", isolation="worktree")
+flow.add("b", "shell", run="echo by b > shared.txt", isolation="worktree")
+"""
 SHIP = "approve, reject or leave it? [a/r/l]"
 
 Open = Callable[..., Terminal]
@@ -209,6 +216,20 @@ def test_a_gate_shows_what_ran_and_what_will_run_and_takes_a_yes(terminal: Open,
     screen.type("approve\n")
     assert screen.end() == 0
     assert (repo / "after").exists()
+
+
+def test_a_merge_is_shown_and_takes_a_version_for_each_path(terminal: Open, repo: Path) -> None:
+    (repo / "merge.py").write_text(MERGE)
+    screen = terminal("run", "merge.py", "--id", "mine")
+    screen.until("choose versions, reject or leave it? [c/r/l]")
+    assert "<<<<<<< merged so far" in screen.shown
+    screen.type("c\n")
+    screen.until("shared.txt: worktree, task:a, task:b or file:PATH?")
+    screen.type("task:c\n")
+    screen.until("Please type one of: worktree, task:a, task:b, or file: and a file that is there.")
+    screen.type("task:a\n")
+    assert screen.end() == 0
+    assert (repo / "shared.txt").read_text() == "by a\n"
 
 
 def test_a_gate_takes_a_no_with_its_reason(terminal: Open, repo: Path) -> None:

@@ -92,7 +92,7 @@ def test_every_event_is_documented_with_its_fields(kind: type[ev.Event]) -> None
 
 def test_every_stored_event_is_one_of_those_documented() -> None:
     assert {kind.type for kind in ev.JOURNALED} <= {kind.type for kind in event_types()}
-    documented = {name for section in ("The run and its drives", "Layers and tasks", "Gates and commands")
+    documented = {name for section in ("The run and its drives", "Layers and tasks", "Files", "Gates and commands")
                   for name in rows("reference.md", of=section)}  # fmt: skip
     assert documented == {kind.type for kind in event_types()}
 

@@ -72,10 +72,13 @@ def test_a_workflow_of_every_kind_of_thing(tmp_git_repo: Path, monkeypatch: pyte
 
 def test_what_cannot_be_done_yet_is_refused_at_its_line(tmp_git_repo: Path) -> None:
     with pytest.raises(WorkflowDefinitionError) as caught:
-        ran(tmp_git_repo, "tasks:\n  a: {agent: claude, prompt: hi}\n  b: {run: ls, isolation: worktree}\n")
+        ran(
+            tmp_git_repo,
+            "schedule: ready\ntasks:\n  a: {agent: x, prompt: p, effects: none}\n  b: {run: ls, isolation: worktree}\n",
+        )
     told = str(caught.value)
-    assert "flow.yaml:2:7: tasks.a.agent: the kind 'agent' comes with a later release" in told
-    assert "flow.yaml:3:27: tasks.b.isolation: isolation 'worktree' comes with a later release" in told
+    assert "flow.yaml:3:7: tasks.a.agent: the kind 'agent' comes with a later release" in told
+    assert "flow.yaml:4:27: tasks.b.isolation: isolation 'worktree' with schedule 'ready'" in told
     assert Client(tmp_git_repo).list_runs() == []
 
 

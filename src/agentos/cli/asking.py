@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,9 @@ from agentos.dag.references import as_text, format_path, look_up, references_in
 from agentos.exceptions import CommandRefusedError, EvaluationError
 from agentos.ids import GateId, TaskId
 from agentos.run.commands import ApprovalResponse
+from agentos.run.events import MergeConflict
 from agentos.run.facts import Facts, GateFacts
+from agentos.run.merging import open_conflicts
 from agentos.run.scope import newest_round, scope_of
 from agentos.workflow.drive import Drive
 from agentos.workflow.queue import CommandQueue
@@ -97,7 +99,8 @@ class Asking:
 
     async def _answered(self, gate: GateFacts, lines: asyncio.Queue[str | None]) -> ApprovalResponse | None:
         """The answer; None where the gate was closed, or the run stopped, meanwhile."""
-        typing = asyncio.create_task(_Dialogue(gate, lines, self._write).answer())
+        conflicts = open_conflicts(self._drive.facts)
+        typing = asyncio.create_task(_Dialogue(gate, lines, self._write, conflicts).answer())
         closed = asyncio.create_task(self._closed_elsewhere(gate.opened.gate_id))
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -147,6 +150,8 @@ def question(drive: Drive, gate: GateFacts) -> list[str]:
         lines.append("  (meant for an agent to answer)")
     if opened.task_id is not None:
         lines += _about_task(drive, gate, opened.task_id)
+    elif opened.kind == "merge":
+        lines += [f"  {line}" for line in opened.inputs.splitlines()]
     else:
         lines += _next_layer(drive, opened.layer)
     if opened.deadline is not None:
@@ -214,14 +219,23 @@ def _next_layer(drive: Drive, layer: int) -> list[str]:
 class _Dialogue:
     """Asks until the words are clear. Nothing but an explicit yes is one."""
 
-    def __init__(self, gate: GateFacts, lines: asyncio.Queue[str | None], write: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        gate: GateFacts,
+        lines: asyncio.Queue[str | None],
+        write: Callable[[str], None],
+        conflicts: Sequence[MergeConflict] = (),
+    ) -> None:
         self._gate = gate.opened
+        self._conflicts = conflicts
         self._lines = lines
         self._write = write
 
     async def answer(self) -> ApprovalResponse:
         if self._gate.kind == "ask":
             return await self._about_an_effect()
+        if self._gate.kind == "merge" and self._conflicts:
+            return await self._about_a_merge()
         match await self._choice("approve, reject or leave it?", "approve", "reject", "leave"):
             case "approve":
                 return ApprovalResponse(gate_id=self._gate.gate_id, approved=True)
@@ -243,6 +257,27 @@ class _Dialogue:
                 return ApprovalResponse(gate_id=gate_id, approved=False, reason=await self._line("Reason: "))
             case _:
                 raise LeftOpen
+
+    async def _about_a_merge(self) -> ApprovalResponse:
+        gate_id = self._gate.gate_id
+        match await self._choice("choose versions, reject or leave it?", "choose", "reject", "leave"):
+            case "choose":
+                chosen = {conflict.path: await self._version(conflict) for conflict in self._conflicts}
+                return ApprovalResponse(gate_id=gate_id, approved=True, output=chosen)
+            case "reject":
+                return ApprovalResponse(gate_id=gate_id, approved=False, reason=await self._line("Reason: "))
+            case _:
+                raise LeftOpen
+
+    async def _version(self, conflict: MergeConflict) -> str:
+        there = printable(", ".join(conflict.sides))
+        while True:
+            typed = (await self._line(f"{printable(conflict.path)}: {there} or file:PATH? ")).strip()
+            if typed in conflict.sides:
+                return typed
+            if typed.startswith("file:") and (file := _absolute(typed.removeprefix("file:"))):
+                return f"file:{file}"
+            self._write(f"Please type one of: {there}, or file: and a file that is there.\n")
 
     async def _choice(self, words: str, *choices: str) -> str:
         letters = "/".join(choice[0] for choice in choices)
@@ -268,6 +303,11 @@ class _Dialogue:
             self._write("\n")
             raise LeftOpen
         return typed
+
+
+def _absolute(name: str) -> str:
+    """The file's name from anywhere; empty where there is none."""
+    return os.path.abspath(name) if os.path.isfile(name) else ""
 
 
 @contextmanager

@@ -73,8 +73,18 @@ def _command(event: ev.CommandReceived | ev.CommandApplied | ev.CommandRefused) 
 
 def _files_captured(event: ev.FilesCaptured) -> str:
     when = {"start": "as the drive began", "attempt": "before", "task": "after", "layer": "at the end of a layer"}
+    when["merge"] = "after what isolated tasks did was written"
     about = f"{when[event.why]} {event.task_id}".strip()
     return f"{about}: {event.snapshot or 'they could not be captured'}" + (", not all of them" if event.partial else "")
+
+
+def _files_merged(event: ev.FilesMerged) -> str:
+    what = f"layer {event.layer}, {_short(', '.join(event.tasks))}"
+    if event.tree:
+        return f"{what}: {event.snapshot}"
+    return (
+        f"{what}: {count(len(event.conflicts), 'conflict')}, {_short(', '.join(row.path for row in event.conflicts))}"
+    )
 
 
 def _change(event: ev.PlanChanged) -> str:
@@ -125,5 +135,6 @@ _ABOUT: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.StateSaved: lambda event: f"layer {event.current_layer}",
     ev.FilesCaptured: _files_captured,
     ev.FilesRestored: lambda event: f"{count(event.count, 'path')} put back to {event.snapshot}; before: {event.undo}",
+    ev.FilesMerged: _files_merged,
 }
 """What is said of each event; a test holds it complete."""

@@ -104,6 +104,8 @@ def questions(facts: Facts) -> list[str]:
     lines = []
     for gate_id in sorted(facts.open_gates)[:MOST]:
         lines += [f"  {gate_id} asks: {short(facts.gates[gate_id].opened.question, 500)}"]
+        if facts.gates[gate_id].opened.kind == "merge":
+            lines += [f"    {short(line, 500)}" for line in printable_lines(facts.gates[gate_id].opened.inputs)[:LINES]]
         lines += [f"    {command}" for command in answers(facts, facts.gates[gate_id])]
     if len(facts.open_gates) > MOST:
         lines.append(f"  and {len(facts.open_gates) - MOST} more: agentos inbox")
@@ -113,4 +115,9 @@ def questions(facts: Facts) -> list[str]:
 def answers(facts: Facts, gate: GateFacts) -> list[str]:
     """What to type to answer this gate, from any terminal."""
     subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}"
-    return [f"agentos approve {subject}", f"agentos reject {subject} --reason TEXT"]
+    return [f"agentos approve {subject}{chosen(gate.opened)}", f"agentos reject {subject} --reason TEXT"]
+
+
+def chosen(gate: ev.DecisionRequired) -> str:
+    """What an approval of a merge needs beside the gate's name: an example of a choice."""
+    return "".join(gate.command.partition(" --use ")[1:]) if gate.kind == "merge" else ""

@@ -74,6 +74,7 @@ def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
             output=given.output,
             messages=given.messages,
             context=given.context,
+            files=given.files,
             execution_time_ms=given.execution_time_ms,
         )
     )

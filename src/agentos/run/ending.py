@@ -21,7 +21,8 @@ def settle(board: Board) -> bool:
         return True
     if facts.open_gates:
         return _only_gates_left(board)
-    if board.frontier.unmet and not board.starts and facts.refused is None:
+    left = board.frontier.unmet or facts.unmerged
+    if left and not board.starts and facts.refused is None:
         board.finish(ev.WorkflowPaused(reason="asked"))
     else:
         _end(board)

@@ -18,10 +18,10 @@ from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
 NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
 
-GateKind = Literal["approval", "approve", "layer", "error", "ask"]
+GateKind = Literal["approval", "approve", "layer", "error", "ask", "merge"]
 Answer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 EndedAs = Literal["failed", "failed_safe", "cancelled"]
-CaptureReason = Literal["start", "attempt", "task", "layer"]
+CaptureReason = Literal["start", "attempt", "task", "layer", "merge"]
 Verdict = Literal["reuse", "reuse, changed", "rerun", "run", "ask", "new", "orphan"]
 
 
@@ -31,6 +31,23 @@ class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     text: str
     traceback: str = ""
+
+
+class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What an isolated task left in its own worktree, as snapshots: what it began with, and what it made of that."""
+
+    base: str
+    snapshot: str
+
+
+class MergeConflict(msgspec.Struct, frozen=True, kw_only=True):
+    """A path that was changed in ways that do not go together."""
+
+    path: str
+    sides: tuple[str, ...]
+    """Whose version can be chosen: `worktree`, `task:ID`."""
+    mark: str
+    """Digest of these versions: an answer holds for what was shown."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,6 +189,8 @@ class TaskComplete(Event, frozen=True, kw_only=True):
     """List of {role, content}, where the task left any."""
     context: Raw = NOTHING
     """Map of what the task set in the run's context, where it set anything."""
+    files: TaskFiles | None = None
+    """With `isolation: worktree`: what it changed, to be merged at the end of its layer. None: nothing."""
     execution_time_ms: float = 0.0
 
 
@@ -249,7 +268,8 @@ class FilesCaptured(Event, frozen=True, kw_only=True):
     """The worktree's files as a snapshot: what a file task that is cut off from here on starts again from.
 
     `why` is `start` (of a drive), `attempt` (before one that may change files, while no other is under way), `task`
-    (after such a one) or `layer` (at its end). Without a `snapshot` they could not be captured, and cannot be put back.
+    (after such a one), `layer` (at its end) or `merge` (after what isolated tasks did was written). Without a
+    `snapshot` they could not be captured, and cannot be put back.
     """
 
     type: ClassVar[str] = "files_captured"
@@ -273,6 +293,25 @@ class FilesRestored(Event, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """The first hundred of them."""
     count: int = 0
+
+
+class FilesMerged(Event, frozen=True, kw_only=True):
+    """What isolated tasks of a layer did to files was merged; it is written to the worktree after this is durable.
+
+    With `conflicts` and no `tree` somebody has to choose first: a gate of kind `merge` asks.
+    """
+
+    type: ClassVar[str] = "files_merged"
+    layer: int
+    tasks: tuple[TaskId, ...] = ()
+    """In plan order, which is the order of merging."""
+    before: str = ""
+    """The tree of the worktree that they were merged with."""
+    tree: str = ""
+    snapshot: str = ""
+    """Of that tree."""
+    conflicts: tuple[MergeConflict, ...] = ()
+    """With a `tree`: those that somebody's answer settled."""
 
 
 # --- gates and commands -----------------------------------------------------------------------------------------
@@ -310,7 +349,7 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     author: str
     reason: str = ""
     output: Raw = NOTHING
-    """For `happened`: what the effect returned."""
+    """For `happened`: what the effect returned. Of a merge: the version chosen for each path."""
 
 
 class CommandReceived(Event, frozen=True, kw_only=True):
@@ -442,5 +481,6 @@ JOURNALED: tuple[type[Event], ...] = (
     StateSaved,
     FilesCaptured,
     FilesRestored,
+    FilesMerged,
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""

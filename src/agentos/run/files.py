@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentos.run import events as ev
+from agentos.run import merging
 from agentos.run.board import Board
 from agentos.run.facts import Facts
 from agentos.run.inputs import Captured
@@ -11,7 +12,11 @@ _SHOWN = 10
 
 
 def wait_for_capture(board: Board, layer: int) -> bool:
-    """Whether the checkpoint of a finished layer has to wait until the files were captured."""
+    """Whether the checkpoint of a finished layer has to wait until the files were merged and captured."""
+    if merging.pending(board, layer):
+        if board.captures and merging.may_go_on(board, layer):
+            board.capture_wanted = layer
+        return True
     # A run that never had a file task has nothing to capture, and asks git for nothing.
     if not board.captures or board.facts.files is None or board.captured_layer == layer:
         return False
@@ -21,17 +26,21 @@ def wait_for_capture(board: Board, layer: int) -> bool:
 
 def captured(board: Board, given: Captured) -> None:
     """Write a snapshot down, unless the newest one says the same already."""
-    if given.why == "layer":
+    if given.why == "merge" and (board.facts.merge is None or not board.facts.merge.tree):
+        return  # set aside meanwhile
+    if given.why in ("layer", "merge"):
         board.captured_layer, board.capture_wanted, board.uncaptured = given.layer, None, given.problem
         if given.changed:
             _name_suspects(board, given)
     if given.problem:
         board.emit(ev.TaskWarning(message=f"the files of the worktree cannot be captured: {given.problem}"))
+    for path in given.left:
+        board.emit(ev.TaskWarning(message=f"what isolated tasks did was not written: {path}"))
     known = board.facts.files
     said = known is not None and (known.tree, known.open) == (given.tree, False)
-    if said and given.why != "attempt" and set(given.output) <= set(board.facts.own_output):
+    if said and given.why not in ("attempt", "merge") and set(given.output) <= set(board.facts.own_output):
         return
-    if given.snapshot or given.why == "attempt":
+    if given.snapshot or given.why in ("attempt", "merge"):
         event = ev.FilesCaptured(
             snapshot=given.snapshot,
             tree=given.tree,

@@ -10,7 +10,15 @@ from msgspec import Raw
 
 from agentos.ids import GateId, TaskId
 from agentos.run.commands import Asked
-from agentos.run.events import NOTHING, CaptureReason, FilesRestored, RunForked, TaskFailure
+from agentos.run.events import (
+    NOTHING,
+    CaptureReason,
+    FilesRestored,
+    MergeConflict,
+    RunForked,
+    TaskFailure,
+    TaskFiles,
+)
 from agentos.run.resume import ResumePlan
 
 
@@ -51,6 +59,8 @@ class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
     error: TaskFailure | None = None
     retryable: bool = True
     cancelled: bool = False
+    files: TaskFiles | None = None
+    """What it changed in its own worktree."""
     execution_time_ms: float = 0.0
 
 
@@ -92,6 +102,24 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     """At a drive's start: files that its own output goes to."""
     problem: str = ""
     """Why there is no snapshot."""
+    left: tuple[str, ...] = ()
+    """After a merge: what could not be written, with the reason."""
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """What isolated tasks did to files was merged, as far as it goes together; nothing is written yet."""
+
+    layer: int
+    tasks: tuple[TaskId, ...]
+    before: str = ""
+    tree: str = ""
+    """Empty where somebody has to choose first."""
+    snapshot: str = ""
+    conflicts: tuple[MergeConflict, ...] = ()
+    text: str = ""
+    """The conflicts, for people."""
+    problem: str = ""
+    """Why it could not be merged, or not be written."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +152,7 @@ Input = (
     | CommandArrived
     | CommandUnreadable
     | Captured
+    | Merged
     | Tick
     | StopAsked
     | GatesLeft

@@ -9,7 +9,7 @@ from agentos.dag.checks import changes_files
 from agentos.dag.plan import PlannedTask
 from agentos.ids import TaskId, checkpoint_id
 from agentos.run import events as ev
-from agentos.run import files, requests
+from agentos.run import files, merging, requests
 from agentos.run.board import Board, order
 from agentos.run.frontier import by_layers, fan_out_of
 from agentos.run.gates import answer_command, newest_gate
@@ -31,7 +31,10 @@ def _withdraw_points(board: Board) -> None:
     """A decision point before a layer of which nothing is left, or that the workflow asks no more, needs no answer."""
     open_points = [board.facts.gates[name].opened for name in board.points if name in board.facts.open_gates]
     for point in open_points:
-        if point.layer in board.frontier.opened or not board.frontier.unfinished(point.layer):
+        if point.kind == "merge":
+            if merging.is_outdated(board, point):
+                requests.withdraw_gate(board, point)
+        elif point.layer in board.frontier.opened or not board.frontier.unfinished(point.layer):
             requests.withdraw_gate(board, point)
     board.points = [point.gate_id for point in open_points if point.gate_id in board.facts.open_gates]
 

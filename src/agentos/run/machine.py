@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import assert_never
 
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.run import attempts, beginning, ending, fanout, files, layers, requests, starting
+from agentos.run import attempts, beginning, ending, fanout, files, layers, merging, requests, starting
 from agentos.run import events as ev
 from agentos.run.board import Board, GatePolicy
 from agentos.run.facts import Facts, TaskFacts
@@ -30,6 +30,7 @@ from agentos.run.inputs import (
     EffectsHeld,
     GatesLeft,
     Input,
+    Merged,
     Planned,
     StopAsked,
     Tick,
@@ -88,6 +89,8 @@ class Machine(Board):
                 )
             case Captured():
                 files.captured(self, given)
+            case Merged():
+                merging.merged(self, given)
             case StopAsked():
                 self.stop_asked = True
             case GatesLeft(gates=gates):

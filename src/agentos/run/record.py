@@ -157,6 +157,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """None before the first file task, and after a rollback."""
     own_output: tuple[str, ...] = ()
     """Files of the worktree that drives of this run printed to."""
+    unmerged: Map[TaskId, ev.TaskFiles] = Map()
+    """All and only finished isolated tasks whose changes are not yet in the worktree."""
+    merge: ev.FilesMerged | None = None
+    """The newest merge of these, until it is written to the worktree; None where they changed since."""
     saved: SavedState | None = None
     """Newest state of a run of kind `states`."""
 

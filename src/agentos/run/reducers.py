@@ -5,7 +5,7 @@ Those about the run itself stand here, with the table of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from immutables import Map
 from msgspec import Raw
 from msgspec.structs import replace
 
+from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run import gate_reducers, task_reducers
 from agentos.run.record import PENDING, Facts, FilePoint, Status, TaskFacts, result_mark
@@ -75,6 +76,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         running = running.delete(task_id) if task_id in running else running
     gone = {row.task_id for row in event.verdicts if row.verdict == "orphan"}
     gone.update(child for parent in event.regrown for child in facts.children.get(parent, ()))
+    unmerged = _without(facts.unmerged, (*event.reset, *gone))
     return replace(
         facts,
         sequence=event.seq,
@@ -87,7 +89,15 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         open_gates=gate_reducers.without_gates(facts, gone),
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
         ask=facts.ask.update(dict.fromkeys(event.ask, "cut off")) if event.ask else facts.ask,
+        unmerged=unmerged,
+        merge=facts.merge if unmerged == facts.unmerged else None,
     )
+
+
+def _without(unmerged: Map[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]) -> Map[TaskId, ev.TaskFiles]:
+    for task_id in task_ids:
+        unmerged = unmerged.delete(task_id) if task_id in unmerged else unmerged
+    return unmerged
 
 
 def _set_back(was: TaskFacts, status: TaskStatus) -> TaskFacts:
@@ -118,6 +128,7 @@ def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
         open_gates=Map(),
         tasks=back,
         files=None,
+        merge=None,
         ask=facts.ask.update(dict.fromkeys(event.ask, "rolled back")),
         commands=(),
     )
@@ -140,6 +151,7 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
         tasks=tasks,
         added=Map(),
         ask=Map(dict.fromkeys(event.ask, "the parent run had begun it")),
+        unmerged=Map(),  # its checkpoint comes after its merge
     )
 
 
@@ -184,7 +196,14 @@ def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
     point = FilePoint(event.snapshot, event.tree, event.seq, event.why == "attempt", bool(event.partial))
     own = facts.own_output
     own += tuple(path for path in event.output if path not in own)
-    return replace(facts, sequence=event.seq, files=point, own_output=own)
+    facts = replace(facts, sequence=event.seq, files=point, own_output=own)
+    if event.why != "merge" or facts.merge is None:
+        return facts
+    return replace(facts, unmerged=_without(facts.unmerged, facts.merge.tasks), merge=None)
+
+
+def _files_merged(facts: Facts, event: ev.FilesMerged) -> Facts:
+    return replace(facts, sequence=event.seq, merge=event)
 
 
 def _files_restored(facts: Facts, event: ev.FilesRestored) -> Facts:
@@ -226,5 +245,6 @@ REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
     ev.StateSaved: _state_saved,
     ev.FilesCaptured: _files_captured,
     ev.FilesRestored: _files_restored,
+    ev.FilesMerged: _files_merged,
 }
 """What each journaled event does to the facts."""

@@ -20,6 +20,7 @@ from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import CheckpointId, GateId, TaskId
 from agentos.run import commands as cmd
 from agentos.run import events as ev
+from agentos.run import merging
 from agentos.run.board import Board, order
 from agentos.run.changes import apply_change
 from agentos.run.frontier import by_layers
@@ -154,7 +155,8 @@ def answer_gate(
     kept: ev.Answer = "approved" if approved else "rejected"
     if approved and gate.kind == "ask":
         kept = "happened" if answer == "happened" else "rerun"
-    stored = msgspec.Raw(encode_value(output)) if kept == "happened" else ev.NOTHING
+    told = kept == "happened" or (approved and gate.kind == "merge")
+    stored = msgspec.Raw(encode_value(output)) if told else ev.NOTHING
     task = board.plan.tasks[gate.task_id] if gate.task_id is not None else None
     board.emit(
         ev.DecisionMade(
@@ -220,6 +222,8 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Ac
     if command.answer and gate.kind != "ask":
         raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
     encode_value(command.output)
+    if command.approved and gate.kind == "merge":
+        merging.check_choices(board.facts, command.output)
     return lambda: answer_gate(
         board,
         gate,

@@ -319,7 +319,8 @@ class _Judge:
     def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what this finished task did to them."""
         undone = self.options.files == "restored" and was.seq > self.options.restored_to
-        return undone and bool(was.attempts) and changes_files(task.definition)
+        isolated = task.definition.isolation == "worktree" and task.id not in self.facts.unmerged
+        return undone and bool(was.attempts) and (isolated or changes_files(task.definition))
 
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""
@@ -351,7 +352,7 @@ def _was_rejected(was: TaskFacts) -> bool:
 def needs_answer(task: PlannedTask) -> bool:
     """Whether an attempt that began may not simply be repeated."""
     definition = task.definition
-    return definition.idempotent == "no" and any(effect in ("external", "files") for effect in definition.effects)
+    return definition.idempotent == "no" and (definition.external or changes_files(definition))
 
 
 def _what_began(task: PlannedTask) -> str:

@@ -80,7 +80,10 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
         context=event.context,
         execution_time_ms=event.execution_time_ms,
     )
-    return _with_result(facts, event, was, task)
+    done = _with_result(facts, event, was, task)
+    if event.files is None:
+        return done
+    return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=None)
 
 
 def _gathered(facts: Facts, parent: TaskId) -> Raw:

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from agentos.dag.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import NOTHING, TaskFailure
+from agentos.run.events import NOTHING, TaskFailure, TaskFiles
 from agentos.secrets import NO_SECRETS, Masker
 
 Stream = Literal["stdout", "stderr", "progress"]
@@ -49,6 +49,9 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Variables added to the inherited ones."""
     cwd: Path
     root: Path
+    """Of the run: also for an attempt in a worktree of its own, whose processes are found by it."""
+    worktree: Path | None = None
+    """The linked worktree that the attempt has to itself."""
     idempotency_key: str
     attempt_id: str
     """Marks the attempt's processes through `AGENTOS_ATTEMPT_ID`."""
@@ -69,6 +72,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: TaskFailure | None = None
     retryable: bool = True
     """False where trying again cannot help: cancelled, or a definition problem."""
+    files: TaskFiles | None = None
+    """What it changed in its own worktree."""
     cancelled: bool = False
     execution_time_ms: float = 0.0
 

@@ -16,6 +16,12 @@ from agentos.tasks.failures import told
 from agentos.tasks.orphans import ATTEMPT_VARIABLE, ROOT_VARIABLE
 from agentos.tasks.outcomes import AttemptFailed
 
+WORKTREE_VARIABLE = "AGENTOS_WORKTREE"
+"""The linked worktree of an isolated attempt."""
+
+# A hook of git's has them: in a linked worktree git would go on working in the one they name.
+_OF_ANOTHER_WORKTREE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
+
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A command to be started in a session of its own."""
@@ -31,9 +37,15 @@ def environment_of(spec: AttemptSpec) -> dict[str, str]:
     """The inherited variables, the task's, and ours, which nobody overrides: they are how its processes are found."""
     inherited = dict(os.environ)
     inherited.pop(crashpoints.VARIABLE, None)  # meant for the driver, not for what it starts
+    own: dict[str, str] = {}
+    if spec.worktree is not None:
+        for name in _OF_ANOTHER_WORKTREE:
+            inherited.pop(name, None)
+        own[WORKTREE_VARIABLE] = str(spec.worktree)
     return {
         **inherited,
         **spec.env,
+        **own,
         ATTEMPT_VARIABLE: spec.attempt_id,
         ROOT_VARIABLE: str(spec.root),
         "AGENTOS_WORKFLOW_ID": spec.workflow_id,

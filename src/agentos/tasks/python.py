@@ -36,7 +36,7 @@ class PythonPerformer:
         self._isolated = isolated
 
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
-        if spec.definition.isolation == "process":
+        if spec.definition.isolation in ("process", "worktree"):  # a folder of its own takes a process of its own
             return await self._isolated(spec, host)
         with heard(lambda: LiveProgress(host)):
             return await self._performed(spec, host)

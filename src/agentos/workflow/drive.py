@@ -19,9 +19,16 @@ import msgspec
 from agentos.crashpoints import reach
 from agentos.dag.checks import changes_files
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.exceptions import AgentosError, CheckpointCutError, CommandRefusedError, TaskCancelledError
+from agentos.exceptions import (
+    AgentosError,
+    CheckpointCutError,
+    CommandRefusedError,
+    SnapshotError,
+    TaskCancelledError,
+)
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
+from agentos.run import merging
 from agentos.run.changes import current_plan
 from agentos.run.commands import Asked, parse_command
 from agentos.run.facts import Facts, fold
@@ -42,11 +49,14 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
-from agentos.tasks.attempt import ChildProcess, Outcome, Performer, Stream
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, ChildProcess, Outcome, Performer, Stream
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome, masked_text
+from agentos.workflow.asides import Aside
 from agentos.workflow.file_attempts import FileAttempts
+from agentos.workflow.files import is_isolated
 from agentos.workflow.journal import Journal
+from agentos.workflow.layer_merge import Work
 from agentos.workflow.logwriter import AttemptLogFile, LogWriter
 from agentos.workflow.secrecy import hidden_command
 from agentos.workflow.specs import attempt_spec
@@ -309,7 +319,10 @@ class Drive:
         spec = msgspec.structs.replace(spec, masker=self.masker, log=log_file)
         host = _Host(self, task.id, task.layer, started.attempt, log_file)
         try:
-            outcome = await self._with_files(task, self._performers[task.definition.kind](spec, host))
+            if is_isolated(task):
+                outcome = await self._aside(task, spec, host)
+            else:
+                outcome = await self._with_files(task, self._performers[task.definition.kind](spec, host))
         finally:
             if log_file is not None:
                 log_file.close()
@@ -342,19 +355,48 @@ class Drive:
         await to_the_end(files.after(task.id, self.post, failed=outcome.error is not None))
         return outcome
 
+    async def _aside(self, task: PlannedTask, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+        """Perform the attempt in a worktree of its own, and take over what it left there."""
+        files = self.files
+        if files is None:
+            error = SnapshotError("isolation 'worktree' needs a run that is kept in a database")
+            return Outcome(error=told(error), retryable=False)
+        try:
+            aside = await files.aside(task.id, self._root)
+        except AgentosError as error:
+            return Outcome(error=told(error))
+        try:
+            own = msgspec.structs.replace(spec, cwd=aside.root / task.definition.cwd, worktree=aside.worktree.root)
+            outcome = await self._performers[task.definition.kind](own, host)
+            reach("attempt.after")
+            if outcome.error is None:
+                outcome = await to_the_end(_handed_over(files, aside, outcome, task))
+            return outcome
+        finally:
+            await files.throw_away(aside)
+
     def _capture_if_wanted(self) -> None:
         layer = self.machine.capture_wanted
         if layer is not None and self.files is not None and not self._looking_at_files:
             self._looking_at_files = True
-            self._in_background(self._capture_layer(self.files, layer))
+            self._in_background(self._look_at_files(self.files, layer))
 
-    async def _capture_layer(self, files: FileAttempts, layer: int) -> None:
+    async def _look_at_files(self, files: FileAttempts, layer: int) -> None:
+        """At the end of a layer: merge what isolated tasks did, write it, capture the files; one step at a time."""
         try:
-            self.post(await files.layer(layer, self.facts.files))
+            if pending := merging.pending(self.machine, layer):
+                facts = self.facts
+                tasks = {task.id: facts.unmerged[task.id] for task in pending}
+                decided = facts.merge if facts.merge is not None and facts.merge.tasks == tuple(tasks) else None
+                work = Work(layer, tasks, decided, merging.choices(facts, layer))
+                await self.post_and_wait(await files.merge(work, self.masker.text))
+            else:
+                await self.post_and_wait(await files.layer(layer, self.facts.files))
         except Exception as error:  # noqa: BLE001 - a checkpoint waits for it: the drive must not wait for ever
             self.lose(error)
-        finally:
-            self._looking_at_files = False
+            return
+        self._looking_at_files = False
+        self._capture_if_wanted()
 
     async def _masked(self, outcome: Outcome, task_id: TaskId) -> Outcome:
         if not self.masker or len(bytes(outcome.output)) < _LARGE:
@@ -385,6 +427,7 @@ class Drive:
                 error=outcome.error,
                 retryable=outcome.retryable,
                 cancelled=outcome.cancelled,
+                files=outcome.files,
                 execution_time_ms=outcome.execution_time_ms,
             )
         )
@@ -482,6 +525,18 @@ class _Host:
 
     def abandoned(self, ended: Awaitable[object]) -> None:
         self._drive.hold_effects(ended)
+
+
+async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task: PlannedTask) -> Outcome:
+    """The outcome with what the attempt left in its worktree; a failure where that cannot be kept."""
+    try:
+        handed = await files.hand_over(aside)
+    except AgentosError as error:
+        return Outcome(error=told(error), warnings=outcome.warnings, execution_time_ms=outcome.execution_time_ms)
+    warnings = outcome.warnings
+    if handed.files is not None and "files" not in task.definition.effects:
+        warnings += (f"it changed files, although it does not declare that: {', '.join(handed.changed)}",)
+    return msgspec.structs.replace(outcome, files=handed.files, warnings=warnings)
 
 
 def _broken(ended: asyncio.Task[None]) -> Outcome:

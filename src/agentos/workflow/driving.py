@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from agentos.crashpoints import reach
+from agentos.dag.findings import listed
 from agentos.dag.fingerprint import plan_fingerprint
 from agentos.dag.plan import Plan
 from agentos.dag.stored import from_stored
@@ -42,6 +43,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.registry import PERFORMERS
+from agentos.workflow.asides import remove_left_behind
 from agentos.workflow.drive import Drive, readable, utc_now
 from agentos.workflow.file_attempts import FileAttempts
 from agentos.workflow.files import (
@@ -51,6 +53,7 @@ from agentos.workflow.files import (
     alive_until,
     decide,
     has_file_tasks,
+    is_isolated,
     refuse_foreign_changes,
 )
 from agentos.workflow.forking import forked_event
@@ -225,8 +228,15 @@ def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple
         return None, ()
     try:
         files = WorktreeFiles(place.root, workflow_id, protected=source_files(source))
-        files.finish_interrupted()
+        with _closed_on_error(files):
+            files.finish_interrupted()
+            remove_left_behind(files)
     except SnapshotError as error:
+        if isolated := [task.id for task in plan.tasks.values() if is_isolated(task)]:
+            raise RunRefusedError(
+                f"isolation 'worktree' ({listed(isolated)}) needs a git repository: {error.message}",
+                next_step="Run it in a repository, or without isolation.",
+            ) from error
         return None, (f"tasks change files, which cannot be captured, so that none can be put back: {error.message}",)
     return files, ()
 
@@ -457,6 +467,7 @@ def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
         task.id
         for task in plan.tasks.values()
         if task.definition.produces
+        and task.id not in facts.unmerged  # what it produced is not here yet
         and facts.task(task.id).status == "complete"
         and not all((root / path).exists() for path in task.definition.produces)
     )
@@ -749,6 +760,9 @@ async def _retain_snapshots(files: WorktreeFiles, facts: Facts, journal: StoreJo
     """Keep the snapshots that a checkpoint names, and the newest."""
     cuts: list[CheckpointRecord] = await journal.call(lambda store: store.list_checkpoints(facts.workflow_id))
     kept = {cut.snapshot for cut in cuts} | ({facts.files.snapshot} if facts.files is not None else set())
+    for handed in facts.unmerged.values():
+        kept |= {handed.base, handed.snapshot}
+    kept |= {facts.merge.snapshot} if facts.merge is not None else set()
     try:
         await in_thread(files.retain, kept)
     except (SnapshotError, TryAgainError) as error:

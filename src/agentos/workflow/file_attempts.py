@@ -4,6 +4,9 @@
     after the last of them                               such a task is never repeated
     at the end of a layer                                what its checkpoint names
 
+    an isolated attempt                                  has a worktree to itself, and is captured there when it ends
+    at the end of a layer with such ones                 what they did is merged into the worktree
+
 A retry starts from the files its first attempt started from, if that one was alone and nobody has changed them since.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -18,10 +22,12 @@ import msgspec
 from agentos.exceptions import SnapshotError, TryAgainError
 from agentos.ids import TaskId
 from agentos.run.events import CaptureReason
-from agentos.run.inputs import Captured, Input
+from agentos.run.inputs import Captured, Input, Merged
 from agentos.run.record import FilePoint
+from agentos.workflow.asides import Aside, HandedOver, hand_over, make_aside, throw_away
 from agentos.workflow.files import BEAT_S, WorktreeFiles
-from agentos.workflow.waiting import in_thread
+from agentos.workflow.layer_merge import Work, go_on
+from agentos.workflow.waiting import in_thread, to_the_end
 from agentos.worktree.snapshots import Snapshot
 
 
@@ -46,6 +52,8 @@ class FileAttempts:
         """More than one attempt has been under way since then."""
         self._failed: dict[TaskId, Failed] = {}
         self._beating: asyncio.Task[None] | None = None
+        self._asides: dict[Path, Aside] = {}
+        """The worktrees of isolated attempts that are under way."""
 
     async def start(self) -> Captured:
         """The files at the start of a drive."""
@@ -88,9 +96,44 @@ class FileAttempts:
             finally:
                 self._under_way.discard(task_id)
 
+    async def aside(self, task_id: TaskId, root: Path) -> Aside:
+        """A worktree for an isolated attempt, made from the files as they are. SnapshotError if there can be none."""
+        async with self._lock:
+            # While an attempt changes files they may be half written: then those from before it are taken.
+            base = self._point if self._under_way and self._point is not None else await self._captured()
+            if isinstance(base, str):
+                raise SnapshotError(f"there can be no worktree for it: {base or 'this drive cannot capture files'}")
+            return await to_the_end(self._make_aside(base, root, task_id))
+
+    async def _make_aside(self, base: Snapshot, root: Path, task_id: TaskId) -> Aside:
+        assert self._files is not None  # it made the snapshot
+        made = await asyncio.to_thread(make_aside, self._files, base, root, task_id)
+        self._asides[made.worktree.root] = made
+        return made
+
+    async def hand_over(self, aside: Aside) -> HandedOver:
+        """What the attempt left in its worktree; durable on return."""
+        assert self._files is not None
+        return await in_thread(hand_over, self._files, aside)
+
+    async def throw_away(self, aside: Aside) -> None:
+        """Remove the worktree of an attempt that is over."""
+        assert self._files is not None
+        await in_thread(throw_away, self._files, aside)
+        del self._asides[aside.worktree.root]
+
+    async def merge(self, work: Work, hidden: Callable[[str], str]) -> Merged | Captured:
+        """Merge what isolated tasks did, or write what was merged to the worktree."""
+        if self._files is None:
+            return Merged(layer=work.layer, tasks=tuple(work.tasks), problem="this drive cannot capture files")
+        async with self._lock:
+            return await in_thread(go_on, self._files, work, hidden)
+
     async def close(self) -> None:
         """No attempt is under way any more, whatever became of it."""
         self._under_way.clear()
+        for aside in tuple(self._asides.values()):
+            await self.throw_away(aside)
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait([self._beating])

@@ -13,11 +13,12 @@ from typing import Literal
 import msgspec
 
 from agentos.dag.checks import changes_files
-from agentos.dag.plan import Plan
+from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import FilesChangedError, RunRefusedError, SnapshotError, WorktreeBusyError
 from agentos.ids import new_id
 from agentos.run.events import FilesRestored
 from agentos.run.facts import Facts
+from agentos.run.inputs import Captured
 from agentos.run.resume import FilesAre
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord
@@ -56,7 +57,7 @@ class WorktreeFiles:
     def __init__(self, root: Path, workflow_id: str, *, protected: Iterable[str] = ()) -> None:
         self.worktree: Worktree = open_worktree(root)
         self._lock = WorktreeLock(self.worktree)
-        self._workflow_id = workflow_id
+        self.workflow_id = workflow_id
         self._protected = (SETTINGS, *protected)
 
     def close(self) -> None:
@@ -79,7 +80,14 @@ class WorktreeFiles:
 
     def capture(self) -> Snapshot:
         """The files as they are now; durable on return. SnapshotError where that cannot be done."""
-        return take(self.worktree, workflow_id=self._workflow_id, name=new_id())
+        return take(self.worktree, workflow_id=self.workflow_id, name=new_id())
+
+    def told(self, found: Snapshot | str, about: Captured) -> Captured:
+        """What the machine is told of a snapshot, or of why there is none."""
+        if isinstance(found, str):
+            return msgspec.structs.replace(about, problem=found)
+        partial = tuple(left.path for left in found.partial)
+        return msgspec.structs.replace(about, snapshot=found.id, tree=found.tree, partial=partial)
 
     def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
         """The paths that differ from an earlier snapshot."""
@@ -89,13 +97,13 @@ class WorktreeFiles:
         """Give a sign of life: what changes files later than the last of them was not this run."""
         path = self.worktree.folder / "alive"
         with suppress(OSError):
-            path.write_text(self._workflow_id)
+            path.write_text(self.workflow_id)
 
     def last_beat(self) -> datetime | None:
         """The last sign of life of this run, if it was the last to give one here."""
         path = self.worktree.folder / "alive"
         try:
-            ours = path.read_text() == self._workflow_id
+            ours = path.read_text() == self.workflow_id
             return datetime.fromtimestamp(path.stat().st_mtime, UTC) if ours else None
         except (OSError, ValueError):
             return None
@@ -107,7 +115,7 @@ class WorktreeFiles:
     def put_back(self, snapshot_id: str) -> FilesRestored:
         """Make the files those of the snapshot; what was there is in `undo`. Never the workflow's file or settings."""
         target = find(self.worktree, snapshot_id)
-        done = restore(self.worktree, target, workflow_id=self._workflow_id, protected=self._protected)
+        done = restore(self.worktree, target, workflow_id=self.workflow_id, protected=self._protected)
         paths = done.paths[:_SHOWN]
         return FilesRestored(
             snapshot=target.id, tree=target.tree, undo=done.undo.id, paths=paths, count=len(done.paths)
@@ -126,12 +134,17 @@ class WorktreeFiles:
 
     def retain(self, snapshots: Iterable[str]) -> None:
         """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
-        retain_ids(self.worktree, self._workflow_id, set(snapshots))
+        retain_ids(self.worktree, self.workflow_id, set(snapshots))
 
 
 def has_file_tasks(plan: Plan) -> bool:
-    """Whether a task of the plan may change files of the worktree that others work in too."""
-    return any(changes_files(task.definition) for task in plan.tasks.values())
+    """Whether a task of the plan may change files of the worktree, itself or by what is merged into it."""
+    return any(changes_files(task.definition) or is_isolated(task) for task in plan.tasks.values())
+
+
+def is_isolated(task: PlannedTask) -> bool:
+    """Whether each attempt of it has a worktree to itself."""
+    return task.definition.isolation == "worktree"
 
 
 def decide(

@@ -15,7 +15,7 @@ from pathlib import Path
 from agentos.worktree.git import Git
 from agentos.worktree.session import Session, session
 from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.trees import Change, diff_trees, tree_with
+from agentos.worktree.trees import Change, diff_trees, files_in, tree_with
 
 _SECONDS = 300.0
 _FILES = ("100644", "100755")
@@ -72,6 +72,17 @@ def prepared(worktree: Worktree, file: Path, *, mode: str = "100644") -> Version
     """A file that a human prepared, as a version to choose."""
     oid = worktree.store_git(timeout_s=60).line("hash-object", "-w", "--no-filters", "--stdin", stdin=file.read_bytes())
     return Version(mode=mode, oid=oid)
+
+
+def versions_in(worktree: Worktree, tree: str) -> dict[str, Version]:
+    """What a tree holds, by path."""
+    found = files_in(worktree.store_git(timeout_s=60), tree)
+    return {path: Version(mode=mode, oid=oid) for path, (mode, oid) in found.items()}
+
+
+def versions_changed(worktree: Worktree, base: str, tree: str) -> dict[str, Version | None]:
+    """What a tree holds where it differs from `base`, by path."""
+    return {change.path: _new(change) for change in diff_trees(worktree.store_git(timeout_s=60), base, tree)}
 
 
 def content(worktree: Worktree, version: Version) -> bytes:

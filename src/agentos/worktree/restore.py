@@ -24,12 +24,12 @@ from pathlib import Path
 import msgspec
 
 from agentos import crashpoints
-from agentos.exceptions import GitError, RestoreError, SnapshotNotFoundError
+from agentos.exceptions import FilesMovedError, GitError, RestoreError, SnapshotNotFoundError
 from agentos.ids import new_id
 from agentos.worktree import intent as intents
 from agentos.worktree import known
 from agentos.worktree.budget import Limits
-from agentos.worktree.git import Git
+from agentos.worktree.git import Git, shown
 from agentos.worktree.intent import Intent, wanted
 from agentos.worktree.manifest import Left, Manifest
 from agentos.worktree.placing import behind_link, is_pipe, place_extras, remove_pipes
@@ -135,6 +135,20 @@ def apply_tree(
         return _until_quiet(lambda: _put_back(opened, wanted, limits))
 
 
+def apply_changes(
+    worktree: Worktree, before: str, tree: str, *, workflow_id: str, limits: Limits = Limits()
+) -> Restored:
+    """Do to the files what leads from the tree `before` to `tree`, by the same steps; other paths are left alone.
+
+    FilesMovedError, and nothing is changed, where one of these paths holds neither what it held before nor what it is
+    to hold. So it can be repeated: after one that was killed, too.
+    """
+    with session(worktree, seconds=limits.seconds) as opened:
+        _no_open_intent(worktree)
+        wanted = _Target(workflow_id=workflow_id, id=tree, tree=tree, protected=Protection(()), before=before)
+        return _until_quiet(lambda: _put_back(opened, wanted, limits))
+
+
 def finish_interrupted(worktree: Worktree, *, limits: Limits = Limits()) -> Restored | None:
     """Finish the restore that a killed process had begun here; None if there is none. Safe to repeat.
 
@@ -202,6 +216,8 @@ class _Target:
     manifest: Manifest | None = None
     only: Protection | None = None
     """Nothing else is looked at. None: everything."""
+    before: str = ""
+    """Only what differs from this tree is wanted; empty: all that differs from what is there."""
 
 
 def _is_meant(only: Protection | None, path: str) -> bool:
@@ -218,10 +234,24 @@ def _put_back(opened: Session, target: _Target, limits: Limits) -> Restored:
     undo = _undo(opened, target.workflow_id, paths, limits)
     differing = diff_trees(git, undo.tree, target.tree)
     meant = [change for change in differing if _is_meant(target.only, change.path)]
+    if target.before:
+        wanted_paths = {change.path for change in diff_trees(git, target.before, target.tree)}
+        meant = [change for change in meant if change.path in wanted_paths]
+        _refuse_moved(git, target.before, undo, {change.path for change in meant})
     changes, left = _divided(opened.worktree.root, meant, target.protected, target.kept, undo)
     _check_readable(git, target.id, changes)
     others = {change.path for change in differing} - {change.path for change in meant}
     return _perform(opened, _intent(git, target, undo, changes, others), undo, left)
+
+
+def _refuse_moved(git: Git, before: str, undo: Snapshot, paths: Collection[str]) -> None:
+    """What is about to be written over must be what it was: somebody's change since is not taken away."""
+    moved = sorted(change.path for change in diff_trees(git, before, undo.tree) if change.path in paths)
+    if moved:
+        raise FilesMovedError(
+            f"files changed that were about to be written: {', '.join(map(shown, moved[:5]))}",
+            next_step="Nothing was changed. Merge again.",
+        )
 
 
 def _until_quiet(act: Callable[[], Restored]) -> Restored:

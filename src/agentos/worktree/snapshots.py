@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
+
 from agentos import crashpoints
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree import known
@@ -85,12 +87,30 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
     else:
         raise AssertionError("the last try returns or raises")
     crashpoints.reach("snapshot.before_ref")
-    opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
-    if (folder := (opened.worktree.store / ref).parent).is_dir():
-        sync_folder(folder)  # git syncs the ref's content, not its name
+    _write_ref(opened, ref, commit)
     crashpoints.reach("snapshot.after_ref")
     known.save(opened.worktree, captured.known)
     return Snapshot(id=commit, tree=captured.tree, manifest=manifest, ref=ref)
+
+
+def keep_tree(worktree: Worktree, tree: str, like: Snapshot, *, workflow_id: str, name: str) -> Snapshot:
+    """A tree that was made from snapshots (by a merge), kept as a snapshot of its own; durable on return.
+
+    What trees do not have (ignored paths, permission bits) is as in `like`.
+    """
+    manifest = msgspec.structs.replace(like.manifest, workflow_id=workflow_id, name=name)
+    ref = ref_name(workflow_id, name)
+    at_s = int(datetime.fromisoformat(manifest.at).timestamp())
+    with session(worktree, seconds=Limits().seconds) as opened:
+        commit = known.write_commit(opened.writing_git(), tree, (), encode(manifest).decode("ascii"), at_s)
+        _write_ref(opened, ref, commit)
+    return Snapshot(id=commit, tree=tree, manifest=manifest, ref=ref)
+
+
+def _write_ref(opened: Session, ref: str, commit: str) -> None:
+    opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
+    if (folder := (opened.worktree.store / ref).parent).is_dir():
+        sync_folder(folder)  # git syncs the ref's content, not its name
 
 
 def _commit(git: Git, captured: Captured, manifest: Manifest) -> str:

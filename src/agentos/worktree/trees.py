@@ -36,6 +36,16 @@ def diff_trees(git: Git, old: str, new: str) -> list[Change]:
     return changes
 
 
+def files_in(git: Git, tree: str) -> dict[str, tuple[str, str]]:
+    """Mode and id of everything in a tree but folders, by path."""
+    found = {}
+    for entry in git.names("ls-tree", "-r", "-z", tree):
+        about, _, path = entry.partition("\t")
+        mode, _, oid = about.split(" ")
+        found[path] = mode, oid
+    return found
+
+
 def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
     """The paths whose permission bits differ, of those in `tree` and the folders they lie in."""
     if (one.file, one.executable, one.folder) == (other.file, other.executable, other.folder):

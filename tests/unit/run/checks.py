@@ -23,13 +23,13 @@ class PureFace:
 
     def __init__(self, machine: Machine) -> None:
         self._plan, self._facts, self._over = machine.plan, machine.facts, machine.over
-        self._gates, self._starts = machine.gates, machine.starts
+        self._gates, self._starts, self._captures = machine.gates, machine.starts, machine.captures
         self._told: list[Input] = [EffectsHeld(held=True)] if machine.held else []
         self._told += [StopAsked()] if machine.stop_asked else []
 
     def decides(self, given: Sequence[Input], now: datetime) -> list[ev.Event]:
         fresh = Machine(self._plan, self._facts, gates=self._gates, starts=self._starts)
-        fresh.over = self._over
+        fresh.over, fresh.captures = self._over, self._captures
         return fresh.steps([*self._told, *given], now)
 
     def check(self, given: Sequence[Input], now: datetime, events: Sequence[ev.Event]) -> None:

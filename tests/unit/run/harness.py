@@ -119,6 +119,7 @@ class Run:
         gates: GatePolicy = "stop",
         starts: bool = True,
         workflow_id: str = "run",
+        captures: bool = False,
     ) -> None:
         self.workflow_id = WorkflowId(workflow_id)
         self.params = params
@@ -131,7 +132,10 @@ class Run:
         self.problems: list[str] = []
         """Changes that no longer fitted when it was last resumed."""
         self.resumed: ResumePlan | None = None
+        self.captures = captures
+        """Whether the driver can capture files."""
         self.machine = Machine(self.base, Facts(workflow_id=self.workflow_id), gates=gates, starts=starts)
+        self.machine.captures = captures
 
     # --- driving ---------------------------------------------------------------------------------------------------
 
@@ -214,6 +218,7 @@ class Run:
         plan, _ = current_plan(self.base, facts.changes)
         self.gates = gates or self.gates
         self.machine = Machine(plan, facts, gates=self.gates, starts=starts)
+        self.machine.captures = self.captures and starts
         commands = [self.asked(command, id=f"first{index}") for index, command in enumerate(first)]
         return self.give(Begin(holder="other", token=2, taken_from="me", resume=self.resumed), *commands)
 

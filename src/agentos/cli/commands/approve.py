@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +30,16 @@ Examples:
   agentos approve nightly
   agentos approve nightly approve:ship --reason "checked on staging"
   agentos approve nightly ask:pay --output '{"receipt": 17}'
+  agentos approve nightly merge:0 --use app.py=task:backend --use notes.md=file:merged.md
 
 GATE may be left out if exactly one is open. RUN is looked for in this worktree, then in every worktree known, so that
 this works from any directory. Where nobody drives the run it is continued here, unless --no-resume.
 
 A gate that asks about an effect which was cut off takes two kinds of yes: without --output the task runs again; with
 it, the effect is taken to have happened, and to have returned that.
+
+A gate that asks about a merge needs --use for each path: `worktree` (what is there), `task:ID` (that task's version) or
+`file:PATH` (a merged file that you prepared).
 
 \b
 Exit codes:
@@ -54,6 +60,7 @@ Exit codes:
     "--output", metavar="JSON", help="The effect happened, and this is what it returned (`null` for nothing)."
 )
 @files_options
+@click.option("--use", metavar="PATH=VERSION", multiple=True, help="At a merge: the version of this path to take.")
 @repo_option
 def command(
     run: str,
@@ -63,13 +70,16 @@ def command(
     no_resume: bool,
     output: str | None,
     files: FilesChoice,
+    use: tuple[str, ...],
     repo: Path | None,
 ) -> int:
-    happened = None if output is None else _parsed(output)
+    if use and output is not None:
+        raise click.UsageError("--use answers a merge, --output a question about an effect: give one of them")
+    told: Any = dict(map(_chosen, use)) if use else None if output is None else _parsed(output)
     found = find_run(run, repo)
     gate_id = gate_meant(found, gate)
     answer = ApprovalResponse(
-        gate_id=gate_id, approved=True, reason=reason, answer="" if output is None else "happened", output=happened
+        gate_id=gate_id, approved=True, reason=reason, answer="" if output is None else "happened", output=told
     )
     became = deliver(found, answer, author_of(author))
     say_what_became(found, f"{printable(gate_id)} approved", became)
@@ -80,6 +90,16 @@ def command(
     from agentos.cli.continuing import go_on
 
     return go_on(found, files)
+
+
+def _chosen(text: str) -> tuple[str, str]:
+    found = re.fullmatch(r"(.+?)=(worktree|(?:task|file):.+)", text, re.DOTALL)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not PATH=worktree, PATH=task:ID or PATH=file:PATH", param_hint="--use")
+    path, version = found.groups()
+    if version.startswith("file:"):  # as it is named from here, not from where the run goes on
+        version = f"file:{os.path.abspath(version.removeprefix('file:'))}"
+    return path, version
 
 
 def _parsed(text: str) -> Any:

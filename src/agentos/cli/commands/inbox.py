@@ -13,6 +13,7 @@ import msgspec
 from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
+from agentos.cli.report import chosen
 from agentos.cli.survey import survey
 from agentos.cli.text import given_lines, printable, printable_lines, short
 from agentos.cli.times import ago
@@ -139,7 +140,7 @@ def _gate(place: Place, record: RunRecord, opened: DecisionRequired, where: str)
         opened_at=opened.at,
         deadline=opened.deadline,
         status=record.status,
-        approve=f"agentos approve {answer}",
+        approve=f"agentos approve {answer}{chosen(opened)}",
         reject=f"agentos reject {answer}",
     )
 

@@ -41,6 +41,8 @@ def _told(event: ev.Event) -> str:
             return f"warning: {about}: {message}" if about else f"warning: {message}"
         case ev.FilesRestored(count=number, undo=undo):
             return f"{count(number, 'path')} put back; what was there: agentos undo ({undo[:12]})"
+        case ev.FilesMerged(tasks=tasks, tree=tree) if tree:
+            return f"changes of {count(len(tasks), 'isolated task')} merged: {', '.join(tasks)}"
         case ev.Checkpointed(layer=layer, checkpoint_id=checkpoint_id):
             return f"layer {layer} is done, checkpoint {checkpoint_id}"
         case ev.CheckpointFailed(layer=layer, error=error):

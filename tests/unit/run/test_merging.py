@@ -1,0 +1,202 @@
+"""Merging what isolated tasks did: what is decided, and when; the merging itself is somebody else's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentos.dag.workflow import Workflow
+from agentos.ids import TaskId
+from agentos.run import events as ev
+from agentos.run.inputs import Captured, Merged, StopAsked
+from agentos.run.merging import Choice, choices, parse_choice
+from tests.unit.run.harness import Run, nothing
+
+CONFLICT = ev.MergeConflict(path="x", sides=("worktree", "task:a", "task:b"), mark="1")
+
+
+def isolated() -> Workflow:
+    flow = Workflow("flow")
+    for name in ("a", "b"):
+        flow.add(name, nothing, isolation="worktree", effects="files")
+    flow.add("c", nothing, needs=["a", "b"])
+    return flow
+
+
+def left(name: str) -> ev.TaskFiles:
+    return ev.TaskFiles(base="base", snapshot=f"files of {name}")
+
+
+def merged(**more: Any) -> Merged:
+    return Merged(**{"layer": 0, "tasks": (TaskId("a"), TaskId("b")), "before": "now", **more})
+
+
+def both_done(**more: Any) -> Run:
+    run = Run(isolated(), captures=True, **more).begin()
+    run.ok("b", files=left("b"))
+    run.ok("a", files=left("a"))
+    assert run.machine.capture_wanted == 0
+    return run
+
+
+WRITTEN = Captured(why="merge", layer=0, snapshot="s", tree="t")
+
+
+def test_a_layer_is_not_finished_before_what_its_tasks_did_is_written() -> None:
+    run = both_done()
+    assert run.running == []
+    assert run.give(merged(tree="t", snapshot="s")) == ["files_merged"]
+    assert run.machine.capture_wanted == 0  # now it is written
+    assert run.give(WRITTEN) == ["files_captured", "checkpoint 0", "layer_start 1", "task_start c#1"]
+    assert not run.facts.unmerged
+    assert run.last(ev.Checkpointed).snapshot == "s"
+    run.ok("c")
+    assert run.machine.capture_wanted == 1
+
+
+def test_tasks_that_changed_nothing_are_not_merged() -> None:
+    run = Run(isolated(), captures=True).begin()
+    run.ok("a")
+    assert run.ok("b") == ["task_complete b", "checkpoint 0", "layer_start 1", "task_start c#1"]
+
+
+@pytest.mark.parametrize("after", ["complete", "merged"])
+def test_a_dead_driver_leaves_the_rest_to_the_next(after: str) -> None:
+    run = both_done()
+    if after == "merged":
+        run.give(merged(tree="t", snapshot="s"))
+    run.resume()
+    assert run.verdicts()["a"] == "reuse"
+    assert run.machine.capture_wanted == 0
+    assert (run.facts.merge is not None) == (after == "merged")
+    run.give(merged(tree="t", snapshot="s"))
+    assert run.give(WRITTEN)[-1] == "task_start c#1"
+
+
+def test_a_conflict_asks_and_what_is_answered_is_used() -> None:
+    run = both_done(gates="wait")
+    assert run.give(merged(conflicts=(CONFLICT,), text="both")) == ["files_merged", "decision_required merge:0"]
+    assert run.machine.capture_wanted is None
+    assert run.last(ev.DecisionRequired).inputs == "both"
+    run.answer("merge:0", output={"x": "task:a"})
+    assert run.machine.capture_wanted == 0
+    assert choices(run.facts, 0) == {"x": Choice("task", "a")}
+    run.give(merged(tree="t", snapshot="s", conflicts=(CONFLICT,)))
+    assert run.give(WRITTEN)[-1] == "task_start c#1"
+
+
+def test_with_nobody_to_ask_it_waits_and_the_answer_is_kept() -> None:
+    run = both_done()
+    assert run.give(merged(conflicts=(CONFLICT,)))[-1] == "workflow_paused waiting"
+    run.resume(starts=False, first=({"type": "approval_response", "gate_id": "merge:0", "approved": True,
+                                     "output": {"x": "worktree"}},))  # fmt: skip
+    assert run.out[-1].type == "workflow_paused"  # whoever only answers does not merge
+    run.resume()
+    assert run.machine.capture_wanted == 0
+    assert choices(run.facts, 0) == {"x": Choice("worktree")}
+
+
+def test_an_answer_in_the_last_layer_does_not_end_the_run_unmerged() -> None:
+    flow = Workflow("flow")
+    flow.add("a", nothing, isolation="worktree", effects="files")
+    run = Run(flow, captures=True).begin()
+    run.ok("a", files=left("a"))
+    run.give(merged(tasks=(TaskId("a"),), conflicts=(CONFLICT,)))
+    run.resume(starts=False, first=({"type": "approval_response", "gate_id": "merge:0", "approved": True,
+                                     "output": {"x": "worktree"}},))  # fmt: skip
+    assert run.facts.status == "paused"
+    run.resume()
+    run.give(merged(tasks=(TaskId("a"),), tree="t", snapshot="s"))
+    assert run.give(WRITTEN)[-1] == "workflow_complete"
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (None, "for each path"),
+        ({"x": "task:c"}, "no version"),
+        ({"x": 1}, "no version"),
+        ({"y": "worktree"}, "not in conflict"),
+        ({}, "no version was chosen"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused(output: Any, why: str) -> None:
+    run = both_done(gates="wait")
+    run.give(merged(conflicts=(CONFLICT,)))
+    assert run.answer("merge:0", output=output) == ["command_refused approval_response"]
+    assert why in run.last(ev.CommandRefused).why
+    assert run.open_gates == ["merge:0"]
+
+
+def test_no_ends_the_run_and_merges_nothing() -> None:
+    run = both_done(gates="wait")
+    run.give(merged(conflicts=(CONFLICT,)))
+    assert run.answer("merge:0", approved=False)[-1] == "workflow_failed"
+    assert run.status("c") == "skipped"
+    assert run.machine.capture_wanted is None
+    run.resume()
+    assert run.facts.status == "failed"
+    assert run.machine.capture_wanted is None
+
+
+def test_rejecting_gates_merges_nothing() -> None:
+    run = both_done(gates="reject")
+    assert run.give(merged(conflicts=(CONFLICT,)))[-1] == "workflow_failed"
+
+
+def test_what_cannot_be_merged_is_asked_about() -> None:
+    run = both_done(gates="wait")
+    assert run.give(merged(problem="the disk is full")) == ["decision_required merge:0"]
+    assert "the disk is full" in run.last(ev.DecisionRequired).question
+    run.answer("merge:0")
+    assert run.machine.capture_wanted == 0
+    assert run.give(merged(problem="the disk is full")) == ["decision_required merge:0#2"]
+
+
+def test_a_question_about_results_that_do_not_count_any_more_is_withdrawn() -> None:
+    run = both_done()
+    run.give(merged(conflicts=(CONFLICT,)))
+    run.resume(rerun=frozenset({"a"}))
+    assert run.open_gates == []
+    assert run.running == ["a"]
+    run.ok("a", files=left("a again"))
+    assert run.machine.capture_wanted == 0
+    assert run.facts.merge is None
+
+
+def test_a_merge_of_other_results_counts_for_nothing() -> None:
+    run = both_done()
+    assert run.give(merged(tasks=(TaskId("a"),), tree="t", snapshot="s")) == []
+    assert run.give(Captured(why="merge", layer=0, snapshot="s", tree="t")) == []
+
+
+def test_a_stop_waits_for_the_merge() -> None:
+    run = both_done()
+    assert run.give(StopAsked()) == []
+    run.give(merged(tree="t", snapshot="s"))
+    assert run.give(WRITTEN)[-1] == "workflow_paused stopped"
+    assert not run.facts.unmerged
+
+
+def test_a_task_cut_off_needs_no_answer() -> None:
+    run = Run(isolated(), captures=True).begin()
+    run.resume()
+    assert run.verdicts() == {"a": "rerun", "b": "rerun", "c": "run"}
+    assert run.running == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("worktree", Choice("worktree")),
+        ("task:worktree", Choice("task", "worktree")),
+        ("task:a:b", Choice("task", "a:b")),
+        ("file:/tmp/x", Choice("file", "/tmp/x")),
+        ("task:", None),
+        ("a", None),
+        (None, None),
+    ],
+)
+def test_choices_as_they_are_written(text: object, choice: Choice | None) -> None:
+    assert parse_choice(text) == choice
