@@ -235,7 +235,7 @@ def test_a_conflict_asks_and_shows_it(repo: Path) -> None:
     assert "<<<<<<<" in gate.inputs
     assert "by a" in gate.inputs
     assert "by b" in gate.inputs
-    assert gate.command == "agentos approve r 'merge:0' --use 'shared.txt=task:b'"
+    assert gate.command == "agentos approve r merge:0 --use shared.txt=task:b"
     assert (repo / "shared.txt").read_text().splitlines() == ROWS
     assert Client(repo).find("r").status == "waiting"
     no_trace(repo)
