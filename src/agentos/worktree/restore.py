@@ -379,7 +379,7 @@ def _perform(opened: Session, intent: Intent, undo: Snapshot, left: tuple[Left, 
 
 
 def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
-    """Note with what was there what came in its place, so that `undo` finds both; gives what was there, as it is now.
+    """Note with what was there what came in its place, so that `undo` finds both; gives `undo` by its present id.
 
     Only here: what a restore that changed nothing captured, or one that was cut off found when it was finished, is
     nothing to undo.
@@ -395,6 +395,8 @@ def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
     manifest = msgspec.structs.replace(first.manifest, replaced_by=tree)
     noted = write_snapshot(git, first.tree, manifest, int(datetime.fromisoformat(manifest.at).timestamp()))
     git.ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, noted, intent.undo)
+    if undo.id != intent.undo:
+        return undo  # what was found when it was finished
     return Snapshot(id=noted, tree=first.tree, manifest=manifest, ref=ref)
 
 
