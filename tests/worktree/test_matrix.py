@@ -513,3 +513,16 @@ print([(left.path, left.why) for left in taken.partial])
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[('secret', 'it cannot be read: Permission denied')]"
+
+
+def test_an_empty_folder_in_the_place_of_a_captured_file_is_seen(root: Path, worktree: Worktree) -> None:
+    first, before = snap(worktree), model(root)
+    (root / "later").write_text("later\n")
+    snap(worktree, "two")
+    (root / "later").unlink()
+    (root / "later/deep").mkdir(parents=True)
+    found = model(root)
+    done = back(worktree, first)
+    assert model(root) == before
+    back(worktree, done.undo)
+    assert model(root) == found

@@ -17,7 +17,7 @@ from agentos.worktree.known import Known
 from agentos.worktree.manifest import Head, Left, Modes, read_modes, renew_modes
 from agentos.worktree.session import Session
 from agentos.worktree.snapshot_store import STATE_FOLDER
-from agentos.worktree.survey import Nested, Survey, emptied_folders, empty_folders, survey
+from agentos.worktree.survey import Nested, Survey, emptied_folders, empty_folders, now_folders, survey
 
 _TRIES = 5
 _FEW = 1000
@@ -92,7 +92,7 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
         last.tree = os.fsdecode(writing.end().stdout).strip()
     _learn(session, last, modes, young, nested, also)
     empty = {
-        *empty_folders(str(root), found.folders, [*found.ignored, *nested]),
+        *empty_folders(str(root), [*found.folders, *now_folders(root, found.deleted)], [*found.ignored, *nested]),
         *emptied_folders(str(root), found.deleted),
     }
     left += [Left(path, "a repository with work that is not in its commits") for path in nested if nested[path].dirty]

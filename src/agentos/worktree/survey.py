@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agentos.exceptions import GitError
 from agentos.worktree.git import Done, Git, split
@@ -160,6 +161,11 @@ def emptied_folders(root: str, deleted: Iterable[str]) -> list[str]:
         "/".join(parts[:depth]) for path in deleted for parts in [path.split("/")] for depth in range(1, len(parts))
     }
     return [folder for folder in above if _is_empty(os.path.join(root, folder))]
+
+
+def now_folders(root: Path, deleted: Iterable[str]) -> list[str]:
+    """Deleted files in whose place a folder is: to git, which still had the file, it was nothing to look into."""
+    return [path for path in deleted if not (root / path).is_symlink() and (root / path).is_dir()]
 
 
 def _is_empty(folder: str) -> bool:
