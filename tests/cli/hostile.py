@@ -40,6 +40,7 @@ def opening(*words: str, nowhere: int = 1) -> Typed:
 COMMANDS: dict[str, tuple[Typed, ...]] = {
     "init": (Typed(("init", "fresh"), locates=True),),
     "check": (Typed(("check", FILE)),),
+    "prove": (Typed(("prove", FILE)),),
     "graph": (Typed(("graph", FILE)), opening("graph", RUN, nowhere=2)),
     "schema": (Typed(("schema", "list")),),
     "run": (opening("run", FILE), opening("run", FILE, "--id", "another", "--params", FILE)),

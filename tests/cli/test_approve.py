@@ -300,9 +300,9 @@ def conflict(agentos: Agentos, tmp_git_repo: Path) -> Path:
     (tmp_git_repo / "workflows" / "flow.yaml").write_text(MERGE)
     waits = agentos("run", "flow", "--id", "m", cwd=tmp_git_repo)
     assert waits.code == 3, waits.err
-    assert "agentos approve m merge:0 --use 'shared.txt=task:b'" in waits.err
+    assert "agentos approve m merge:0 --use shared.txt=task:b" in waits.err
     assert "<<<<<<< merged so far" in waits.err
-    assert "agentos approve m merge:0 --use 'shared.txt=task:b'" in agentos("inbox", cwd=tmp_git_repo).out
+    assert "agentos approve m merge:0 --use shared.txt=task:b" in agentos("inbox", cwd=tmp_git_repo).out
     return tmp_git_repo
 
 
