@@ -33,7 +33,8 @@ demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and re
 
 test: $(VENV)/.test ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=2)
 	@$(RUN) coverage erase
-	$(RUN) pytest -n $(JOBS) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
+	$(RUN) pytest -n $(JOBS) tests/cli $(PYTEST_ARGS)
+	$(RUN) pytest -n $(JOBS) --ignore=tests/cli --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
 	$(RUN) coverage report
 	$(RUN) coverage report --include='$(PURE)' --fail-under=90
 	@$(RUN) coverage json --quiet --include='$(PURE)' --fail-under=0 -o - | $(VENV)/bin/python -c 'import json, sys; \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +23,6 @@ class Completed(NamedTuple):
 
 
 Agentos = Callable[..., Completed]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _unmeasured() -> Iterator[None]:
-    """Measuring coverage would cost each of two thousand starts of the program as much again; see pyproject.toml."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
-            patch.delenv(name)
-        yield
 
 
 @pytest.fixture
