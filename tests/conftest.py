@@ -6,6 +6,7 @@ Nothing here mocks git or the file system.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,10 @@ settings.register_profile("house", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=2500)  # pytest … --hypothesis-profile=long
 if "CI" not in os.environ:
     settings.load_profile("house")
+
+# A job in the background of a script ignores Ctrl-C, and so would every program that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _KEPT = "AGENTOS_MATRIX"  # asks for the whole kill matrix; not a setting of the product
 
