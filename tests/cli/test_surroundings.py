@@ -143,6 +143,8 @@ def test_repositories_with_odd_names(start: Starts, tmp_path: Path, name: str) -
             continue
         code, out, err = start(*filled(line, good), cwd=root)
         expected = (0, 2) if name_ in ("approve", "reject", "pause", "abort", "send") else (0,)  # the run has ended
+        if name_ == "prove" and "\n" in name:
+            expected = (1,)  # git's configuration cannot name such a path
         assert (code in expected, tell_tale(err), tell_tale(out[:3_000])) == (True, [], []), (name_, code, out, err)
     assert not (tmp_path / "owned").exists()
 

@@ -93,6 +93,11 @@ class Scratch:
         file = str(self._folder / "gitconfig")
         named = {}
         for number, where in enumerate((place, f"{place}/")):
+            if "\n" in str(where):
+                raise SnapshotError(
+                    "tasks cannot be proved where the path of the repository has a line break: git cannot guard it",
+                    next_step="Prove them in a clone at another path.",
+                )
             named[f"GIT_CONFIG_KEY_{number}"] = f"includeIf.gitdir:{where}.path"
             named[f"GIT_CONFIG_VALUE_{number}"] = file
         return {**named, "GIT_CONFIG_COUNT": "2"}
