@@ -22,10 +22,11 @@ from agentos.run.events import Event, TaskComplete
 from agentos.run.state import TaskEntry, update_state
 from agentos.values import encode_value
 from agentos.workflow.checkpoint import CheckpointManager, get_checkpoint_db_path
-from agentos.workflow.driving import Ready, resume_run
 from agentos.workflow.executor import ControlledExecutor
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.place import find_place
+from agentos.workflow.ready import Ready
+from agentos.workflow.resuming import resume_run
 from agentos.workflow.stream import EventStream
 from bench.contenders import raw
 from bench.contenders.ours import DATABASE, chain_flow, in_repository, wide_flow

@@ -26,25 +26,18 @@ from agentos.run.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.answering import Sent, send
+from agentos.workflow.beginning import begin_run, fork_run
 from agentos.workflow.drive import Drive
-from agentos.workflow.driving import (
-    DriveOptions,
-    Finished,
-    Ready,
-    begin_run,
-    conduct,
-    fork_run,
-    prepared,
-    preview_resume,
-    resume_run,
-)
+from agentos.workflow.driving import conduct
 from agentos.workflow.files import FilesChoice
 from agentos.workflow.hooks import Hooks
 from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.plans import plan_of_run
 from agentos.workflow.python_files import refuse_while_loading
+from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
 from agentos.workflow.result import RunResult
+from agentos.workflow.resuming import preview_resume, resume_run
 from agentos.workflow.settings import load_settings
 from agentos.workflow.stream import follow
 from agentos.workflow.waiting import in_thread, to_the_end

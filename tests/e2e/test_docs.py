@@ -33,9 +33,9 @@ from agentos.store.port import RunStatus
 from agentos.store.sqlite_open import open_store
 from agentos.tasks.context import Context
 from agentos.workflow.checkpoint import Checkpoint, CheckpointManager
-from agentos.workflow.driving import DriveOptions
 from agentos.workflow.executor import ControlledExecutor, ParallelExecutor
 from agentos.workflow.queue import CommandQueue
+from agentos.workflow.ready import DriveOptions
 from agentos.workflow.result import RunResult
 from agentos.workflow.stream import EventStream
 from tests.e2e.typing_documents import blocks, follow, typed

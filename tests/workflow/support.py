@@ -21,9 +21,12 @@ from agentos.run.state import WorkflowState
 from agentos.store import codec
 from agentos.store.port import StorePort
 from agentos.values import canonical_json
+from agentos.workflow.beginning import begin_run, fork_run
 from agentos.workflow.drive import Drive
-from agentos.workflow.driving import DriveOptions, Finished, begin_run, conduct, fork_run, prepared, resume_run
+from agentos.workflow.driving import conduct
 from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions, Finished, prepared
+from agentos.workflow.resuming import resume_run
 
 CHECKOUT = Path(__file__).parents[2]
 PATIENCE_S = 20.0

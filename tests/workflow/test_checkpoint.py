@@ -37,8 +37,8 @@ from agentos.workflow.checkpoint import (
     get_checkpoint_db_path,
     get_repo_root,
 )
-from agentos.workflow.driving import DriveOptions
 from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions
 from tests.workflow.support import (
     Killer,
     assert_well_formed,

@@ -20,8 +20,8 @@ from agentos.run import events as ev
 from agentos.run.commands import Rollback
 from agentos.workflow import ControlledExecutor, ParallelExecutor
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.driving import DriveOptions
 from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions
 from tests.workflow.support import (
     assert_well_formed,
     checkpoints,

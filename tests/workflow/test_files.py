@@ -15,9 +15,10 @@ import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.exceptions import FilesChangedError, WorktreeBusyError
 from agentos.run import events as ev
-from agentos.workflow.driving import DriveOptions, resume_run
 from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.place import find_place
+from agentos.workflow.ready import DriveOptions
+from agentos.workflow.resuming import resume_run
 from tests.conftest import git
 
 FLOW = """
@@ -248,7 +249,8 @@ def test_without_a_repository_a_cut_off_edit_is_asked_about(
 def conducted(options: DriveOptions) -> None:
     import asyncio
 
-    from agentos.workflow.driving import Ready, conduct
+    from agentos.workflow.driving import conduct
+    from agentos.workflow.ready import Ready
 
     ready = resume_run(find_place(), "r", options=options)
     assert isinstance(ready, Ready)

@@ -12,8 +12,9 @@ from agentos.exceptions import CheckpointNotFoundError, CommandRefusedError, Run
 from agentos.run import events as ev
 from agentos.run.commands import Abort, ApprovalResponse, Pause
 from agentos.workflow.answering import send
-from agentos.workflow.driving import DriveOptions, fork_run
+from agentos.workflow.beginning import fork_run
 from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions
 from tests.workflow.support import (
     Killer,
     assert_well_formed,

@@ -14,8 +14,8 @@ from agentos.run import events as ev
 from agentos.run.commands import Abort, ApprovalResponse
 from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.driving import preview_resume
 from agentos.workflow.place import Place
+from agentos.workflow.resuming import preview_resume
 from tests.workflow.support import (
     Killer,
     assert_well_formed,

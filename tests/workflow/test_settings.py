@@ -11,8 +11,8 @@ import pytest
 from agentos import Client, Workflow, run
 from agentos.client import settled
 from agentos.exceptions import WorkflowConfigurationError
-from agentos.workflow.driving import DriveOptions
 from agentos.workflow.location import find_location
+from agentos.workflow.ready import DriveOptions
 from agentos.workflow.settings import KINDS, Settings, explain_settings, load_settings
 from tests.conftest import git
 

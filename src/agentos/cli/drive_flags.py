@@ -12,8 +12,8 @@ import msgspec
 
 from agentos.cli.session import Gates, Manner, Show
 from agentos.client import settled
-from agentos.workflow.driving import DriveOptions
 from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions
 
 
 class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from agentos.cli.output import say
 from agentos.cli.session import Manner, drive_here
 from agentos.cli.text import printable_lines
 from agentos.exceptions import FilesChangedError
-from agentos.workflow.driving import DriveOptions, Finished, Ready
 from agentos.workflow.files import FilesChoice
 from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions, Finished, Ready
 
 
 def drive_with_files(

@@ -30,8 +30,9 @@ from agentos.run.board import GatePolicy
 from agentos.run.facts import Facts
 from agentos.tasks.printing import Listening
 from agentos.workflow.drive import Drive, utc_now
-from agentos.workflow.driving import Finished, Ready, conduct, prepared
+from agentos.workflow.driving import conduct
 from agentos.workflow.place import Place
+from agentos.workflow.ready import Finished, Ready, prepared
 from agentos.workflow.stream import EventStream
 from agentos.workflow.waiting import in_thread
 from agentos.workflow.worktrees import remember

@@ -26,9 +26,9 @@ from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort
 from agentos.workflow.drive import utc_now
-from agentos.workflow.driving import end_stale_work
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.queue import CommandQueue, carried_attempt, current_author
+from agentos.workflow.resuming import end_stale_work
 from agentos.workflow.secrecy import hidden_command, masker_for
 
 APPLIED_WHEN_FREE = (Abort, Pause, ApprovalResponse, Continue)

@@ -21,14 +21,17 @@ from agentos.run.machine import Machine
 from agentos.run.state import TaskEntry, WorkflowState
 from agentos.store.port import PostedCommand
 from agentos.tasks.registry import PERFORMERS
+from agentos.workflow.beginning import begin_run
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.drive import Drive
-from agentos.workflow.driving import DriveOptions, Finished, Ready, begin_run, conduct, prepared, resume_run
+from agentos.workflow.driving import conduct
 from agentos.workflow.journal import MemoryJournal
 from agentos.workflow.place import Place
 from agentos.workflow.plans import plan_for_now
 from agentos.workflow.queue import CommandQueue, post
+from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
 from agentos.workflow.result import RunResult
+from agentos.workflow.resuming import resume_run
 from agentos.workflow.secrecy import masker_for, plan_without_secrets
 from agentos.workflow.waiting import in_thread
 

@@ -19,8 +19,11 @@ from agentos.store import sqlite_leases, sqlite_open
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress
 from agentos.store.sqlite import SqliteStore
-from agentos.workflow.driving import DriveOptions, Finished, begin_run, conduct, resume_run
+from agentos.workflow.beginning import begin_run
+from agentos.workflow.driving import conduct
 from agentos.workflow.place import find_place
+from agentos.workflow.ready import DriveOptions, Finished
+from agentos.workflow.resuming import resume_run
 from tests.crash.children.witness import WORKFLOW_ID, report
 
 

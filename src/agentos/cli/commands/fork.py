@@ -15,9 +15,10 @@ from agentos.cli.output import say
 from agentos.cli.session import Manner, drive_here
 from agentos.cli.text import printable
 from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
-from agentos.workflow.driving import DriveOptions, Ready, fork_run
+from agentos.workflow.beginning import fork_run
 from agentos.workflow.finding import reading
 from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions, Ready
 
 OUTPUT = AnyEvent
 """Of each line."""

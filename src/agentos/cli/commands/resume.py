@@ -20,10 +20,10 @@ from agentos.cli.text import printable, printable_lines
 from agentos.cli.view.words import resume_in_short
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError
 from agentos.run.resume import ResumeOptions
-from agentos.workflow.driving import preview_resume, resume_run
 from agentos.workflow.files import FilesChoice
 from agentos.workflow.finding import find_run
 from agentos.workflow.place import Place
+from agentos.workflow.resuming import preview_resume, resume_run
 from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
 
 

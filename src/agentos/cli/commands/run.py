@@ -11,7 +11,7 @@ from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.event_json import AnyEvent
 from agentos.cli.options import repo_option
 from agentos.cli.session import drive_here
-from agentos.workflow.driving import begin_run
+from agentos.workflow.beginning import begin_run
 from agentos.workflow.loading import find_workflow
 from agentos.workflow.parameters import parse_params
 

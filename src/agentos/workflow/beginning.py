@@ -1,0 +1,168 @@
+"""New runs: from the start of a workflow, or from a checkpoint of another run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentos.crashpoints import reach
+from agentos.dag.workflow import Workflow
+from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
+from agentos.ids import WorkflowId, new_id
+from agentos.run.changes import current_plan
+from agentos.run.events import Event
+from agentos.run.facts import Facts, fold
+from agentos.run.inputs import Begin
+from agentos.run.resume import ResumeOptions, plan_resume
+from agentos.store.holder import current_holder
+from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
+from agentos.workflow.drive import utc_now
+from agentos.workflow.forking import forked_event
+from agentos.workflow.loading import load_workflow, source_of
+from agentos.workflow.logs import refuse_foreign
+from agentos.workflow.place import Place, known_run, refuse_bad_id
+from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
+from agentos.workflow.ready import (
+    DriveOptions,
+    Finished,
+    Ready,
+    closed_on_error,
+    machine_for,
+    open_files,
+    run_fingerprint,
+    space_warnings,
+)
+from agentos.workflow.resuming import Asked, compiled_again, missing_products, resumed
+from agentos.workflow.secrecy import masker_for, plan_without_secrets
+
+log = logging.getLogger("agentos")
+
+
+def begin_run(
+    place: Place,
+    workflow: Workflow,
+    params: Mapping[str, Any] | None,
+    workflow_id: str | None,
+    options: DriveOptions,
+) -> Ready | Finished:
+    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
+    refuse_bad_id(workflow_id)
+    plan = plan_for_now(workflow, params)
+    masker = masker_for(plan, options.secrets)
+    plan = plan_without_secrets(plan, params, masker)
+    if workflow_id is not None and masker.found_in(workflow_id.encode()):
+        raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
+    reach("plan.after")
+    refuse_foreign(place.database)
+    store = place.open(create=True)
+    with closed_on_error(store):
+        fingerprint = run_fingerprint(plan)
+        if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
+            _refuse_another(store, known, fingerprint)
+            return resumed(Asked(place=place, workflow=workflow, options=options), store, known)
+        run = NewRun(
+            workflow_id=WorkflowId(workflow_id or new_id()),
+            name=plan.name,
+            source=source_of(workflow, place.root),
+            root=str(place.root),
+            plan=encode_plan(plan),
+            fingerprint=fingerprint,
+            created_at=utc_now(),
+        )
+        files, warnings = open_files(place, plan, run.workflow_id, run.source)
+        with closed_on_error(files):
+            lease = store.create_run(run, current_holder(), options.lease_s)
+    warnings = (*plan.warnings, *warnings, *space_warnings(store, options))
+    return Ready(
+        place=place,
+        store=store,
+        lease=lease,
+        base=plan,
+        accepted=plan,
+        machine=machine_for(plan, Facts(workflow_id=run.workflow_id), options),
+        first=Begin(holder=str(current_holder()), token=lease.token, warnings=warnings),
+        functions=workflow.functions,
+        options=options,
+        files=files,
+    )
+
+
+def _refuse_another(store: StorePort, known: RunRecord, fingerprint: str) -> None:
+    """What counts is the plan last accepted: a resume may have taken up an edited workflow since."""
+    if known.kind == "states" or run_fingerprint(decode_plan(store.read_plan(known.workflow_id))) != fingerprint:
+        raise RunRefusedError(
+            f"run {known.workflow_id} exists already, with another definition or other parameters",
+            next_step="Choose another id, or resume that run by its id to go on with the edited workflow.",
+        )
+
+
+def fork_run(
+    place: Place,
+    checkpoint_id: str,
+    *,
+    workflow: Workflow | None = None,
+    workflow_id: str | None = None,
+    options: DriveOptions = DriveOptions(),
+    into: Place | None = None,
+) -> Ready:
+    """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree."""
+    refuse_bad_id(workflow_id)
+    home = into or place
+    origin = place.open()
+    try:
+        checkpoint = origin.find_checkpoint(checkpoint_id)
+        if checkpoint is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        parent = origin.find_run(checkpoint.workflow_id)
+        accepted = decode_plan(origin.read_plan(parent.workflow_id))
+        flow = workflow or load_workflow(parent.source, home.root)
+        base = compiled_again(flow, accepted, options)
+        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
+    finally:
+        origin.close()
+    run = NewRun(
+        workflow_id=WorkflowId(workflow_id or new_id()),
+        name=base.name,
+        source=parent.source,
+        root=str(home.root),
+        plan=encode_plan(base),
+        fingerprint=run_fingerprint(base),
+        parent_id=parent.workflow_id,
+        created_at=utc_now(),
+    )
+    plan, problems = current_plan(base, forked.changes)
+    facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
+    choices = ResumeOptions(missing=missing_products(plan, facts, home.root))
+    resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
+    store = home.open(create=into is not None)
+    with closed_on_error(store):
+        files, warnings = open_files(home, plan, run.workflow_id, run.source)
+        with closed_on_error(files):
+            lease = store.create_run(run, current_holder(), options.lease_s)
+    warnings = (*problems, *warnings)
+    return Ready(
+        place=home,
+        store=store,
+        lease=lease,
+        base=base,
+        accepted=base,
+        machine=machine_for(plan, Facts(workflow_id=run.workflow_id), options),
+        first=Begin(holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=warnings),
+        functions=flow.functions,
+        options=options,
+        choices=choices,
+        files=files,
+    )
+
+
+def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[list[Event], list[Event] | None]:
+    """The events up to the checkpoint, and those after it; None where those are damaged and tell nothing."""
+    before = store.read_events(checkpoint.workflow_id, upto=checkpoint.sequence)
+    try:
+        return before, store.read_events(checkpoint.workflow_id, after=checkpoint.sequence)
+    except CheckpointCorruptedError as error:
+        log.warning("the journal of %s is damaged after the checkpoint: %s", checkpoint.workflow_id, error.message)
+        return before, None

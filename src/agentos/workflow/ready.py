@@ -1,0 +1,166 @@
+"""A run that is ready to be driven, and how the drive is to behave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import msgspec
+
+from agentos.dag.findings import listed
+from agentos.dag.fingerprint import plan_fingerprint
+from agentos.dag.plan import Plan
+from agentos.exceptions import AgentosError, RunRefusedError, SnapshotError
+from agentos.ids import TaskId
+from agentos.run.board import GatePolicy
+from agentos.run.facts import Facts
+from agentos.run.inputs import Begin
+from agentos.run.machine import Machine
+from agentos.run.resume import ResumeOptions
+from agentos.store.port import Lease, StorePort
+from agentos.workflow.asides import remove_left_behind
+from agentos.workflow.files import FilesChoice, WorktreeFiles, has_file_tasks, is_isolated
+from agentos.workflow.hooks import NO_HOOKS, Hooks
+from agentos.workflow.journal import PATIENCE_S
+from agentos.workflow.loading import source_files
+from agentos.workflow.logwriter import MAX_LOG
+from agentos.workflow.place import Place
+from agentos.workflow.waiting import to_the_end
+
+log = logging.getLogger("agentos")
+
+Functions = Mapping[TaskId, Callable[..., Any]]
+
+SPACE_WARNING = 100 * 1024 * 1024
+"""A database larger than this is worth a word."""
+
+
+class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a drive behaves."""
+
+    gates: GatePolicy = "stop"
+    lease_s: float = 15.0
+    keep: int = 5
+    """Checkpoints kept for the run; 0 keeps all."""
+    strict_checkpoints: bool = False
+    """Stop where a checkpoint cannot be cut, instead of going on without it."""
+    patience_s: float = PATIENCE_S
+    """How long a journal that cannot be written (a full disk) is tried again before the run stops."""
+    space_warning: int = SPACE_WARNING
+    max_concurrency: int | None = None
+    """At most so many tasks at once; a workflow that asks for fewer gets fewer."""
+    hooks: Hooks = NO_HOOKS
+    """Commands to run once the drive is over and the lease let go."""
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
+    max_log: int = MAX_LOG
+    """Bytes kept of what one attempt prints; 0 keeps no logs."""
+    files: FilesChoice = "ask"
+    """What a resume does with files that a cut-off task may have changed."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 0:
+            raise AgentosError(f"cannot keep {self.keep} checkpoints", next_step="Keep at least 1, or 0 for all.")
+
+
+class Ready(msgspec.Struct, kw_only=True):
+    """A run whose lease is ours, ready to be driven."""
+
+    place: Place
+    store: StorePort
+    lease: Lease
+    base: Plan
+    accepted: Plan
+    """The base plan last accepted; differs from `base` where the workflow was edited since."""
+    machine: Machine
+    first: Begin
+    functions: Functions
+    options: DriveOptions
+    choices: ResumeOptions = ResumeOptions()
+    files: WorktreeFiles | None = None
+    """The worktree's files, ours while this lasts; None where no task changes any, or they cannot be captured."""
+
+    def release(self) -> None:
+        self.store.release_lease(self.lease)
+        self.store.close()
+        if self.files is not None:
+            self.files.close()
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that needs no drive."""
+
+    facts: Facts
+
+
+async def prepared(prepare: Callable[[], Ready | Finished]) -> Ready | Finished:
+    """What `begin_run`, `resume_run` or `fork_run` gives, off the event loop. Cancelled meanwhile: no lease is kept."""
+    return await to_the_end(asyncio.to_thread(prepare), undo=_let_go)
+
+
+def _let_go(ready: Ready | Finished) -> None:
+    if isinstance(ready, Ready):
+        ready.release()
+
+
+def machine_for(plan: Plan, facts: Facts, options: DriveOptions) -> Machine:
+    """The machine of a drive that behaves so."""
+    return Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
+
+
+def run_fingerprint(plan: Plan) -> str:
+    """Of definition and parameters: what must be equal for `run --id` to mean the same run."""
+    return plan_fingerprint([plan.fingerprint, plan.params], ())
+
+
+def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple[WorktreeFiles | None, tuple[str, ...]]:
+    """The files of the worktree, if a task of the plan changes any; and what to tell users where they cannot be had.
+
+    WorktreeBusyError where another run changes files here.
+    """
+    if not has_file_tasks(plan):
+        return None, ()
+    try:
+        files = WorktreeFiles(place.root, workflow_id, protected=source_files(source))
+        with closed_on_error(files):
+            files.finish_interrupted()
+            remove_left_behind(files)
+    except SnapshotError as error:
+        if isolated := [task.id for task in plan.tasks.values() if is_isolated(task)]:
+            raise RunRefusedError(
+                f"isolation 'worktree' ({listed(isolated)}) needs a git repository: {error.message}",
+                next_step="Run it in a repository, or without isolation.",
+            ) from error
+        return None, (f"tasks change files, which cannot be captured, so that none can be put back: {error.message}",)
+    return files, ()
+
+
+def space_warnings(store: StorePort, options: DriveOptions) -> tuple[str, ...]:
+    """A word to users where the database has grown large."""
+    size = store.size()
+    if size <= options.space_warning:
+        return ()
+    text = (
+        f"the database holds {size // 1_000_000} MB (limit {options.space_warning // 1_000_000} MB): "
+        "delete finished runs to give space back"
+    )
+    log.warning(text)
+    return (text,)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+@contextmanager
+def closed_on_error(opened: _Closable | None) -> Iterator[None]:
+    """Close what was opened where something goes wrong before anybody else takes care of it."""
+    try:
+        yield
+    except BaseException:
+        if opened is not None:
+            opened.close()
+        raise

@@ -1,0 +1,376 @@
+"""Going on with a run: find it, compare its workflow with what was accepted, take the lease, put files back.
+
+Nothing is touched before the workflow was read again and the lease is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from agentos.crashpoints import reach
+from agentos.dag.plan import Plan
+from agentos.dag.stored import from_stored
+from agentos.dag.workflow import Workflow
+from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
+from agentos.ids import TaskId, WorkflowId
+from agentos.run import events as ev
+from agentos.run.changes import current_plan
+from agentos.run.events import Event
+from agentos.run.facts import Facts, fold
+from agentos.run.inputs import Begin
+from agentos.run.machine import Machine
+from agentos.run.requests import rollback_to
+from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.store.holder import current_holder
+from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
+from agentos.tasks.orphans import end_orphans, end_process
+from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
+from agentos.workflow.loading import load_workflow
+from agentos.workflow.logs import refuse_foreign
+from agentos.workflow.place import Place
+from agentos.workflow.plans import decode_plan, plan_for_now
+from agentos.workflow.ready import (
+    DriveOptions,
+    Finished,
+    Functions,
+    Ready,
+    closed_on_error,
+    machine_for,
+    open_files,
+    space_warnings,
+)
+from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
+
+log = logging.getLogger("agentos")
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asks of a resume."""
+
+    place: Place
+    workflow: Workflow | None = None
+    """None: read again from the file it was defined in."""
+    as_stored: bool = False
+    """Go on with the plan as it was last accepted, calling functions by the names stored with it."""
+    choices: ResumeOptions = ResumeOptions()
+    options: DriveOptions = DriveOptions()
+
+
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it was found, and the workflow as it is now."""
+
+    record: RunRecord
+    events: Sequence[Event]
+    accepted: Plan
+    base: Plan
+    functions: Functions
+    named: CheckpointRecord | None
+    """The checkpoint that the user named, if any."""
+    back_to: CheckpointRecord | None
+    """The same, where it is an older one."""
+
+
+def resume_run(
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
+    options: DriveOptions = DriveOptions(),
+) -> Ready | Finished:
+    """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run."""
+    asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    store = place.open()
+    with closed_on_error(store):
+        return resumed(asked, store, *find_target(store, place, target))
+
+
+def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
+    """The run meant, and the checkpoint if one was named."""
+    if target is None:
+        unfinished = [
+            run
+            for run in store.list_runs()
+            if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
+        ]
+        if not unfinished:
+            raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
+        return unfinished[0], None
+    checkpoint = store.find_checkpoint(target)
+    if checkpoint is not None:
+        return store.find_run(checkpoint.workflow_id), checkpoint
+    try:
+        return store.find_run(target), None
+    except RunNotFoundError as error:
+        if _looks_like_checkpoint(target):
+            raise CheckpointNotFoundError(target) from error
+        raise
+
+
+def _looks_like_checkpoint(target: str) -> bool:
+    """Both ids are UUIDs; one that no run has is told as a checkpoint only if it is a whole one."""
+    return len(target) == 36 and target.count("-") == 4
+
+
+def resumed(
+    asked: Asked, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
+) -> Ready | Finished:
+    """The run of this store under a lease of ours; at the checkpoint that was named."""
+    _refuse_elsewhere(asked.place, record)
+    _refuse_unresumable(record, named)
+    back_to = named if named is not None and not _is_head(store, named) else None
+    if record.status == "complete" and back_to is None and not asked.choices.rerun:
+        finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
+        store.close()
+        return finished
+    found = _found(asked, store, record, named, back_to)
+    refuse_foreign(asked.place.database, record.workflow_id)
+    lease = store.take_lease(record.workflow_id, current_holder(), asked.options.lease_s)
+    try:
+        roots = {Path(record.root), asked.place.root}
+        ended = end_stale_work(lease, (found.accepted, found.base), roots) or lease.taken_alive
+        now = store.find_run(record.workflow_id)
+        if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
+            store.release_lease(lease)
+            return resumed(asked, store, now, named)
+        return _ready(asked, store, lease, found, ended=ended)
+    except BaseException:
+        store.release_lease(lease)
+        raise
+
+
+def _found(
+    asked: Asked,
+    store: StorePort,
+    record: RunRecord,
+    named: CheckpointRecord | None,
+    back_to: CheckpointRecord | None,
+) -> _Found:
+    accepted = decode_plan(store.read_plan(record.workflow_id))
+    base, functions = accepted, {}
+    if not asked.as_stored:
+        flow = asked.workflow or load_workflow(record.source, asked.place.root)
+        base, functions = compiled_again(flow, accepted, asked.options), flow.functions
+    refuse_unset(base)
+    return _Found(
+        record=record,
+        events=_sound_journal(store, record.workflow_id),  # a damaged one is left as it is, down to its lease
+        accepted=accepted,
+        base=base,
+        functions=functions,
+        named=named,
+        back_to=back_to,
+    )
+
+
+def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended: bool) -> Ready:
+    """Plan the resume, put files back where that has to be, and say how the drive begins."""
+    record, options = found.record, asked.options
+    facts = fold(record.workflow_id, found.events)
+    if facts.sequence == 0 and record.parent_id is not None:
+        raise RunRefusedError(
+            f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
+        )
+    plan, problems = current_plan(found.base, facts.changes)
+    decided = decide(facts, plan, _cuts(store, record, found.named), options.files, record.workflow_id)
+    choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
+    resume = None
+    if facts.sequence and found.back_to is None:
+        edited = found.base.fingerprint != found.accepted.fingerprint
+        before, _ = current_plan(found.accepted, facts.changes)
+        resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision + edited)
+    reach("resume.planned")
+    warnings = (*problems, *space_warnings(store, options))
+    files, more = open_files(asked.place, plan, record.workflow_id, record.source)
+    with closed_on_error(files):
+        if files is not None:
+            files.protect(facts.own_output)
+        restored = _put_back(files, decided, record, ended, options) if decided.target else None
+    begin = Begin(
+        holder=str(current_holder()),
+        token=lease.token,
+        taken_from=str(lease.taken_from) if lease.taken_from else "",
+        resume=resume,
+        rollback=str(found.back_to.id) if found.back_to is not None else None,
+        restored=restored,
+        warnings=(*warnings, *more),
+    )
+    return Ready(
+        place=asked.place,
+        store=store,
+        lease=lease,
+        base=found.base,
+        accepted=found.accepted,
+        machine=machine_for(plan, facts, options),
+        first=begin,
+        functions=found.functions,
+        options=options,
+        choices=choices,
+        files=files,
+    )
+
+
+def preview_resume(
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
+    files: FilesChoice = "ask",
+) -> tuple[RunRecord, ResumePlan]:
+    """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
+    store = place.open(readonly=True)
+    try:
+        record, checkpoint = find_target(store, place, target)
+        _refuse_elsewhere(place, record)
+        _refuse_unresumable(record, checkpoint)
+        accepted = decode_plan(store.read_plan(record.workflow_id))
+        base = accepted
+        if not as_stored:
+            base = _with_its_parameters(workflow or load_workflow(record.source, place.root), accepted)
+        facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
+        if checkpoint is not None and not _is_head(store, checkpoint):
+            facts = _rolled_back(store, accepted, facts, checkpoint)
+        before, _ = current_plan(accepted, facts.changes)
+        plan, _ = current_plan(base, facts.changes)
+        decided = decide(facts, plan, _cuts(store, record, checkpoint), files, record.workflow_id)
+        choices = _informed(choices, decided, plan, facts, place.root)
+        return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+    finally:
+        store.close()
+
+
+# --- what is compared -------------------------------------------------------------------------------------------
+
+
+def compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
+    """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
+    plan = _with_its_parameters(workflow, accepted)
+    return plan_without_secrets(plan, None, masker_for(plan, options.secrets))
+
+
+def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
+    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+
+
+def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
+    """What the user chose, with what the worktree has to say to it."""
+    missing = missing_products(plan, facts, root)
+    return msgspec.structs.replace(choices, missing=missing, files=decided.files, restored_to=decided.restored_to)
+
+
+def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
+    """Finished tasks of which a path they produce is gone."""
+    return frozenset(
+        task.id
+        for task in plan.tasks.values()
+        if task.definition.produces
+        and task.id not in facts.unmerged  # what it produced is not here yet
+        and facts.task(task.id).status == "complete"
+        and not all((root / path).exists() for path in task.definition.produces)
+    )
+
+
+def _rolled_back(store: StorePort, accepted: Plan, facts: Facts, checkpoint: CheckpointRecord) -> Facts:
+    """The facts as they would be after going back to the checkpoint."""
+    machine = Machine(current_plan(accepted, facts.changes)[0], facts)
+    event = msgspec.structs.replace(rollback_to(machine, checkpoint.id, reason=""), seq=facts.sequence + 1)
+    return fold(facts.workflow_id, [*store.read_events(facts.workflow_id), event])
+
+
+def _is_head(store: StorePort, checkpoint: CheckpointRecord) -> bool:
+    newest = [row for row in store.list_checkpoints(checkpoint.workflow_id) if not row.abandoned][-1:]
+    return bool(newest) and newest[0].id == checkpoint.id
+
+
+def _cuts(store: StorePort, record: RunRecord, checkpoint: CheckpointRecord | None) -> list[CheckpointRecord]:
+    """The checkpoints whose files may be put back, the one meant last."""
+    return [checkpoint] if checkpoint is not None else store.list_checkpoints(record.workflow_id)
+
+
+def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
+    """The events of a run whose journal must be whole; where it is not, the error names what can still be used."""
+    try:
+        return store.read_events(workflow_id)
+    except CheckpointCorruptedError as error:
+        sound = store.newest_sound_checkpoint(workflow_id)
+        if sound is not None:
+            error.next_step = (
+                f"Nothing was changed. The newest sound checkpoint is {sound.id} (layer {sound.layer}): "
+                f"fork it to go on from there, or move the file away with `agentos doctor --set-aside`."
+            )
+        raise
+
+
+# --- what is refused, and what is cleared away ---------------------------------------------------------------------
+
+
+def _refuse_elsewhere(place: Place, record: RunRecord) -> None:
+    if record.root and record.root != str(place.root) and not place.named:
+        raise RunRefusedError(
+            f"run {record.workflow_id} belongs to {record.root}, not to {place.root}",
+            next_step="If the worktree moved, name where it is now (--repo PATH, or repo=… in Python).",
+        )
+
+
+def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) -> None:
+    if record.kind == "states":
+        raise RunRefusedError(
+            f"run {record.workflow_id} holds saved states and no workflow", next_step="Load its states instead."
+        )
+    if record.status == "aborted":
+        raise RunRefusedError(
+            f"run {record.workflow_id} was aborted, which is final",
+            next_step="Fork one of its checkpoints to go on from there in a new run.",
+        )
+    if checkpoint is not None and checkpoint.abandoned:
+        raise RunRefusedError(
+            f"checkpoint {checkpoint.id} belongs to an epoch that was rolled back",
+            next_step="Fork it to go on from there in a new run.",
+        )
+
+
+def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> bool:
+    """Nothing of an earlier drive may still be at work when this one begins. Whether anything was."""
+    found = False
+    if lease.taken_from is not None and lease.taken_alive and any(map(_has_effects, plans)):
+        # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
+        # and nothing else.
+        end_process(lease.taken_from.pid, lease.taken_from.started)
+    # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
+    for root in roots:
+        for ended in end_orphans(lease.workflow_id, root=root):
+            what = f"{ended.pid} ({ended.command}), left over from attempt {ended.attempt_id}"
+            if ended.ended:
+                log.warning("ended process %s", what)
+            else:
+                log.warning("could not end process %s", what)
+            found = True
+    return found
+
+
+def _has_effects(plan: Plan) -> bool:
+    return any(task.definition.effects != ("none",) for task in plan.tasks.values())
+
+
+def _put_back(
+    files: WorktreeFiles | None, decided: Decided, record: RunRecord, ended: bool, options: DriveOptions
+) -> ev.FilesRestored:
+    """Put files back, unless that could take away what somebody else did to them."""
+    if files is None:
+        raise RunRefusedError(
+            f"run {record.workflow_id} was cut off while a task changed files, which cannot be put back here",
+            next_step="Resume where the repository is, or run it on the files as they are: --files keep.",
+        )
+    if options.files == "ask":
+        until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
+        refuse_foreign_changes(files, decided, record, until)
+    restored = files.put_back(decided.target)
+    log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
+    return restored
