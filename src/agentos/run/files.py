@@ -31,7 +31,9 @@ def captured(board: Board, given: Captured) -> None:
     if given.why == "merge" and (board.facts.merge is None or not board.facts.merge.tree):
         return  # set aside meanwhile
     if given.why in ("layer", "merge"):
-        board.captured_layer, board.capture_wanted, board.uncaptured = given.layer, None, given.problem
+        board.capture_wanted = None
+        if not board.frontier.unfinished(given.layer):  # else it was merged for a task that could not wait for the rest
+            board.captured_layer, board.uncaptured = given.layer, given.problem
         if given.changed:
             _name_suspects(board, given)
     if given.together and given.changed:
@@ -55,6 +57,8 @@ def captured(board: Board, given: Captured) -> None:
             beside=given.beside,
         )
         board.emit(event)
+    if given.why == "merge":
+        board.frontier.release_merged()
 
 
 def snapshot_of(facts: Facts) -> str:
