@@ -7,8 +7,11 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from agentos.dag.conditions import parse_condition
 from agentos.dag.findings import Finding, Problem, listed, nearest
+from agentos.dag.models import agent_problems, budget_problems, llm_problems
 from agentos.dag.references import OPEN, SECRETS, Reference, format_path, references_in, whole_reference
 from agentos.dag.shell import check_script
 from agentos.dag.task import Approve, ForEach, Repeat, Retry, TaskDef
@@ -75,6 +78,9 @@ def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple
     yield from inputs.items()
     if definition.run:
         yield "run", definition.run
+    work = definition.agent or definition.llm
+    if work is not None:
+        yield from msgspec.to_builtins(work).items()
     if definition.env:
         yield "env", definition.env
     if definition.cwd:
@@ -193,6 +199,7 @@ def setting_problems(definition: TaskDef) -> Iterator[Found]:
         yield "bad setting", "concurrency", "concurrency needs a group's name and at least 1 slot"
     if definition.env:
         yield from (("bad setting", "env", problem) for problem in env_problems(definition.env))
+    yield from (("bad setting", "budget", problem) for problem in budget_problems(definition.budget))
     if "" in definition.produces:
         yield "bad setting", "produces", "produces holds an empty path"
     if definition.approve is not None:
@@ -223,10 +230,16 @@ def _problems_of_kind(definition: TaskDef) -> Iterator[str]:
             yield "an approval needs a question"
         if definition.isolation:
             yield "an approval runs nothing that could be isolated"
-    elif not definition.call:
-        yield f"say which {definition.kind}"
-    elif not definition.inputs.get("prompt"):
-        yield f"{definition.kind} tasks need a prompt"
+    elif definition.agent is not None:
+        yield from agent_problems(definition.agent)
+        yield from _verify_problems(definition.agent.verify)
+    elif definition.llm is not None:
+        yield from llm_problems(definition.llm)
+
+
+def _verify_problems(verify: str | tuple[str, ...]) -> Iterator[str]:
+    if verify:
+        yield from (problem.replace("run:", "verify:", 1) for problem in _run_problems(verify))
 
 
 def _run_problems(run: str | tuple[str, ...]) -> Iterator[str]:

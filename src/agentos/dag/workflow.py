@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 import msgspec
 
 from agentos.dag.findings import Finding, nearest
+from agentos.dag.models import Budget
 from agentos.dag.settings import KINDS, Draft, draft
 from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry
 from agentos.ids import TaskId
@@ -46,9 +47,24 @@ TaskSettings = TypedDict(
         "run": str | Sequence[str | int | float],
         "output": str,
         "question": str | Approve | Mapping[str, Any],
+        "agent": str,
         "prompt": str,
-        "permissions": Any,
         "model": str,
+        "permissions": str,
+        "allowed_tools": Sequence[str],
+        "max_turns": int | None,
+        "verify": str | Sequence[str],
+        "on_resume": str,
+        "command": Sequence[str],
+        "schema": Mapping[str, Any] | None,
+        "messages": Sequence[Mapping[str, Any]],
+        "system": str,
+        "base_url": str,
+        "key_name": str,
+        "key_command": Sequence[str],
+        "max_tokens": int | None,
+        "temperature": float | None,
+        "budget": float | Budget | Mapping[str, Any] | None,
     },
     total=False,
 )
@@ -80,6 +96,7 @@ class Workflow:
         decision_points: str = "never",
         env: Mapping[str, str] | None = None,
         secrets: Iterable[str] = (),
+        budget: float | Budget | Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a workflow's name is text, not {name!r}")
@@ -90,6 +107,7 @@ class Workflow:
         self.decision_points = decision_points
         self.env = env
         self.secrets = secrets
+        self.budget = budget
         self.drafts: list[Draft] = []
         self.functions: dict[TaskId, Callable[..., Any]] = {}
         """The function of each python task that was given as one."""
@@ -126,7 +144,8 @@ class Workflow:
         """Add a task; its id comes back, for the `needs` of others.
 
         `work` is a function, or a kind: "shell" (with `run`), "approval" (with `question`), "python" (with `call`, as
-        "module:function"), "agent", "llm". A task that only has a `repeat` needs none.
+        "module:function"), "agent" (with `agent` and `prompt`), "llm" (with `model` and `prompt`). A task that only has
+        a `repeat` needs none.
         """
         given: dict[str, Any] = {_SPELT.get(name, name): value for name, value in settings.items()}
         function = work if callable(work) else None

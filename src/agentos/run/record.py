@@ -98,6 +98,15 @@ class FilePoint(NamedTuple):
         return bool(self.snapshot) and not self.partial
 
 
+class Turn(NamedTuple):
+    """The files as an agent that is at work had left them last."""
+
+    snapshot: str
+    seq: int
+    base: str
+    """Of an isolated one: what its worktree was made from."""
+
+
 class Refusal(NamedTuple):
     """A decision point that was answered no."""
 
@@ -155,6 +164,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
     files: FilePoint | None = None
     """None before the first file task, and after a rollback."""
+    sessions: Map[TaskId, ev.Session] = Map()
+    """Tasks with an attempt that is under way, or was cut off and goes on, and has an agent's session."""
+    turns: Map[TaskId, Turn] = Map()
+    """The same, for what such a one had done to files."""
+    spent: Map[TaskId, ev.Usage] = Map()
+    """What each task has paid for, all attempts together, also those that were rolled back."""
+    spent_in_all: ev.Usage = ev.Usage()
+    """The sum of these."""
     own_output: tuple[str, ...] = ()
     """Files of the worktree that drives of this run printed to."""
     unmerged: Map[TaskId, ev.TaskFiles] = Map()

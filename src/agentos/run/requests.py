@@ -347,6 +347,7 @@ def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
         layer=layer,
         epoch=facts.epoch + 1,
         ask=tuple(sorted(begun.union(facts.ask))),
+        spent=dict(facts.spent),
         reason=reason,
     )
 
