@@ -134,7 +134,7 @@ def _event_of(event: ev.Event, new: WorkflowId, cuts: dict[str, CheckpointId]) -
     if isinstance(event, ev.Checkpointed | ev.RolledBack):
         return msgspec.structs.replace(event, checkpoint_id=cuts.get(event.checkpoint_id, event.checkpoint_id))
     if isinstance(event, ev.DecisionRequired):
-        return msgspec.structs.replace(event, command=answer_command(new, event.gate_id))
+        return msgspec.structs.replace(event, command=answer_command(new, event.gate_id, event.choices))
     return event
 
 
