@@ -63,7 +63,7 @@ def _question(event: ev.DecisionRequired) -> str:
 
 def _decision(event: ev.DecisionMade) -> str:
     reason = f": {_short(event.reason)}" if event.reason else ""
-    return f"{event.gate_id}: {event.answer} by {event.author}{reason}"
+    return f"{event.gate_id}: {event.choice or event.answer} by {event.author}{reason}"
 
 
 def _command(event: ev.CommandReceived | ev.CommandApplied | ev.CommandRefused) -> str:

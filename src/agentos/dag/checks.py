@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -22,6 +23,8 @@ from agentos.ids import TaskId
 MAX_ID = 200
 _NO_RETRY = Retry()
 _TASK_PARTS = ("output", "status", "error")
+_CHOICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NO_CHOICES = ("approve", "reject", "leave", "edit")
 _RESERVED = {"params", "tasks", SECRETS, "and", "or", "not", "success", "failure", "always", *LITERALS}
 _PLAIN_EFFECTS = (("none",), ("files",), ("external",), ("files", "external"))
 
@@ -88,7 +91,7 @@ def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple
     if definition.produces:
         yield "produces", definition.produces
     if definition.approve is not None:
-        yield "approve", definition.approve.question
+        yield "approve", [definition.approve.question, definition.approve.file]
     if definition.for_each is not None:
         yield "for_each", definition.for_each.items
         if definition.for_each.key is not None:
@@ -269,6 +272,20 @@ def _approve_problems(approve: Approve) -> Iterator[str]:
         yield "approve: the question is empty"
     if approve.timeout_s is not None and not 0 < approve.timeout_s < math.inf:
         yield f"approve: timeout_s must be more than 0, not {approve.timeout_s}"
+    if approve.choices:
+        yield from _choice_problems(approve)
+
+
+def _choice_problems(approve: Approve) -> Iterator[str]:
+    if len({choice.lower() for choice in approve.choices}) < max(2, len(approve.choices)):
+        yield "approve: choices are two or more different words"
+    for choice in approve.choices:
+        if not _CHOICE.fullmatch(choice):
+            yield f"approve: a choice is one word of letters, digits, - and _, not {choice!r}"
+        elif choice in _NO_CHOICES:
+            yield f"approve: {choice!r} cannot be a choice: at every gate it has its own meaning"
+    if approve.on_timeout == "approve":
+        yield "approve: with choices a timeout can only reject, since nobody chooses"
 
 
 def _fan_out_problems(definition: TaskDef, for_each: ForEach) -> Iterator[str]:

@@ -51,6 +51,8 @@ _APPROVE: Schema = {
         _map(
             {
                 "question": _TEXT,
+                "choices": {"type": "array", "items": _TEXT, "minItems": 2, "uniqueItems": True},
+                "file": _TEXT,
                 "by": {"enum": ["human", "agent"]},
                 "timeout_s": _SECONDS,
                 "on_timeout": {"enum": ["reject", "approve"]},

@@ -32,6 +32,10 @@ class Approve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A question that must be answered before the task may start."""
 
     question: str
+    choices: tuple[str, ...] = ()
+    """Where there are some, an approval names one of them; an approval task's output holds it."""
+    file: str = ""
+    """A file to look at, and perhaps to change, before answering; relative to the root. May hold references."""
     by: Literal["human", "agent"] = "human"
     timeout_s: float | None = None
     on_timeout: Literal["reject", "approve"] = "reject"

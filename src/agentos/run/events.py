@@ -394,6 +394,10 @@ class DecisionRequired(Event, frozen=True, kw_only=True):
     layer: int
     place: str = ""
     question: str
+    choices: tuple[str, ...] = ()
+    """An approval must name one of these, where there are some."""
+    file: str = ""
+    """A file to look at before answering, relative to the root."""
     by: Literal["human", "agent"] = "human"
     shown: str = ""
     """Digest of what is asked about: the task's fingerprint and resolved inputs."""
@@ -415,6 +419,8 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     answer: Answer
     author: str
     reason: str = ""
+    choice: str = ""
+    """Which of the gate's choices an approval took."""
     output: Raw = NOTHING
     """For `happened`: what the effect returned. Of a merge: the version chosen for each path."""
 

@@ -65,6 +65,7 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: ev.Answer | Literal[""] = ""
     author: str = ""
     reason: str = ""
+    choice: str = ""
     output: Raw = ev.NOTHING
     order: tuple[int, str, str] = (0, "", "")
     """Where its decision stands in the state: layer, place, gate."""

@@ -99,5 +99,7 @@ def _approved(board: Board, task: PlannedTask) -> None:
     """The question that an approval task asks was answered yes: it is complete."""
     gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
     assert gate is not None  # it was passed
-    answer = {"approved": True, "author": gate.author, "reason": gate.reason}
+    answer: dict[str, object] = {"approved": True, "author": gate.author, "reason": gate.reason}
+    if gate.choice:
+        answer["choice"] = gate.choice
     board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=Raw(encode_value(answer))))
