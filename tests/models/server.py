@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -103,6 +104,10 @@ class ModelServer:
         with self._changed:
             assert self._changed.wait_for(holds, timeout_s), f"not so after {timeout_s:g} s; saw {self.requests}"
 
+    def wrap(self, context: ssl.SSLContext) -> None:
+        """Speak TLS from now on."""
+        self._http.socket = context.wrap_socket(self._http.socket, server_side=True, do_handshake_on_connect=False)
+
     # --- its life --------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> ModelServer:
@@ -177,6 +182,7 @@ class _Listener(ThreadingHTTPServer):
 
 class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # each piece of a stream leaves at once, not 40 ms later
     server: _Listener
 
     def log_message(self, format: str, *args: Any) -> None:
