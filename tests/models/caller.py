@@ -17,7 +17,8 @@ from typing import IO, Any
 
 import msgspec
 
-from agentos.tasks.limiter import Limiter, Limits
+from agentos.tasks.limiter import Limiter
+from agentos.tasks.model_settings import Limits
 
 ROOT = Path(__file__).parents[2]
 

@@ -27,11 +27,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
 from agentos.exceptions import CoolingDownError
 from agentos.store.call_book import MINUTE_S, CallBook, Situation, book_in_memory, open_book
 from agentos.store.sqlite_driver import is_locked
+from agentos.tasks.model_settings import Limits
 
 log = logging.getLogger("agentos")
 
@@ -48,19 +47,6 @@ TELL_S = 2.0
 
 T = TypeVar("T")
 L = TypeVar("L")
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be done with one credential. Without any, only 429s pause it."""
-
-    slots: int | None = None
-    """Calls at once."""
-    per_minute: int | None = None
-    """Calls that begin within any minute."""
-    per_day_usd: float | None = None
-    """Once so much was spent on a day (UTC), no further call begins on it."""
-    max_wait_s: float = 600.0
-    """A pause that is longer is not waited for: CoolingDownError."""
 
 
 class Wait(NamedTuple):
