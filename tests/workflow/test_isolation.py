@@ -407,7 +407,8 @@ class Halfway:
 
     def __init__(self, repo: Path) -> None:
         self.files = WorktreeFiles(repo, "r")
-        aside = make_aside(self.files, self.files.capture(), repo, "a")
+        now = self.files.capture()
+        aside = make_aside(self.files, now, repo, "a", begin=now)
         subprocess.run(row(1, "by a") + "; echo a > a.txt", shell=True, cwd=aside.root, check=True)
         handed = hand_over(self.files, aside).files
         assert handed is not None

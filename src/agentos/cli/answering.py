@@ -76,7 +76,7 @@ def _choose(found: FoundRun, facts: Facts, why: str) -> CommandRefusedError:
         )
     return CommandRefusedError(
         f"{why}; open gates of run {found.record.workflow_id}:{listed}",
-        next_step="Name one: " + answer_command(found.record.workflow_id, opened[0].gate_id),
+        next_step="Name one: " + answer_command(found.record.workflow_id, opened[0].gate_id, opened[0].choices),
     )
 
 

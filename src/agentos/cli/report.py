@@ -104,6 +104,8 @@ def questions(facts: Facts) -> list[str]:
     lines = []
     for gate_id in sorted(facts.open_gates)[:MOST]:
         lines += [f"  {gate_id} asks: {short(facts.gates[gate_id].opened.question, 500)}"]
+        if file := facts.gates[gate_id].opened.file:
+            lines.append(f"    about the file {short(file, 500)}")
         if facts.gates[gate_id].opened.kind == "merge":
             lines += [f"    {short(line, 500)}" for line in printable_lines(facts.gates[gate_id].opened.inputs)[:LINES]]
         lines += [f"    {command}" for command in answers(facts, facts.gates[gate_id])]
@@ -115,9 +117,12 @@ def questions(facts: Facts) -> list[str]:
 def answers(facts: Facts, gate: GateFacts) -> list[str]:
     """What to type to answer this gate, from any terminal."""
     subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}"
-    return [f"agentos approve {subject}{chosen(gate.opened)}", f"agentos reject {subject} --reason TEXT"]
+    yes = [f"agentos approve {subject}{more}" for more in chosen(gate.opened)]
+    return [*yes, f"agentos reject {subject} --reason TEXT"]
 
 
-def chosen(gate: ev.DecisionRequired) -> str:
-    """What an approval of a merge needs beside the gate's name: an example of a choice."""
-    return "".join(gate.command.partition(" --use ")[1:]) if gate.kind == "merge" else ""
+def chosen(gate: ev.DecisionRequired) -> list[str]:
+    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one."""
+    if gate.choices:
+        return [f" --choose {shlex.quote(choice)}" for choice in gate.choices]
+    return ["".join(gate.command.partition(" --use ")[1:]) if gate.kind == "merge" else ""]

@@ -36,6 +36,9 @@ def captured(board: Board, given: Captured) -> None:
             board.captured_layer, board.uncaptured = given.layer, given.problem
         if given.changed:
             _name_suspects(board, given)
+    if given.why == "turn":
+        _turn(board, given)
+        return
     if given.together and given.changed:
         _name_company(board, given)
     if given.problem:
@@ -61,9 +64,31 @@ def captured(board: Board, given: Captured) -> None:
         board.frontier.release_merged()
 
 
+def _turn(board: Board, given: Captured) -> None:
+    """What an agent has done so far. One that could not be captured is no point to go on from, and no harm."""
+    if given.task_id in board.facts.running and given.snapshot and not given.partial:
+        board.emit(
+            ev.FilesCaptured(
+                snapshot=given.snapshot, tree=given.tree, why="turn", task_id=given.task_id, base=given.base
+            )
+        )
+
+
 def snapshot_of(facts: Facts) -> str:
     """What a checkpoint cut now names; empty where there is nothing to name."""
     return facts.files.snapshot if facts.files is not None and not facts.files.open else ""
+
+
+def snapshots_in_use(facts: Facts) -> set[str]:
+    """The snapshots that the run may still have to go back to, or on from; what checkpoints name comes on top."""
+    used = {facts.files.snapshot} if facts.files is not None else set()
+    if facts.merge is not None:
+        used.add(facts.merge.snapshot)
+    for handed in facts.unmerged.values():
+        used |= {handed.base, handed.snapshot}
+    for turn in facts.turns.values():
+        used |= {turn.base, turn.snapshot}
+    return used - {""}
 
 
 def _name_suspects(board: Board, given: Captured) -> None:

@@ -46,6 +46,10 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     files: FilesAre = "unknown"
     restored_to: int = 0
     """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
+    continues: Mapping[TaskId, str] = {}
+    """Tasks that were cut off and whose agent goes on in its session, with what that means for people."""
+    starts_anew: Mapping[TaskId, str] = {}
+    """Those whose agent would, and why it cannot."""
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,8 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[PlannedVerdict, ...]
     reset: tuple[TaskId, ...] = ()
     cut_off: tuple[TaskId, ...] = ()
+    continued: tuple[TaskId, ...] = ()
+    """Of those cut off."""
     ask: tuple[TaskId, ...] = ()
     regrown: tuple[TaskId, ...] = ()
     undone: tuple[TaskId, ...] = ()
@@ -139,6 +145,7 @@ class _Judge:
         self.verdicts: list[PlannedVerdict] = []
         self.reset: dict[TaskId, None] = {}
         self.cut_off: list[TaskId] = []
+        self.continued: list[TaskId] = []
         self.ask: list[TaskId] = []
         self.regrown: dict[TaskId, None] = {}
         self.outdated: set[TaskId] = set()
@@ -150,6 +157,7 @@ class _Judge:
             verdicts=tuple(self.verdicts),
             reset=tuple(self.reset),
             cut_off=tuple(self.cut_off),
+            continued=tuple(self.continued),
             ask=tuple(self.ask),
             regrown=tuple(self.regrown),
             undone=tuple(self.undone),
@@ -317,6 +325,11 @@ class _Judge:
             self._ask(task, f"was cut off while {_what_began(task)}")
         elif was.cuts + 1 >= MAX_CUTS:
             self._ask(task, f"was cut off {was.cuts + 1} times in a row")
+        elif task.id in self.options.continues and not changed:
+            self.continued.append(task.id)
+            self._say(task, "rerun", f"was cut off; {self.options.continues[task.id]}")
+        elif task.id in self.options.starts_anew:
+            self._say(task, "rerun", f"was cut off; {self.options.starts_anew[task.id]}" + _edited(changed))
         else:
             how = _FILES[self.options.files] if changes_files(task.definition) else ""
             self._say(task, "rerun", f"was cut off{how}" + _edited(changed))

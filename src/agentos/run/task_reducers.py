@@ -64,7 +64,8 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         outdated=False,
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
-    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task), running=running)
+    tasks = facts.tasks.set(event.task_id, task)
+    return without_session(replace(facts, sequence=event.seq, tasks=tasks, running=running), event.task_id)
 
 
 def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
@@ -127,7 +128,7 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
 def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:
     task_id = event.task_id
     return replace(
-        facts,
+        without_session(facts, task_id),
         sequence=event.seq,
         tasks=facts.tasks.set(task_id, task),
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
@@ -135,6 +136,29 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
         added=counted(facts.added, task, 1),
     )
+
+
+def task_session(facts: Facts, event: ev.TaskSession) -> Facts:
+    return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
+
+
+def task_usage(facts: Facts, event: ev.TaskUsage) -> Facts:
+    spent = facts.spent.get(event.task_id, ev.Usage()) + event.usage
+    return replace(
+        facts,
+        sequence=event.seq,
+        spent=facts.spent.set(event.task_id, spent),
+        spent_in_all=facts.spent_in_all + event.usage,
+    )
+
+
+def without_session(facts: Facts, task_id: TaskId) -> Facts:
+    """The attempt is over: no other goes on with its session, or from what it had done to files by then."""
+    if task_id not in facts.sessions and task_id not in facts.turns:
+        return facts
+    sessions = facts.sessions.delete(task_id) if task_id in facts.sessions else facts.sessions
+    turns = facts.turns.delete(task_id) if task_id in facts.turns else facts.turns
+    return replace(facts, sessions=sessions, turns=turns)
 
 
 def counted(added: Map[int, Added], task: TaskFacts, sign: int) -> Map[int, Added]:

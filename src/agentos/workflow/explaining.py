@@ -196,7 +196,7 @@ def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
     facts, run = journal.facts, journal.record.workflow_id
     for gate_id in facts.open_gates:
         if facts.gates[gate_id].opened.task_id in (task_id, None):
-            return answer_command(run, gate_id)
+            return answer_command(run, gate_id, facts.gates[gate_id].opened.choices)
     status = journal.record.status
     if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
         return ""

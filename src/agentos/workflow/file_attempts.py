@@ -21,15 +21,15 @@ from typing import NamedTuple
 import msgspec
 
 from agentos.exceptions import SnapshotError, TryAgainError
-from agentos.ids import TaskId
+from agentos.ids import TaskId, new_id
 from agentos.run.events import CaptureReason
 from agentos.run.inputs import Captured, Input, Merged
-from agentos.run.record import FilePoint
+from agentos.run.record import FilePoint, Turn
 from agentos.workflow.asides import Aside, HandedOver, hand_over, make_aside, throw_away
 from agentos.workflow.files import BEAT_S, WorktreeFiles
 from agentos.workflow.layer_merge import Work, go_on
 from agentos.workflow.waiting import in_thread, to_the_end
-from agentos.worktree.snapshots import Snapshot
+from agentos.worktree.snapshots import Snapshot, find, take
 
 
 class Failed(NamedTuple):
@@ -126,18 +126,41 @@ class FileAttempts:
             self._seen = seen
         return ended <= self._seen and not self._touched
 
-    async def aside(self, task_id: TaskId, root: Path) -> Aside:
-        """A worktree for an isolated attempt, made from the files as they are. SnapshotError if there can be none."""
+    async def turn(self, task_id: TaskId, aside: Aside | None) -> Captured | None:
+        """The files as an agent has left them so far; None where nobody could tell them from what others do."""
+        if self._files is None:
+            return None
+        if aside is not None:
+            found = await in_thread(_looked_at, self._files, aside)
+            return _told(found, "turn", task_id=task_id, base=aside.base.id)
         async with self._lock:
-            # While an attempt changes files they may be half written: then those from before it are taken.
-            base = self._point if self._under_way and self._point is not None else await self._captured()
-            if isinstance(base, str):
-                raise SnapshotError(f"there can be no worktree for it: {base or 'this drive cannot capture files'}")
-            return await to_the_end(self._make_aside(base, root, task_id))
+            if self._under_way != {task_id} or len(self._together) > 1:
+                return None
+            return _told(await self._captured(), "turn", task_id=task_id)
 
-    async def _make_aside(self, base: Snapshot, root: Path, task_id: TaskId) -> Aside:
+    async def aside(self, task_id: TaskId, root: Path, turn: Turn | None = None) -> Aside:
+        """A worktree for an isolated attempt, made from the files as they are; with a `turn`, from what that left.
+
+        SnapshotError if there can be none.
+        """
+        async with self._lock:
+            if turn is not None:
+                base, begin = self._found(turn.base), self._found(turn.snapshot)
+                return await to_the_end(self._make_aside(base, root, task_id, begin))
+            # While an attempt changes files they may be half written: then those from before it are taken.
+            now = self._point if self._under_way and self._point is not None else await self._captured()
+            if isinstance(now, str):
+                raise SnapshotError(f"there can be no worktree for it: {now or 'this drive cannot capture files'}")
+            return await to_the_end(self._make_aside(now, root, task_id))
+
+    def _found(self, snapshot_id: str) -> Snapshot:
+        if self._files is None:
+            raise SnapshotError("there can be no worktree for it: this drive cannot capture files")
+        return find(self._files.worktree, snapshot_id)
+
+    async def _make_aside(self, base: Snapshot, root: Path, task_id: TaskId, begin: Snapshot | None = None) -> Aside:
         assert self._files is not None  # it made the snapshot
-        made = await asyncio.to_thread(make_aside, self._files, base, root, task_id)
+        made = await asyncio.to_thread(make_aside, self._files, base, root, task_id, begin=begin or base)
         self._asides[made.worktree.root] = made
         return made
 
@@ -203,8 +226,21 @@ class FileAttempts:
             return error.message
 
 
+def _looked_at(files: WorktreeFiles, aside: Aside) -> Snapshot | str:
+    try:
+        return take(aside.worktree, workflow_id=files.workflow_id, name=new_id())
+    except (SnapshotError, TryAgainError) as error:
+        return error.message
+
+
 def _told(
-    found: Snapshot | str, why: CaptureReason, *, task_id: str = "", layer: int = -1, changed: tuple[str, ...] = ()
+    found: Snapshot | str,
+    why: CaptureReason,
+    *,
+    task_id: str = "",
+    layer: int = -1,
+    changed: tuple[str, ...] = (),
+    base: str = "",
 ) -> Captured:
     if isinstance(found, str):
         return Captured(why=why, task_id=task_id, layer=layer, problem=found)
@@ -214,6 +250,7 @@ def _told(
         tree=found.tree,
         partial=tuple(left.path for left in found.partial),
         task_id=task_id,
+        base=base,
         layer=layer,
         changed=changed,
     )

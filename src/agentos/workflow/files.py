@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,13 +15,14 @@ import msgspec
 from agentos.dag.checks import changes_files
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import FilesChangedError, RunRefusedError, SnapshotError, WorktreeBusyError
-from agentos.ids import new_id
+from agentos.ids import TaskId, new_id
 from agentos.run.events import FilesRestored
 from agentos.run.facts import Facts
 from agentos.run.inputs import Captured
 from agentos.run.resume import FilesAre
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord
+from agentos.workflow.agents_cut_off import agents_cut_off
 from agentos.workflow.settings_file import SETTINGS
 from agentos.worktree.housekeeping import retain_ids
 from agentos.worktree.restore import finish_interrupted, preview, restore
@@ -46,6 +47,10 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     restored_to: int = 0
     target: str = ""
     """The snapshot to put back; empty: nothing is touched."""
+    continues: Mapping[TaskId, str] = {}
+    """Agents that were cut off and go on in their sessions, and from where."""
+    starts_anew: Mapping[TaskId, str] = {}
+    """Those that would, and why they cannot."""
 
 
 class WorktreeFiles:
@@ -159,15 +164,23 @@ def decide(
         return _back_to_checkpoint(checkpoints, workflow_id)
     point = facts.files
     cut_off = [name for name in facts.running if name in plan.tasks and changes_files(plan.tasks[name].definition)]
+    agents = agents_cut_off(facts, plan, cut_off, kept=choice == "keep")
     if not cut_off:
-        return Decided()
+        return Decided(continues=agents.go_on)
     if point is None or not point.open:  # the snapshot that comes before an attempt's first step is not there
-        return Decided(files="untouched")
+        return Decided(files="untouched", continues=agents.go_on, starts_anew=agents.start_anew)
     if choice == "keep":
-        return Decided(files="kept")
+        return Decided(files="kept", continues=agents.go_on, starts_anew=agents.start_anew)
     if not point.snapshot or (point.partial and choice != "restore"):
-        return Decided()
-    return Decided(files="restored", restored_to=point.seq, target=point.snapshot)
+        return Decided(starts_anew=agents.start_anew)
+    seq, target = agents.turn or (point.seq, point.snapshot)
+    return Decided(
+        files="restored",
+        restored_to=seq,
+        target=target,
+        continues=agents.go_on,
+        starts_anew=agents.start_anew,
+    )
 
 
 def _back_to_checkpoint(checkpoints: Iterable[CheckpointRecord], workflow_id: str) -> Decided:

@@ -262,7 +262,14 @@ def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
 def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
     """What the user chose, with what the worktree has to say to it."""
     missing = missing_products(plan, facts, root)
-    return msgspec.structs.replace(choices, missing=missing, files=decided.files, restored_to=decided.restored_to)
+    return msgspec.structs.replace(
+        choices,
+        missing=missing,
+        files=decided.files,
+        restored_to=decided.restored_to,
+        continues=decided.continues,
+        starts_anew=decided.starts_anew,
+    )
 
 
 def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
