@@ -60,6 +60,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     options: DriveOptions = DriveOptions()
 
 
+class Previewed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do."""
+
+    record: RunRecord
+    plan: ResumePlan
+    decided: Decided
+    """What becomes of the files."""
+    own_output: tuple[str, ...]
+    """Files that earlier drives printed to."""
+
+
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it was found, and the workflow as it is now."""
 
@@ -223,7 +234,7 @@ def preview_resume(
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
     files: FilesChoice = "ask",
-) -> tuple[RunRecord, ResumePlan]:
+) -> Previewed:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
     try:
@@ -241,7 +252,8 @@ def preview_resume(
         plan, _ = current_plan(base, facts.changes)
         decided = decide(facts, plan, _cuts(store, record, checkpoint), files, record.workflow_id)
         choices = _informed(choices, decided, plan, facts, place.root)
-        return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
     finally:
         store.close()
 
