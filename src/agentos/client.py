@@ -194,6 +194,7 @@ def settled(
         hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
         secrets=settings.secrets,
         max_log=settings.log_limit,
+        models=settings.models,
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
 

@@ -75,6 +75,8 @@ def _files_captured(event: ev.FilesCaptured) -> str:
     when = {"start": "as the drive began", "attempt": "before", "task": "after", "layer": "at the end of a layer"}
     when |= {"merge": "after what isolated tasks did was written", "turn": "as its agent had left them so far,"}
     about = f"{when[event.why]} {event.task_id}".strip()
+    if event.beside:
+        return f"{about}: as they were, while {_short(', '.join(event.beside))} went on"
     return f"{about}: {event.snapshot or 'they could not be captured'}" + (", not all of them" if event.partial else "")
 
 

@@ -348,6 +348,9 @@ class FilesCaptured(Event, frozen=True, kw_only=True):
     """Paths that had to be left out; a snapshot that lacks some is not put back by itself."""
     output: tuple[str, ...] = ()
     """At the start of a drive: files of the worktree that its own output goes to. They are never put back."""
+    beside: tuple[TaskId, ...] = ()
+    """Tasks that were still at work when this one ended. The files are then those from before all of them, so that
+    putting them back takes nothing of this task away."""
 
 
 class FilesRestored(Event, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentos.run import events as ev
 from agentos.run import merging
 from agentos.run.board import Board
@@ -29,12 +31,16 @@ def captured(board: Board, given: Captured) -> None:
     if given.why == "merge" and (board.facts.merge is None or not board.facts.merge.tree):
         return  # set aside meanwhile
     if given.why in ("layer", "merge"):
-        board.captured_layer, board.capture_wanted, board.uncaptured = given.layer, None, given.problem
+        board.capture_wanted = None
+        if not board.frontier.unfinished(given.layer):  # else it was merged for a task that could not wait for the rest
+            board.captured_layer, board.uncaptured = given.layer, given.problem
         if given.changed:
             _name_suspects(board, given)
     if given.why == "turn":
         _turn(board, given)
         return
+    if given.together and given.changed:
+        _name_company(board, given)
     if given.problem:
         board.emit(ev.TaskWarning(message=f"the files of the worktree cannot be captured: {given.problem}"))
     for path in given.left:
@@ -51,8 +57,11 @@ def captured(board: Board, given: Captured) -> None:
             task_id=given.task_id,
             partial=given.partial,
             output=given.output,
+            beside=given.beside,
         )
         board.emit(event)
+    if given.why == "merge":
+        board.frontier.release_merged()
 
 
 def _turn(board: Board, given: Captured) -> None:
@@ -94,8 +103,7 @@ def _name_suspects(board: Board, given: Captured) -> None:
     ]
     if not suspects:
         return
-    paths = ", ".join(given.changed[:_SHOWN]) + (" …" if len(given.changed) > _SHOWN else "")
-    named = ", ".join(suspects[:_SHOWN]) + (" …" if len(suspects) > _SHOWN else "")
+    paths, named = _listed(given.changed), _listed(suspects)
     for task_id in suspects[:1]:
         task = board.plan.tasks[task_id]
         board.warn(
@@ -103,3 +111,18 @@ def _name_suspects(board: Board, given: Captured) -> None:
             f"files changed in layer {given.layer} although no task that says so was at work: {paths} "
             f"(declared without file effects: {named})",
         )
+
+
+def _name_company(board: Board, given: Captured) -> None:
+    """Files changed while several tasks were at work: without isolation nobody can tell whose change is whose."""
+    first = board.plan.tasks.get(given.together[0])
+    if first is not None:
+        board.warn(
+            first,
+            f"{_listed(given.together)} were at work at the same time, and which of them changed what cannot be told: "
+            f"{_listed(given.changed)} (isolation 'worktree' keeps them apart)",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")

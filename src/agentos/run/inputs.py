@@ -116,7 +116,12 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     base: str = ""
     layer: int = -1
     changed: tuple[str, ...] = ()
-    """At a layer's end: what differs from the snapshot before, although no file task was at work."""
+    """At a layer's end: what differs from the snapshot before, although no file task was at work. After tasks that
+    worked `together`: what differs from the snapshot before them."""
+    together: tuple[TaskId, ...] = ()
+    """After the last of several file tasks that overlapped: all of them."""
+    beside: tuple[TaskId, ...] = ()
+    """After a task that left the files as they were: those that are still at work."""
     output: tuple[str, ...] = ()
     """At a drive's start: files that its own output goes to."""
     problem: str = ""

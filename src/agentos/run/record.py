@@ -93,6 +93,8 @@ class FilePoint(NamedTuple):
     open: bool
     """An attempt may have changed files since, and none has ended in order after which they were captured again."""
     partial: bool
+    kept: frozenset[tuple[TaskId, int]] = frozenset()
+    """Attempts that have ended since, and after which the files were still these: nothing of them is undone."""
 
     @property
     def can_be_put_back(self) -> bool:

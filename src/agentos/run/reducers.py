@@ -203,6 +203,10 @@ def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
     if event.why == "turn":
         turn = Turn(event.snapshot, event.seq, event.base)
         return replace(facts, sequence=event.seq, turns=facts.turns.set(TaskId(event.task_id), turn))
+    if event.beside and facts.files is not None:
+        task_id = TaskId(event.task_id)
+        kept = facts.files.kept | {(task_id, facts.task(task_id).attempts)}
+        return replace(facts, sequence=event.seq, files=facts.files._replace(kept=kept))
     point = FilePoint(event.snapshot, event.tree, event.seq, event.why == "attempt", bool(event.partial))
     own = facts.own_output
     own += tuple(path for path in event.output if path not in own)

@@ -205,10 +205,11 @@ def withdraw_gate(board: Board, gate: ev.DecisionRequired) -> None:
 
 
 def _skip_behind(board: Board, point: ev.DecisionRequired) -> None:
-    """Skip all that a decision point guards: its layer and those after it, of which nothing can be under way."""
+    """Skip all that a decision point guards: its layer and those after it, as far as they have not begun."""
     left = [board.plan.tasks[task_id] for task_id in board.frontier.unmet]
+    begun = {*board.facts.running, *board.facts.children} if not by_layers(board.plan) else set()
     for task in sorted(left, key=order):
-        if task.layer >= point.layer:
+        if task.layer >= point.layer and task.id not in begun:
             board.skip(task, point.gate_id)
 
 

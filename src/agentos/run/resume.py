@@ -62,6 +62,8 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Of those cut off."""
     ask: tuple[TaskId, ...] = ()
     regrown: tuple[TaskId, ...] = ()
+    undone: tuple[TaskId, ...] = ()
+    """Finished tasks that run again only because what they did to files is put back with that of another."""
     revision: int = 1
     """Of the base plan this drive uses."""
 
@@ -147,6 +149,7 @@ class _Judge:
         self.ask: list[TaskId] = []
         self.regrown: dict[TaskId, None] = {}
         self.outdated: set[TaskId] = set()
+        self.undone: list[TaskId] = []
         self.differences: list[str] = []
 
     def plan(self, revision: int) -> ResumePlan:
@@ -157,6 +160,7 @@ class _Judge:
             continued=tuple(self.continued),
             ask=tuple(self.ask),
             regrown=tuple(self.regrown),
+            undone=tuple(self.undone),
             revision=revision,
         )
 
@@ -245,6 +249,7 @@ class _Judge:
 
     def _finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if self._is_undone(task, was):
+            self.undone.append(task.id)
             self.again(task, "what it did to files is undone", undone=True)
             return
         again = self._reason_to_repeat(task, changed=changed)
@@ -333,7 +338,9 @@ class _Judge:
         """Whether putting the files back takes away what this finished task did to them."""
         undone = self.options.files == "restored" and was.seq > self.options.restored_to
         isolated = task.definition.isolation == "worktree" and task.id not in self.facts.unmerged
-        return undone and bool(was.attempts) and (isolated or changes_files(task.definition))
+        kept = self.facts.files.kept if self.facts.files is not None else frozenset()
+        changed = isolated or (changes_files(task.definition) and (task.id, was.attempts) not in kept)
+        return undone and bool(was.attempts) and changed
 
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""

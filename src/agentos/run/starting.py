@@ -7,8 +7,9 @@ from msgspec import Raw
 from agentos.dag.plan import PlannedTask
 from agentos.exceptions import AgentosError
 from agentos.run import events as ev
-from agentos.run import fanout, layers, requests, rounds
+from agentos.run import fanout, layers, merging, requests, rounds
 from agentos.run.board import Board, failed_status, failure_of
+from agentos.run.frontier import by_layers
 from agentos.run.gates import ask_gate, gate_kind, newest_gate, task_gate
 from agentos.run.needs import skip_reason
 from agentos.run.spending import budget_gate
@@ -71,6 +72,10 @@ def _go(board: Board, task: PlannedTask) -> None:
         fanout.expand(board, task)
     elif definition.repeat is not None:
         rounds.close_round(board, task, definition.repeat)
+    elif board.facts.refused is not None and not by_layers(board.plan):
+        board.skip(task, board.facts.refused.gate_id)
+    elif merging.comes_first(board, task):
+        board.frontier.wait_for_merge(task)
     elif board.held and definition.effects != ("none",):
         board.frontier.hold(task)
     elif definition.concurrency is not None and not _slot_is_free(board, task):

@@ -84,7 +84,8 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
     done = _with_result(facts, event, was, task)
     if event.files is None:
         return done
-    return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=None)
+    merge = done.merge if done.merge is not None and event.task_id not in done.merge.tasks else None
+    return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=merge)
 
 
 def _gathered(facts: Facts, parent: TaskId) -> Raw:

@@ -2,6 +2,7 @@
 
     before an attempt, while no other changes files      a point to go back to, durable before the attempt's first step
     after the last of them                               such a task is never repeated
+    after one of several, if nothing has changed         neither is this one
     at the end of a layer                                what its checkpoint names
 
     an isolated attempt                                  has a worktree to itself, and is captured there when it ends
@@ -48,8 +49,12 @@ class FileAttempts:
         self._under_way: set[TaskId] = set()
         self._point: Snapshot | None = None
         """The files before the attempts that are under way."""
-        self._company = False
-        """More than one attempt has been under way since then."""
+        self._together: list[TaskId] = []
+        """All that have been under way since then, in the order they began."""
+        self._touched = False
+        """The files were seen to differ from those at `_point`."""
+        self._ended = self._seen = 0
+        """How many attempts have ended beside others, and how many of these had when the files were last looked at."""
         self._failed: dict[TaskId, Failed] = {}
         self._beating: asyncio.Task[None] | None = None
         self._asides: dict[Path, Aside] = {}
@@ -66,15 +71,15 @@ class FileAttempts:
     async def before(self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]]) -> None:
         """Called before the first step of an attempt; what it may come back to is durable on return."""
         async with self._lock:
-            if self._under_way:
-                self._company = True
-            else:
+            if not self._under_way:
                 found = await self._captured()
                 if isinstance(found, Snapshot):
                     found = await self._undone(task_id, found)
-                self._point, self._company = found if isinstance(found, Snapshot) else None, False
+                self._point = found if isinstance(found, Snapshot) else None
+                self._together, self._touched = [], False
                 await write_down(_told(found, "attempt", task_id=task_id))
             self._under_way.add(task_id)
+            self._together.append(task_id)
             if self._files is not None and self._beating is None:
                 self._beating = asyncio.create_task(self._beat(self._files))
 
@@ -86,15 +91,40 @@ class FileAttempts:
 
     async def after(self, task_id: TaskId, post: Callable[[Input], None], *, failed: bool) -> None:
         """Called when an attempt has ended, before its end is posted."""
+        self._ended += 1
+        ended = self._ended
         async with self._lock:
             try:
                 if self._under_way == {task_id}:
-                    found = await self._captured()
-                    post(_told(found, "task", task_id=task_id))
-                    if failed and self._point is not None and isinstance(found, Snapshot) and not self._company:
-                        self._failed[task_id] = Failed(self._point, found)
+                    await self._after_the_last(task_id, post, failed=failed)
+                elif self._point is not None and await self._is_untouched(self._point, ended):
+                    told = _told(self._point, "task", task_id=task_id)
+                    beside = tuple(sorted(self._under_way - {task_id}))
+                    post(msgspec.structs.replace(told, beside=beside))
             finally:
                 self._under_way.discard(task_id)
+
+    async def _after_the_last(self, task_id: TaskId, post: Callable[[Input], None], *, failed: bool) -> None:
+        found, point, together = await self._captured(), self._point, tuple(dict.fromkeys(self._together))
+        told = _told(found, "task", task_id=task_id)
+        if self._files is not None and point is not None and isinstance(found, Snapshot):
+            if len(self._together) > 1:
+                changed = await in_thread(self._files.changed, point.id, found)
+                told = msgspec.structs.replace(told, changed=changed, together=together)
+            elif failed:
+                self._failed[task_id] = Failed(point, found)
+        post(told)
+
+    async def _is_untouched(self, point: Snapshot, ended: int) -> bool:
+        """Whether the files were those at `point` when they were looked at after the `ended`-th end."""
+        if ended > self._seen and not self._touched and self._files is not None:
+            seen = self._ended  # one look is enough for all that ended before it begins
+            try:
+                self._touched = not await in_thread(self._files.is_unchanged, point)
+            except (SnapshotError, TryAgainError):
+                return False  # unknown counts as changed
+            self._seen = seen
+        return ended <= self._seen and not self._touched
 
     async def turn(self, task_id: TaskId, aside: Aside | None) -> Captured | None:
         """The files as an agent has left them so far; None where nobody could tell them from what others do."""
@@ -104,7 +134,7 @@ class FileAttempts:
             found = await in_thread(_looked_at, self._files, aside)
             return _told(found, "turn", task_id=task_id, base=aside.base.id)
         async with self._lock:
-            if self._under_way != {task_id} or self._company:
+            if self._under_way != {task_id} or len(self._together) > 1:
                 return None
             return _told(await self._captured(), "turn", task_id=task_id)
 

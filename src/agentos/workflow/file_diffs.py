@@ -113,6 +113,10 @@ def task_window(events: Iterable[ev.Event], plan: Plan, task_id: TaskId) -> Task
                 running.clear()
             case ev.FilesCaptured(why="attempt"):
                 before, beside = event, {*running, TaskId(event.task_id)}
+            case ev.FilesCaptured() if event.beside:  # it ended beside others, and nothing had changed by then
+                if before is not None and event.task_id == task_id:
+                    found = TaskWindow(before=before, after=event, tasks=(task_id,))
+                beside.discard(TaskId(event.task_id))
             case ev.FilesCaptured() | ev.FilesRestored() if before is not None:
                 after = event if isinstance(event, ev.FilesCaptured) else None
                 if task_id in beside:

@@ -27,7 +27,7 @@ from agentos.workflow.settings_file import SETTINGS
 from agentos.worktree.housekeeping import retain_ids
 from agentos.worktree.restore import finish_interrupted, preview, restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, diff, find, take
+from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
 from agentos.worktree.survey import read_head
 
 FilesChoice = Literal["ask", "restore", "keep", "checkpoint"]
@@ -97,6 +97,10 @@ class WorktreeFiles:
     def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
         """The paths that differ from an earlier snapshot."""
         return tuple(change.path for change in diff(self.worktree, find(self.worktree, before), now))
+
+    def is_unchanged(self, since: Snapshot) -> bool:
+        """Whether the files, and where HEAD stands, are as in the snapshot, as far as either could be captured."""
+        return is_unchanged(self.worktree, since)
 
     def beat(self) -> None:
         """Give a sign of life: what changes files later than the last of them was not this run."""

@@ -63,19 +63,16 @@ def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
                 problem="bad setting", task_id=task.id, setting=setting, message=f"{what} comes with a later release"
             )
             for task in plan.tasks.values()
-            for setting, what in _not_yet(task.definition, plan.settings)
+            for setting, what in _not_yet(task.definition)
         ),
         workflow.locate,
     )
 
 
-def _not_yet(definition: TaskDef, settings: PlanSettings) -> Iterator[tuple[str, str]]:
+def _not_yet(definition: TaskDef) -> Iterator[tuple[str, str]]:
     """The setting that asks for it, and what it is."""
     if definition.kind in ("agent", "llm"):
         yield definition.kind, f"the kind {definition.kind!r}"
-    if definition.isolation == "worktree" and settings.schedule == "ready":
-        # What it changed is merged at the end of its layer; a dependant must not start before that.
-        yield "isolation", "isolation 'worktree' with schedule 'ready' (use schedule 'layers')"
 
 
 def encode_plan(plan: Plan) -> bytes:

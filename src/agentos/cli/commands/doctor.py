@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,4 +114,15 @@ def _value(name: str, value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, tuple | list):
         return " ".join(printable(str(word)) for word in value) or "-"
+    if isinstance(value, msgspec.Struct | Mapping):
+        return printable(_table(value)) or "-"
     return printable(str(value))
+
+
+def _table(value: Any) -> str:
+    """A table of the settings file in one line, without what has its default."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {_table(one)}" for name, one in value.items())
+    default = msgspec.structs.fields(value)
+    given = {one.name: getattr(value, one.name) for one in default if getattr(value, one.name) != one.default}
+    return ", ".join(f"{name} {_value(name, one)}" for name, one in given.items())

@@ -16,7 +16,7 @@ from agentos.cli.exits import Exit
 from agentos.cli.file_choice import drive_with_files
 from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import printable, printable_lines
+from agentos.cli.text import count, printable, printable_lines
 from agentos.cli.view.words import resume_in_short
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError
 from agentos.run.resume import ResumeOptions
@@ -43,6 +43,8 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     """How many tasks have each verdict."""
     tasks: list[TaskVerdict]
+    undone: list[str]
+    """Finished tasks that run again because they changed files beside one that was cut off."""
 
 
 OUTPUT = DryRun
@@ -135,13 +137,15 @@ def _preview(
     record, plan = preview_resume(place, target, choices=choices, as_stored=as_stored, files=files)
     if as_json:
         rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]
-        print_json(DryRun(workflow_id=record.workflow_id, counts=plan.counts, tasks=rows))
+        print_json(DryRun(workflow_id=record.workflow_id, counts=plan.counts, tasks=rows, undone=list(plan.undone)))
         return 0
     print_table(
         ("TASK", "VERDICT", "REASON"),
         [(row.task_id, row.verdict, row.reason) for row in plan.verdicts],
         empty="This run has no tasks.",
     )
+    if plan.undone:
+        say(f"{count(len(plan.undone), 'finished task')} changed files beside one that was cut off: repeated with it.")
     say(f"{printable(record.workflow_id)}: {resume_in_short(plan.counts)}. Nothing was touched.")
     return 0
 
