@@ -6,6 +6,8 @@ from agentos.exceptions import AttemptError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import told
 from agentos.tasks.isolated import IsolatedPerformer
+from agentos.tasks.limiter import Limiter
+from agentos.tasks.llm import LlmPerformer
 from agentos.tasks.python import PythonPerformer
 from agentos.tasks.shell import ShellPerformer
 from agentos.tasks.spawn import Spawner
@@ -17,11 +19,12 @@ def performers() -> dict[str, Performer]:
     """A performer for each kind that is performed (approvals are answered). They share threads that live as they do."""
     threads = DaemonThreads()
     supervisor = Supervisor(threads, Spawner())
+    limiter = Limiter()
     return {
         "python": PythonPerformer(threads, IsolatedPerformer(supervisor, threads)),
         "shell": ShellPerformer(supervisor),
         "agent": _not_available,
-        "llm": _not_available,
+        "llm": LlmPerformer(limiter),
     }
 
 
