@@ -29,6 +29,7 @@ from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
+from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
@@ -380,6 +381,8 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
             else:
                 log.warning("could not end process %s", what)
             found = True
+        for folder in remove_abandoned(lease.workflow_id, str(root)):
+            log.info("removed %s, left by an attempt whose driver is dead", folder)
     return found
 
 
