@@ -101,3 +101,23 @@ def test_two_worktrees_share_the_slots_of_a_key(place: Place, tmp_worktree: Link
     running = [one.start("run", "flow", "--id", "r") for one in (place, other)]
     assert [process.wait(60) for process in running] == [0, 0]
     assert (place.server.most_at_once, len(place.server.requests)) == (1, 12)
+
+
+# --- what is told before anything runs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("prompt: hi, schema: {type: nonsense}", "the task's schema is no JSON Schema: 'nonsense' is not valid"),
+        ("prompt: ''", "llm tasks need a prompt, or messages"),
+        ("prompt: hi, temprature: 1", "did you mean 'temperature'?"),
+        ("prompt: hi, max_tokens: 0", "max_tokens must be 1 or more"),
+        ("prompt: hi, key_name: K, key_command: [pass]", "key_name and key_command: give one of them"),
+        ("prompt: hi, key_command: pass show x", "key_command takes a list"),
+    ],
+)
+def test_check_tells_what_is_wrong_with_a_call(place: Place, settings: str, said: str) -> None:
+    place.write(f"tasks:\n  a: {{llm: m1, {settings}}}\n")
+    done = place.agentos("check", "flow")
+    assert (done.code, said in done.out) == (2, True), done.out
