@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentos.exceptions import AttemptError
+from agentos.tasks.agent import AgentPerformer
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import told
 from agentos.tasks.isolated import IsolatedPerformer
@@ -20,7 +21,7 @@ def performers() -> dict[str, Performer]:
     return {
         "python": PythonPerformer(threads, IsolatedPerformer(supervisor, threads)),
         "shell": ShellPerformer(supervisor),
-        "agent": _not_available,
+        "agent": AgentPerformer(supervisor),
         "llm": _not_available,
     }
 

@@ -584,7 +584,7 @@ def _rooted(call: str, root: Path) -> AttemptSpec:
     return msgspec.structs.replace(python_spec(None, call=call), root=root)
 
 
-@pytest.mark.parametrize("kind", ["agent", "llm"])
+@pytest.mark.parametrize("kind", ["llm"])
 def test_kinds_of_a_later_release_say_so(kind: str) -> None:
     spec = python_spec()
     spec = msgspec.structs.replace(spec, definition=msgspec.structs.replace(spec.definition, kind=kind))
