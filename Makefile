@@ -44,7 +44,7 @@ test: $(VENV)/.test agents-if-possible ## install, run every test, check the cov
 
 agents: $(AGENTS)/.installed ## install the agents that tests/agents runs, from npm (1.3 GB, half a minute)
 
-agents-if-possible:
+agents-if-possible: ## the same, where node and npm are there; `make test` begins with it
 	@{ command -v node && command -v npm; } >/dev/null && $(MAKE) --no-print-directory agents || \
 		echo 'Agents are not installed: their adapters are tested on recorded streams alone.' >&2
 

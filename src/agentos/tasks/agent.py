@@ -96,7 +96,7 @@ class AgentPerformer:
         env = {**environment_of(spec), "NO_COLOR": "1"}
         name = agent.TRAITS.program or (work.command[0] if work.command else "")
         cwd = working_folder(spec)
-        program = shutil.which(cwd / name if "/" in name else name, path=env.get("PATH", os.defpath))
+        program = shutil.which(str(cwd / name) if "/" in name else name, path=env.get("PATH", os.defpath))
         if program is None:
             raise refused(f"{name!r} is in no folder of PATH: install it, or let PATH lead to it; see `agentos doctor`")
         timeout_s = spec.definition.timeout_s
