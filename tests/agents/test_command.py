@@ -94,7 +94,7 @@ def test_a_cancelled_agent_is_ended_with_all_it_started(tmp_path: Path) -> None:
     agent = program(
         tmp_path,
         "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-        "open('pid', 'w').write(str(child.pid))\nos.rename('pid', 'grandchild')\ntime.sleep(600)",
+        "open('pid', 'w').write(f'{child.pid}\\n')\nos.rename('pid', 'grandchild')\ntime.sleep(600)",
     )
     host = RecordingHost()
     outcome = asyncio.run(

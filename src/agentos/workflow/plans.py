@@ -71,7 +71,7 @@ def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
 
 def _not_yet(definition: TaskDef) -> Iterator[tuple[str, str]]:
     """The setting that asks for it, and what it is."""
-    if definition.kind in ("agent", "llm"):
+    if definition.kind == "agent":
         yield definition.kind, f"the kind {definition.kind!r}"
 
 

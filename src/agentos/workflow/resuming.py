@@ -33,6 +33,7 @@ from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place
 from agentos.workflow.plans import decode_plan, plan_for_now
+from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
     DriveOptions,
     Finished,
@@ -252,7 +253,8 @@ def preview_resume(
 def compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
     """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
     plan = _with_its_parameters(workflow, accepted)
-    return plan_without_secrets(plan, None, masker_for(plan, options.secrets))
+    refuse_unpriced(plan, options.models)
+    return plan_without_secrets(plan, None, masker_for(plan, options.secret_names))
 
 
 def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:

@@ -50,6 +50,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Keeps to a number of turns by itself. Others are stopped by us."""
     counts_cost: bool = False
     """Keeps to a budget in dollars by itself."""
+    tells_cost: bool = False
+    """Says what it has cost. Of others that is counted by the settings' price of the model."""
     takes_tools: bool = True
     """Takes a list of allowed tools."""
     takes_schema: bool = False
@@ -97,7 +99,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     """A turn is over: what it did to the files is done."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True):
     """The program has exited."""
 
     status: int | None = 0
@@ -188,14 +190,7 @@ def tool_line(name: Any, arguments: Any) -> str:
 _TELLING = ("file_path", "filePath", "path", "command", "cmd", "pattern", "query", "url", "prompt", "description")
 
 
-def json_answer(text: str) -> Any:
-    """The JSON document of an answer: all of it, or what stands in its only fence; None where there is none."""
-    stripped = text.strip()
-    if "```" in stripped:
-        fenced = stripped.split("```")
-        if len(fenced) == 3:
-            stripped = fenced[1].partition("\n")[2] if fenced[1][:4].lower().startswith("json") else fenced[1]
-    try:
-        return json.loads(stripped)
-    except (ValueError, RecursionError):
-        return None
+def json_text(text: str) -> str:
+    """The part of an answer that is meant as JSON: what stands in its only fence, or all of it."""
+    fenced = text.split("```")
+    return fenced[1].partition("\n")[2] if len(fenced) == 3 else text

@@ -33,11 +33,14 @@ class Follower:
         log: AttemptLog | None,
         on_session: Known,
         max_turns: int | None = None,
+        priced: Callable[[Usage], Usage] = lambda used: used,
     ) -> None:
+        """`priced` gives the cost where the agent does not tell it."""
         self._reader, self._host, self._masker, self._log = reader, host, masker, log
         self._mask = masker.stream()
         self._on_session = on_session
         self._max_turns = max_turns
+        self._priced = priced
         self._rest = bytearray()
         self.session = ""
         self._news = asyncio.Event()
@@ -115,6 +118,7 @@ class Follower:
     async def pay(self, used: Usage) -> None:
         if used == Usage():
             return
+        used = self._priced(used)
         await self._host.used(used)
         self.used += used
         left = self._host.allowance()

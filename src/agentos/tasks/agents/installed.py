@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -38,7 +39,16 @@ def installed_agents(environment: Mapping[str, str]) -> list[Installed]:
 
 def version_of(path: str) -> str:
     """Its version, from the package it came in where there is one: asking the program takes seconds. Empty: unknown."""
-    return _packaged(Path(os.path.realpath(path))) or _asked(path)
+    real = os.path.realpath(path)
+    try:
+        return _version(real, os.stat(real).st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _version(real: str, changed_ns: int) -> str:
+    return _packaged(Path(real)) or _asked(real)
 
 
 def _packaged(program: Path) -> str:

@@ -22,13 +22,15 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_status, of_text, seconds
 
-TRAITS = Traits(program="opencode", names_session=False, titled=True, forks=True)
+TRAITS = Traits(program="opencode", names_session=False, titled=True, forks=True, tells_cost=True)
 
 _PERMISSIONS: dict[str, dict[str, Any]] = {
     "read": {"edit": "deny", "bash": "deny", "external_directory": "deny"},
     "edit": {"edit": "allow", "bash": "deny", "external_directory": "deny"},
     "full": {"*": "allow"},
 }
+LISTING = ("session", "list", "--format", "json")
+"""Arguments with which it lists its sessions."""
 _LOST = "Session not found"
 _DENIED = ("rejected permission", "prevents you from using")
 
@@ -48,11 +50,6 @@ def call(ask: Ask) -> Call:
             rules[name] = {**(before if isinstance(before, dict) else {"*": before}), pattern: "allow"}
     env = {"OPENCODE_PERMISSION": json.dumps(rules), "OPENCODE_DISABLE_AUTOUPDATE": "1"}
     return Call(argv=tuple(argv), env=env)
-
-
-def listing() -> tuple[str, ...]:
-    """The command that lists its sessions."""
-    return ("opencode", "session", "list", "--format", "json")
 
 
 def find_session(listed: str, title: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -11,31 +10,26 @@ import msgspec
 
 from agentos.run.events import Session
 from agentos.tasks.agents.adapter import Verdict
+from agentos.tasks.agents.job import Job
 from agentos.tasks.attempt import AttemptSpec
+from agentos.tasks.launch import Launch
 
 
 def digest_of(prompt: str) -> str:
     return blake2b(prompt.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def write_start(
-    spec: AttemptSpec,
-    session: Session,
-    argv: Iterable[str],
-    env: Mapping[str, str],
-    prompt: str,
-    timeout_s: float | None,
-) -> None:
+def write_start(job: Job, session: Session, launch: Launch, prompt: str) -> None:
     """Names of variables, never their values."""
     began = {
         "session": msgspec.to_builtins(session),
-        "argv": list(argv),
-        "env": sorted(env),
+        "argv": list(launch.argv),
+        "env": sorted(launch.env),
         "prompt": prompt,
-        "timeout_s": timeout_s,
-        "budget": msgspec.to_builtins(spec.definition.budget),
+        "timeout_s": job.time.left_s,
+        "budget": msgspec.to_builtins(job.spec.definition.budget),
     }
-    _write(spec, {"agent_started": began})
+    _write(job.spec, {"agent_started": began})
 
 
 def write_end(spec: AttemptSpec, status: int | None, verdict: Verdict) -> None:
