@@ -143,7 +143,7 @@ class RunNotFoundError(NotFoundError):
     def __init__(self, workflow_id: str) -> None:
         self.workflow_id = workflow_id
         super().__init__(
-            f"no run {_short(workflow_id)} in this store", next_step="`agentos list` shows the runs of this worktree."
+            f"no run {_short(workflow_id)} here", next_step="`agentos list` shows the runs of this worktree."
         )
 
 

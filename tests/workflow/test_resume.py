@@ -375,6 +375,18 @@ def test_without_an_id_the_newest_unfinished_run_of_this_worktree_is_meant(tmp_g
         resume(workflow=flow, repo=tmp_git_repo)
 
 
+def test_without_an_id_a_run_that_was_only_rejected_is_not_meant(tmp_git_repo: Path) -> None:
+    """A resume of it would run nothing: what is left of it, somebody has said no to."""
+    flow = Workflow("f")
+    flow.add("ask", "approval", question="Go on?")
+    run(flow, workflow_id="waits", repo=tmp_git_repo, gates="stop")
+    run(flow, workflow_id="refused", repo=tmp_git_repo, gates="reject")
+    assert resume(workflow=flow, repo=tmp_git_repo, gates="stop").workflow_id == "waits"
+    Client(tmp_git_repo).reject("waits")
+    with pytest.raises(RunRefusedError, match="no unfinished run here"):
+        resume(workflow=flow, repo=tmp_git_repo)
+
+
 def test_a_checkpoint_of_an_abandoned_epoch_is_refused_and_fork_named(place: Place) -> None:
     flow = chain(4, [])
     drive(place, flow, id="w", keep=0)

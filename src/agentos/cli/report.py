@@ -7,6 +7,7 @@ from collections import Counter
 
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.text import count, printable, printable_lines, short
+from agentos.exceptions import TryAgainError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
@@ -18,8 +19,18 @@ LINES = 12
 """Lines of an error's text that are shown: the newest, which is where the reason stands."""
 
 
+def _kinds_of(error: type[BaseException]) -> set[str]:
+    return {error.__name__}.union(*map(_kinds_of, error.__subclasses__()))
+
+
+_TRY_AGAIN = _kinds_of(TryAgainError)
+
+
 def exit_of(facts: Facts) -> Exit:
     """The exit code of a drive that ended with these facts."""
+    errors = [facts.task(task_id).error for task_id in facts.failed]
+    if facts.status == "failed" and errors and all(error and error.type in _TRY_AGAIN for error in errors):
+        return Exit.TRY_AGAIN  # nothing is wrong with the run: what it needs is not to be had now
     return OF_STATUS.get(facts.status, Exit.FAILED)
 
 

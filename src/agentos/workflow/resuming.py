@@ -21,6 +21,7 @@ from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.events import Event
 from agentos.run.facts import Facts, fold
+from agentos.run.gates import only_rejected
 from agentos.run.inputs import Begin
 from agentos.run.machine import Machine
 from agentos.run.requests import rollback_to
@@ -99,9 +100,10 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
             for run in store.list_runs()
             if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
         ]
-        if not unfinished:
-            raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
-        return unfinished[0], None
+        for run in unfinished:
+            if not _was_refused(store, run):
+                return run, None
+        raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
     checkpoint = store.find_checkpoint(target)
     if checkpoint is not None:
         return store.find_run(checkpoint.workflow_id), checkpoint
@@ -111,6 +113,11 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
         if _looks_like_checkpoint(target):
             raise CheckpointNotFoundError(target) from error
         raise
+
+
+def _was_refused(store: StorePort, run: RunRecord) -> bool:
+    """Whether somebody said no to all that is left of it: a resume would run nothing."""
+    return run.status == "failed" and only_rejected(fold(run.workflow_id, store.read_events(run.workflow_id)))
 
 
 def _looks_like_checkpoint(target: str) -> bool:
