@@ -164,7 +164,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _old_database(location: Location) -> Iterator[Finding]:
-    old = unused_old_database(location)
+    old = unused_old_database(location.database)
     if old is not None:
         yield Finding(
             severity="note",
