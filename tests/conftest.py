@@ -15,6 +15,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 
+from tests.models.server import ModelServer
+
 # Hypothesis picks its own profile on CI (the same examples every time); elsewhere only the deadline is in the way.
 settings.register_profile("house", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=2500)  # pytest … --hypothesis-profile=long
@@ -110,3 +112,10 @@ def tmp_worktree(tmp_git_repo: Path) -> LinkedWorktree:
     worktree = tmp_git_repo.parent / "worktree"
     git("worktree", "add", "--quiet", "-b", "other", str(worktree), cwd=tmp_git_repo)
     return LinkedWorktree(main=tmp_git_repo, worktree=worktree.resolve())
+
+
+@pytest.fixture
+def model_server() -> Iterator[ModelServer]:
+    """A model server on loopback that answers as the test says: see tests/models/server.py."""
+    with ModelServer() as server:
+        yield server

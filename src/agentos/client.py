@@ -194,6 +194,7 @@ def settled(
         hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
         secrets=settings.secrets,
         max_log=settings.log_limit,
+        models=settings.models,
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
 
@@ -291,7 +292,7 @@ class Client:
     ) -> ResumePlan:
         """What a resume would keep, repeat and ask, task by task. Writes nothing."""
         choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
-        return preview_resume(self.place, target, workflow=workflow, choices=choices, files=files)[1]
+        return preview_resume(self.place, target, workflow=workflow, choices=choices, files=files).plan
 
     def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
         """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""
@@ -299,16 +300,28 @@ class Client:
             return send(store, workflow_id, command, author=author)
 
     def approve(
-        self, workflow_id: str, gate_id: str | None = None, *, reason: str = "", author: str | None = None
+        self,
+        workflow_id: str,
+        gate_id: str | None = None,
+        *,
+        choice: str = "",
+        reason: str = "",
+        author: str | None = None,
     ) -> Sent:
-        """Say yes at a gate; without a gate's id only if exactly one is open. Does not resume by itself."""
-        return self._answer(workflow_id, gate_id, True, reason, author)
+        """Say yes at a gate; without a gate's id only if exactly one is open. Does not resume by itself.
+
+        A gate with choices needs the `choice` that is taken.
+        """
+        gate = gate_id or self._only_gate(workflow_id)
+        answer = ApprovalResponse(gate_id=gate, approved=True, choice=choice, reason=reason)
+        return self.send(workflow_id, answer, author=author)
 
     def reject(
         self, workflow_id: str, gate_id: str | None = None, *, reason: str = "", author: str | None = None
     ) -> Sent:
         """Say no at a gate: the task behind it fails, and no resume runs it."""
-        return self._answer(workflow_id, gate_id, False, reason, author)
+        gate = gate_id or self._only_gate(workflow_id)
+        return self.send(workflow_id, ApprovalResponse(gate_id=gate, approved=False, reason=reason), author=author)
 
     def prune(self, workflow_id: str, *, keep: int = 5) -> int:
         """Delete all but the newest checkpoints of a run; how many that were comes back.
@@ -357,10 +370,6 @@ class Client:
         from agentos.workflow.importing import import_run
 
         return import_run(self.place, read_export(file, getattr(file, "name", "the file")), workflow_id=workflow_id)
-
-    def _answer(self, workflow_id: str, gate_id: str | None, approved: bool, reason: str, author: str | None) -> Sent:
-        gate = gate_id or self._only_gate(workflow_id)
-        return self.send(workflow_id, ApprovalResponse(gate_id=gate, approved=approved, reason=reason), author=author)
 
     def _only_gate(self, workflow_id: str) -> str:
         gates = self.show(workflow_id).gates

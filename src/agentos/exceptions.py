@@ -29,11 +29,14 @@
     |   |-- LeaseHeldError              another process drives this run
     |   |-- LeaseLostError              another process took this run over
     |   |-- WorktreeBusyError           another process captures or puts back files here
-    |   `-- StoreUnavailableError       the journal cannot be read or written right now
+    |   |-- StoreUnavailableError       the journal cannot be read or written right now
+    |   `-- CoolingDownError            no calls with this credential for now: rate limit, or a day's money
     `-- AttemptError                    what an attempt can end with; stored as data
         |-- TaskTimeoutError
         |-- TaskCancelledError
         |-- ShellCommandFailed
+        |-- ModelCallError              a model was asked, and there is no answer that can be used
+        |-- AgentFailed                 an agent did not do what it was asked to
         |-- EvaluationError             a reference or condition has no value here
         `-- GateRejected
 
@@ -41,6 +44,10 @@ Each carries `next_step`: one sentence that says what to type or change.
 """
 
 from __future__ import annotations
+
+from typing import Literal
+
+ModelTrouble = Literal["auth", "rate", "server", "unreachable", "bad_input", "timeout", "cut_off", "garbage", "invalid"]
 
 
 class AgentosError(Exception):
@@ -136,7 +143,7 @@ class RunNotFoundError(NotFoundError):
     def __init__(self, workflow_id: str) -> None:
         self.workflow_id = workflow_id
         super().__init__(
-            f"no run {_short(workflow_id)} in this store", next_step="`agentos list` shows the runs of this worktree."
+            f"no run {_short(workflow_id)} here", next_step="`agentos list` shows the runs of this worktree."
         )
 
 
@@ -273,6 +280,18 @@ class StoreUnavailableError(TryAgainError):
     """The journal cannot be read or written (full disk, read-only file, locked too long)."""
 
 
+class CoolingDownError(TryAgainError):
+    """Calls with a credential have to wait for longer than anybody should: `for_s` seconds from now."""
+
+    def __init__(self, credential: str, why: str, for_s: float) -> None:
+        self.credential = credential
+        self.for_s = for_s
+        super().__init__(
+            f"no calls with {credential} for another {for_s:.0f} s: {why}",
+            next_step="Resume the run when that is over, or raise the limit in agentos.toml ([limits]).",
+        )
+
+
 class AttemptError(AgentosError):
     """Ends an attempt. Stored in the journal as type, text and traceback."""
 
@@ -291,6 +310,41 @@ class ShellCommandFailed(AttemptError):
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class ModelCallError(AttemptError):
+    """A model was asked and gave no answer that can be used. `kind` says whose matter it is:
+
+    `auth` (key, permissions, credit), `rate` (429), `server` (5xx), `unreachable` (no connection), `bad_input` (the
+    request), `timeout`, `cut_off` (the answer broke off), `garbage` (no answer of this protocol, or too long),
+    `invalid` (an answer, but not of the schema asked for).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ModelTrouble,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        retryable: bool = True,
+        next_step: str = "",
+    ) -> None:
+        super().__init__(message, next_step=next_step)
+        self.kind = kind
+        self.status = status
+        self.retry_after_s = retry_after_s
+        """How long the server wants us to wait; None where it does not say."""
+        self.retryable = retryable
+        """Whether the same call may succeed later."""
+
+
+class AgentFailed(AttemptError):
+    """An agent did not do what it was asked to; `outcome` says how, in a word that is the same for every agent."""
+
+    def __init__(self, message: str, *, outcome: str, next_step: str = "") -> None:
+        super().__init__(message, next_step=next_step)
+        self.outcome = outcome
 
 
 class EvaluationError(AttemptError):

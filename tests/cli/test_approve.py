@@ -331,3 +331,68 @@ def test_a_merge_without_a_choice_is_refused(agentos: Agentos, conflict: Path) -
         assert (done.code, why in done.err) == (2, True), done.err
     assert agentos("reject", "m", cwd=conflict).code in (0, 1)
     assert not (conflict / "a.txt").exists()
+
+
+# --- gates with choices ---------------------------------------------------------------------------------------------
+
+CHOICES = """
+from agentos import Workflow
+
+flow = Workflow("choices")
+flow.add("draft", lambda: "a draft")
+flow.add("look", "approval", needs=["draft"],
+         question={"question": "Good?", "choices": ["send", "revise"], "file": "draft.md"})
+flow.add("told", lambda look: f"{look['choice']}: {look['reason']}", needs=["look"])
+"""
+
+
+@pytest.fixture
+def choosing(agentos: Agentos, repo: Path) -> Path:
+    write_flow(repo, CHOICES, "choices.py")
+    done = agentos("run", "choices.py", "--id", "run", cwd=repo)
+    assert done.code == 3
+    assert "about the file draft.md" in done.err
+    for choice in ("send", "revise"):
+        assert f"agentos approve run approval:look --choose {choice}\n" in done.err
+    return repo
+
+
+def test_a_choice_and_its_reason_from_a_file_reach_what_depends_on_it(agentos: Agentos, choosing: Path) -> None:
+    (choosing / "notes.md").write_text("shorter\nand friendlier\n")
+    done = agentos("approve", "run", "--choose", "revise", "--reason-file", "notes.md", cwd=choosing)
+    assert done.code == 0, done.err
+    assert "approval:look answered with revise" in done.err
+    view = shown(agentos, choosing, "run")
+    [gate] = view["gates"]
+    assert (gate["choices"], gate["choice"], gate["file"]) == (["send", "revise"], "revise", "draft.md")
+    assert view["state"]["decisions"][0]["choice"] == "revise"
+    [told] = [task for task in view["tasks"] if task["id"] == "told"]
+    assert told["output"] == "revise: shorter\nand friendlier"
+    assert "approval:look  revise by" in agentos("show", "run", cwd=choosing).out
+
+
+def test_a_plain_yes_at_choices_is_refused_and_tells_them(agentos: Agentos, choosing: Path) -> None:
+    for more in ((), ("--choose", "ship")):
+        done = agentos("approve", "run", *more, cwd=choosing)
+        assert done.code == 2
+        assert "send, revise" in done.err
+        assert "--choose send" in done.err
+    assert shown(agentos, choosing, "run")["status"] == "waiting"
+
+
+def test_send_and_inbox_know_choices(agentos: Agentos, choosing: Path) -> None:
+    [gate] = json.loads(agentos("inbox", "--json", cwd=choosing).out)
+    assert (gate["choices"], gate["file"]) == (["send", "revise"], "draft.md")
+    assert gate["approve"].endswith(" --choose send")
+    assert "or --choose revise" in agentos("inbox", cwd=choosing).out
+    sent = ("send", "run", "approval_response", "gate_id=approval:look", "approved=true", "choice=send")
+    assert agentos(*sent, cwd=choosing).code == 0
+    assert shown(agentos, choosing, "run")["gates"][0]["choice"] == "send"
+
+
+def test_a_reason_is_given_once(agentos: Agentos, choosing: Path) -> None:
+    (choosing / "notes.md").write_text("x")
+    for name in ("approve", "reject"):
+        done = agentos(name, "run", "--reason", "y", "--reason-file", "notes.md", cwd=choosing)
+        assert (done.code, "exclude each other" in done.err) == (2, True)
+        assert agentos(name, "run", "--reason-file", "gone.md", cwd=choosing).code == 2

@@ -410,3 +410,64 @@ def test_an_abort_from_elsewhere_gives_the_cursor_back(terminal: Open, agentos: 
     assert screen.end() == 4
     assert screen.cursor_is_visible
     assert "An aborted run is final." in screen.shown
+
+
+# --- choices, and a file to look at ---------------------------------------------------------------------------------
+
+CHOOSING = """
+from pathlib import Path
+from agentos import Workflow
+
+flow = Workflow("choosing")
+
+@flow.task
+def draft() -> str:
+    Path("draft.md").write_text("a draft\\n")
+    return "draft.md"
+
+flow.add("look", "approval", needs=["draft"],
+         question={"question": "Good?", "choices": ["send", "revise"], "file": "${{ tasks.draft.output }}"})
+
+@flow.task
+def told(look) -> str:
+    return f"{look['choice']}: {look['reason']}: {Path('draft.md').read_text()}"
+"""
+CHOOSE = "edit, send, revise, reject or leave it? [e/s/rev/rej/l]"
+EDITOR = """#!/bin/sh
+test -t 0 && test -t 1 || exit 9
+echo "by hand" >> "$2"
+"""
+
+
+def test_a_file_is_edited_before_a_choice_with_several_lines_of_reason(
+    terminal: Open, agentos: Agentos, repo: Path
+) -> None:
+    (repo / "choosing.py").write_text(CHOOSING)
+    editor = repo / "editor"
+    editor.write_text(EDITOR)
+    editor.chmod(0o755)
+    screen = terminal("run", "choosing.py", "--id", "mine", env={"VISUAL": f"{editor} --wait", "EDITOR": "false"})
+    screen.until(CHOOSE)
+    assert "about the file draft.md" in screen.shown
+    screen.type("e\n")
+    screen.until("Edited.")
+    screen.until(lambda: screen.shown.count(CHOOSE) == 2)
+    screen.type("re\n")
+    screen.until("Please type one of: edit, send, revise, reject, leave.")
+    screen.type("rev\n")
+    screen.until("an empty one ends it")
+    screen.type("shorter\nand friendlier\n\n")
+    assert screen.end() == 0
+    view = json.loads(agentos("show", "mine", "--json", cwd=repo).out)
+    [told] = [task for task in view["tasks"] if task["id"] == "told"]
+    assert told["output"] == "revise: shorter\nand friendlier: a draft\nby hand\n"
+
+
+def test_an_editor_that_cannot_be_started_is_said_and_asked_again(terminal: Open, repo: Path) -> None:
+    (repo / "choosing.py").write_text(CHOOSING)
+    screen = terminal("run", "choosing.py", "--id", "mine", env={"VISUAL": "no-such-editor", "EDITOR": ""})
+    screen.until(CHOOSE)
+    screen.type("edit\n")
+    screen.until("no-such-editor cannot be started")
+    screen.type("l\n")
+    assert screen.end() == 3

@@ -38,6 +38,8 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
     ev.Checkpointed: {"layer": 0, "snapshot": "abc"},
     ev.CheckpointFailed: {"layer": 0, "error": FAILURE},
     ev.FilesCaptured: {"snapshot": "abc", "tree": "def", "why": "attempt", "task_id": "a", "partial": ("big",)},
+    ev.TaskSession: {"task_id": "a", "layer": 0, "attempt": 1, "session": ev.Session(agent="claude", id="s")},
+    ev.TaskUsage: {"task_id": "a", "layer": 0, "attempt": 1, "usage": ev.Usage(input_tokens=3, cost_usd=0.25)},
     ev.FilesMerged: {
         "layer": 1,
         "tasks": ("a", "b"),

@@ -92,11 +92,11 @@ class Files:
         return {"said": self.theatre.ended[-1].said, "files": tree(self.theatre.repo)}
 
 
-def tree(root: Path) -> dict[str, tuple[str, int]]:
+def tree(root: Path, but: str = "") -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        if name.split("/")[0] in (".git", ".agentos", "__pycache__") or path.is_dir():
+        if name.split("/")[0] in (".git", ".agentos", "__pycache__", but) or path.is_dir():
             continue
         content = os.readlink(path) if path.is_symlink() else path.read_text()
         found[name] = content, 0 if path.is_symlink() else path.stat().st_mode & 0o777

@@ -78,13 +78,17 @@ PASSES = [
     ("commit.after", 6),
     ("commit.after", 9),
 ]
+READY = FLOW.replace('Workflow("isolated")', 'Workflow("isolated", schedule="ready")').replace(
+    '"last", "shell",', '"last", "shell", isolation="worktree",'
+)
+"""The same, each task as soon as it can; one that is not isolated could not be among them."""
 
 
 class Isolated:
     """A repository with the workflow in it, and what its files are like at the end."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.theatre = Theatre.of_text(folder, FLOW, name)
+    def __init__(self, folder: Path, name: str, flow: str = FLOW) -> None:
+        self.theatre = Theatre.of_text(folder, flow, name)
         (self.theatre.repo / "kept.txt").write_text("".join(f"{number}\n" for number in range(9)))
         for command in (["add", "kept.txt"], ["commit", "--quiet", "--message", "kept"]):
             subprocess.run(
@@ -101,14 +105,15 @@ class Isolated:
         listed = subprocess.run(["git", "worktree", "list"], cwd=self.theatre.repo, capture_output=True, text=True)
         assert len(listed.stdout.splitlines()) == 1, listed.stdout
         assert list((self.theatre.repo / ".agentos" / "worktrees").iterdir()) == []
-        return {"said": self.theatre.ended[-1].said, "files": tree(self.theatre.repo)}
+        return {"said": self.theatre.ended[-1].said, "files": tree(self.theatre.repo, but="flow.py")}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     isolated = Isolated(tmp_path_factory.mktemp("undisturbed"), "undisturbed")
     assert isolated.play("run") == 0, isolated.theatre.told()
-    found: dict[str, object] = {"said": isolated.theatre.ended[-1].said, "files": tree(isolated.theatre.repo)}
+    files = tree(isolated.theatre.repo, but="flow.py")
+    found: dict[str, object] = {"said": isolated.theatre.ended[-1].said, "files": files}
     assert json.loads(str(isolated.theatre.ended[-1].stdout)) == {"status": "complete"}
     return found
 
@@ -131,5 +136,15 @@ def test_killed_again_while_it_is_resumed_the_files_end_the_same(
     isolated = Isolated(tmp_path, f"{first}-then-{second}")
     assert isolated.play("run", at=first) == -signal.SIGKILL
     isolated.play("resume", at=second)
+    assert isolated.end() == undisturbed
+    check_executions(isolated.theatre)
+
+
+@pytest.mark.parametrize("at", ["merge.before:1", "merge.written:1", "merge.decided:2", "attempt.after:4"])
+def test_killed_with_schedule_ready_the_files_end_the_same(
+    at: str, tmp_path: Path, undisturbed: dict[str, object]
+) -> None:
+    isolated = Isolated(tmp_path, f"ready-{at}", READY)
+    assert isolated.play("run", at=at) == -signal.SIGKILL
     assert isolated.end() == undisturbed
     check_executions(isolated.theatre)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -280,16 +279,3 @@ def test_a_password_in_a_url_is_a_secret_whatever_the_variable_is_called() -> No
 def test_without_secrets_there_is_nothing_to_do() -> None:
     assert not NO_SECRETS
     assert not Masker.for_run(["UNSET"], {"HOME": "/home/me/somewhere"})
-
-
-def test_ten_secrets_cost_little() -> None:
-    """Generous bounds, so that a slow machine passes: a megabyte takes about 7 ms, a small result 15 µs."""
-    mask = masker(*(f"{number}-{KEY}-{number}" for number in range(10)))
-    large = (b"the quick brown fox jumps over the lazy dog; " * 30_000)[: 1 << 20]
-    began = time.perf_counter()
-    mask.bytes(large)
-    assert time.perf_counter() - began < 0.5
-    began = time.perf_counter()
-    for number in range(1000):
-        mask.may_be_in(b'{"result":%d,"text":"something small"}' % number)
-    assert time.perf_counter() - began < 0.5

@@ -15,7 +15,7 @@ import pytest
 
 import agentos
 from agentos import Client, Workflow, resume, run
-from agentos.exceptions import CommandRefusedError, RunRefusedError, WorkflowDefinitionError
+from agentos.exceptions import CommandRefusedError, RunRefusedError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import Captured, Merged
@@ -188,11 +188,53 @@ def test_beside_a_task_that_changes_the_worktree_itself(repo: Path) -> None:
     assert not (repo / "half.txt").exists()
 
 
+def ready() -> Workflow:
+    """`fast` is through with its chain long before `slow`, which is of the first layer, has ended."""
+    flow = Workflow("ready", schedule="ready")
+    flow.add("fast", "shell", run="echo fast > fast.txt", isolation="worktree")
+    flow.add(
+        "slow",
+        "shell",
+        run="until test -e $AGENTOS_ROOT/.go; do sleep 0.01; done; " + row(1, "slow"),
+        isolation="worktree",
+    )
+    flow.add("sees", "shell", run="cat fast.txt; test ! -e then.txt", needs=["fast"], effects="none")
+    flow.add("then", "shell", run="cat fast.txt > then.txt; rm fast.txt", needs=["sees"], isolation="worktree")
+    flow.add("go", "shell", run="cat then.txt; touch .go", needs=["then"], effects="none")
+    flow.add("last", "shell", run="cat then.txt shared.txt", needs=["go", "slow"], effects="none")
+    return flow
+
+
+def test_with_schedule_ready_it_is_merged_before_the_first_task_that_comes_after(repo: Path) -> None:
+    (repo / ".git" / "info" / "exclude").write_text(".go\n")
+    result = run(ready(), workflow_id="r")
+    assert result.status == "complete", result.errors
+    assert result.outputs["sees"]["stdout"] == "fast"
+    assert result.outputs["last"]["stdout"].splitlines() == ["fast", "row 0", "slow", *ROWS[2:]]
+    assert [merge.tasks for merge in all_of(repo, ev.FilesMerged)] == [("fast",), ("then",), ("slow",)]
+    started = [event.task_id for event in all_of(repo, ev.TaskStart)]
+    assert started.index("go") < [event.type for event in Client(repo).events("r")].index("checkpoint")
+    no_trace(repo)
+
+
+def test_with_schedule_ready_a_conflict_holds_back_what_comes_after_and_nothing_else(repo: Path) -> None:
+    flow = Workflow("ready", schedule="ready")
+    for name in ("a", "b"):
+        flow.add(name, "shell", run=row(3, f"by {name}"), isolation="worktree")
+    flow.add("after", "shell", run="sed -n 4p shared.txt", needs=["a", "b"], effects="none")
+    assert run(flow, workflow_id="r").status == "waiting"
+    assert not [event for event in all_of(repo, ev.TaskStart) if event.task_id == "after"]
+    [gate] = all_of(repo, ev.DecisionRequired)
+    Client(repo).send(
+        "r",
+        {"type": "approval_response", "gate_id": gate.gate_id, "approved": True, "output": {"shared.txt": "task:b"}},
+    )
+    result = resume("r", workflow=flow)
+    assert result.status == "complete"
+    assert result.outputs["after"]["stdout"] == "by b"
+
+
 def test_what_cannot_be_isolated_is_refused(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = Workflow("ready", schedule="ready")
-    ready.add("a", "shell", run="true", isolation="worktree")
-    with pytest.raises(WorkflowDefinitionError, match="schedule 'ready'"):
-        run(ready, workflow_id="x")
     outside = tmp_path / "outside"
     outside.mkdir()
     monkeypatch.chdir(outside)
@@ -365,7 +407,8 @@ class Halfway:
 
     def __init__(self, repo: Path) -> None:
         self.files = WorktreeFiles(repo, "r")
-        aside = make_aside(self.files, self.files.capture(), repo, "a")
+        now = self.files.capture()
+        aside = make_aside(self.files, now, repo, "a", begin=now)
         subprocess.run(row(1, "by a") + "; echo a > a.txt", shell=True, cwd=aside.root, check=True)
         handed = hand_over(self.files, aside).files
         assert handed is not None

@@ -11,6 +11,7 @@ import pytest
 from agentos import Client, Workflow, run
 from agentos.client import settled
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.tasks.model_settings import Limits, LlmDefaults, Price
 from agentos.workflow.location import find_location
 from agentos.workflow.ready import DriveOptions
 from agentos.workflow.settings import KINDS, Settings, explain_settings, load_settings
@@ -29,6 +30,10 @@ secrets = ["DEPLOY_TOKEN", "DEPLOY_TOKEN", "OTHER"]
 on_wait = ["notify", "waiting; $(rm -rf /)"]
 on_end = []
 log_limit = 4096
+llm = {base_url = "http://localhost:11434/v1", key_command = ["pass", "show", "x"]}
+limits.OPENAI_API_KEY = {slots = 2, per_minute = 60, per_day_usd = 5}
+limits.claude = {slots = 1}
+prices."gpt-x.1" = {input_per_million = 2, output_per_million = 8.5}
 """
 READ = Settings(
     database=".agentos/other.db",
@@ -43,6 +48,9 @@ READ = Settings(
     on_wait=("notify", "waiting; $(rm -rf /)"),
     on_end=(),
     log_limit=4096,
+    llm=LlmDefaults(base_url="http://localhost:11434/v1", key_command=("pass", "show", "x")),
+    limits={"OPENAI_API_KEY": Limits(slots=2, per_minute=60, per_day_usd=5.0), "claude": Limits(slots=1)},
+    prices={"gpt-x.1": Price(input_per_million=2.0, output_per_million=8.5)},
 )
 
 
@@ -102,7 +110,9 @@ def test_a_variable_outweighs_the_file_and_says_so(tmp_path: Path) -> None:
         "AGENTOS_SPACE_WARNING": "1.5 GiB",
         "AGENTOS_WORKFLOW_DB": "postgresql://ada:secret@host/db",
     }
+    environ["AGENTOS_LIMITS"] = '{"K": {"slots": 3}}'
     settings = load_settings(tmp_path, environ)
+    assert settings.limits == {"K": Limits(slots=3)}
     assert (settings.keep, settings.gates, settings.secrets) == (7, "wait", ("A", "B"))
     assert settings.on_end == ("notify", "two words", "$(x)")
     assert settings.space_warning == 3 * 1024**3 // 2
@@ -135,6 +145,15 @@ def test_a_variable_outweighs_the_file_and_says_so(tmp_path: Path) -> None:
         ("on_wait = ['a', 1]", "Allowed: an argument list"),
         ("on_wait = [' ']", "Allowed: an argument list"),
         (r"on_wait = ['a', " + '"\\u0000"]', "Allowed: an argument list"),
+        ("limits = 3", "Allowed: tables as [limits.OPENAI_API_KEY]"),
+        ("[limits]\nslots = 3", "Allowed: tables as [limits.OPENAI_API_KEY]"),
+        ("[limits.K]\nslots = 0", "Allowed: tables as [limits.OPENAI_API_KEY]"),
+        ("[limits.K]\nslot = 1", "Allowed: tables as [limits.OPENAI_API_KEY]"),
+        ("[limits.K]\nper_day_usd = nan", "Allowed: tables as [limits.OPENAI_API_KEY]"),
+        ("[prices.m]\ninput_per_million = 1", 'Allowed: tables as [prices."gpt-x"]'),
+        ("[prices.m]\ninput_per_million = -1\noutput_per_million = 1", "Allowed: tables as [prices"),
+        ("[llm]\nkey_name = 5", "Allowed: a table [llm]"),
+        ("[llm]\nkey_command = 'pass show x'", "Allowed: a table [llm]"),
         ("[later]\nkey = 1", "unknown setting, 'later'"),
         ("keep = \n", "at line 1"),
         ("keep = 1\nkeep = 2\n", "at line 2"),
@@ -216,7 +235,7 @@ def test_gates_durability_and_the_rest_reach_the_drive(tmp_git_repo: Path, monke
     assert (place.durability, options.gates, options.lease_s, options.max_concurrency) == ("process", "reject", 20, 2)
     assert options.space_warning == 100_000_000
     assert options.hooks.on_wait == READ.on_wait
-    assert (options.secrets, options.max_log) == (READ.secrets, 4096)
+    assert (options.secrets, options.max_log, options.models) == (READ.secrets, 4096, READ.models)
     monkeypatch.setenv("AGENTOS_GATES", "wait")
     place, options = settled(tmp_git_repo, durability="full", max_concurrency=1)
     assert (place.durability, options.gates, options.max_concurrency) == ("full", "wait", 1)

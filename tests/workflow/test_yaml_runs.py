@@ -74,7 +74,9 @@ def test_what_cannot_be_done_yet_is_refused_at_its_line(tmp_git_repo: Path) -> N
     with pytest.raises(WorkflowDefinitionError) as caught:
         ran(
             tmp_git_repo,
-            "schedule: ready\ntasks:\n  a: {agent: x, prompt: p, effects: none}\n  b: {run: ls, isolation: worktree}\n",
+            "schedule: ready\ntasks:\n"
+            "  a: {agent: codex, prompt: p, effects: none}\n"
+            "  b: {run: ls, isolation: worktree}\n",
         )
     told = str(caught.value)
     assert "flow.yaml:3:7: tasks.a.agent: the kind 'agent' comes with a later release" in told

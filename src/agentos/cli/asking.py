@@ -6,14 +6,11 @@ import asyncio
 import os
 import shlex
 import sys
-import termios
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
-
-import msgspec
+from collections.abc import Callable
+from pathlib import Path
 
 from agentos.cli.answering import author_of
+from agentos.cli.dialogue import Dialogue, Keyboard, LeftOpen
 from agentos.cli.text import given_lines, printable, short, value_in_short
 from agentos.cli.view.feed import Feed, View
 from agentos.dag.plan import PlannedTask
@@ -21,7 +18,6 @@ from agentos.dag.references import as_text, format_path, look_up, references_in
 from agentos.exceptions import CommandRefusedError, EvaluationError
 from agentos.ids import GateId, TaskId
 from agentos.run.commands import ApprovalResponse
-from agentos.run.events import MergeConflict
 from agentos.run.facts import Facts, GateFacts
 from agentos.run.merging import open_conflicts
 from agentos.run.scope import newest_round, scope_of
@@ -31,10 +27,6 @@ from agentos.workflow.waiting import in_thread
 
 MOST = 8
 """Tasks listed as what ran before, or what comes next."""
-
-
-class LeftOpen(Exception):
-    """The person at the terminal does not answer now."""
 
 
 def somebody_is_there() -> bool:
@@ -52,8 +44,11 @@ def somebody_is_there() -> bool:
 class Asking:
     """Asks about each gate of a drive as it opens. Gates that are left open end the drive once nothing else runs."""
 
-    def __init__(self, drive: Drive, view: View, feed: Feed, stop: asyncio.Event, write: Callable[[str], None]) -> None:
+    def __init__(
+        self, drive: Drive, root: Path, view: View, feed: Feed, stop: asyncio.Event, write: Callable[[str], None]
+    ) -> None:
         self._drive = drive
+        self._root = root
         self._view = view
         self._feed = feed
         self._stop = stop
@@ -85,8 +80,8 @@ class Asking:
         try:
             for line in question(self._drive, gate):
                 self._write(f"{line}\n")
-            with _typed_lines() as lines:
-                answer = await self._answered(gate, lines)
+            with Keyboard() as keyboard:
+                answer = await self._answered(gate, keyboard)
             if answer is None:
                 return
             self._commands.send(answer, author=author_of(None))
@@ -97,10 +92,12 @@ class Asking:
         finally:
             await in_thread(self._view.go_on)
 
-    async def _answered(self, gate: GateFacts, lines: asyncio.Queue[str | None]) -> ApprovalResponse | None:
+    async def _answered(self, gate: GateFacts, keyboard: Keyboard) -> ApprovalResponse | None:
         """The answer; None where the gate was closed, or the run stopped, meanwhile."""
-        conflicts = open_conflicts(self._drive.facts)
-        typing = asyncio.create_task(_Dialogue(gate, lines, self._write, conflicts).answer())
+        dialogue = Dialogue(
+            gate.opened, keyboard, self._write, root=self._root, conflicts=open_conflicts(self._drive.facts)
+        )
+        typing = asyncio.create_task(dialogue.answer())
         closed = asyncio.create_task(self._closed_elsewhere(gate.opened.gate_id))
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -136,7 +133,8 @@ class Asking:
 def _closing_word(gate: GateFacts | None) -> str:
     if gate is None or not gate.answer:
         return "This question needs no answer any more."
-    return printable(f"Already {gate.answer} by {gate.author}{f': {gate.reason}' if gate.reason else ''}.")
+    reason = f": {gate.reason}" if gate.reason else ""
+    return printable(f"Already {gate.choice or gate.answer} by {gate.author}{reason}.")
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------
@@ -146,6 +144,8 @@ def question(drive: Drive, gate: GateFacts) -> list[str]:
     """What a person must know to decide: the question, what ran before, what will run."""
     opened = gate.opened
     lines = ["", f"{opened.gate_id} asks: {opened.question}"]
+    if opened.file:
+        lines.append(f"  about the file {opened.file}")
     if opened.by == "agent":
         lines.append("  (meant for an agent to answer)")
     if opened.task_id is not None:
@@ -211,131 +211,3 @@ def _next_layer(drive: Drive, layer: int) -> list[str]:
     behind = plan.layers[layer] if layer < len(plan.layers) else ()
     lines = [f"  will run: {name}" for name in behind[:MOST]]
     return lines + ([f"  and {len(behind) - MOST} more"] if len(behind) > MOST else [])
-
-
-# --- the dialogue -----------------------------------------------------------------------------------------------
-
-
-class _Dialogue:
-    """Asks until the words are clear. Nothing but an explicit yes is one."""
-
-    def __init__(
-        self,
-        gate: GateFacts,
-        lines: asyncio.Queue[str | None],
-        write: Callable[[str], None],
-        conflicts: Sequence[MergeConflict] = (),
-    ) -> None:
-        self._gate = gate.opened
-        self._conflicts = conflicts
-        self._lines = lines
-        self._write = write
-
-    async def answer(self) -> ApprovalResponse:
-        if self._gate.kind == "ask":
-            return await self._about_an_effect()
-        if self._gate.kind == "merge" and self._conflicts:
-            return await self._about_a_merge()
-        match await self._choice("approve, reject or leave it?", "approve", "reject", "leave"):
-            case "approve":
-                return ApprovalResponse(gate_id=self._gate.gate_id, approved=True)
-            case "reject":
-                return ApprovalResponse(gate_id=self._gate.gate_id, approved=False, reason=await self._line("Reason: "))
-            case _:
-                raise LeftOpen
-
-    async def _about_an_effect(self) -> ApprovalResponse:
-        gate_id = self._gate.gate_id
-        words = "run it again, it happened, fail it, or leave it?"
-        match await self._choice(words, "run", "happened", "fail", "leave"):
-            case "run":
-                return ApprovalResponse(gate_id=gate_id, approved=True, answer="rerun")
-            case "happened":
-                output = await self._json("What did it give, as JSON (nothing: null)? ")
-                return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=output)
-            case "fail":
-                return ApprovalResponse(gate_id=gate_id, approved=False, reason=await self._line("Reason: "))
-            case _:
-                raise LeftOpen
-
-    async def _about_a_merge(self) -> ApprovalResponse:
-        gate_id = self._gate.gate_id
-        match await self._choice("choose versions, reject or leave it?", "choose", "reject", "leave"):
-            case "choose":
-                chosen = {conflict.path: await self._version(conflict) for conflict in self._conflicts}
-                return ApprovalResponse(gate_id=gate_id, approved=True, output=chosen)
-            case "reject":
-                return ApprovalResponse(gate_id=gate_id, approved=False, reason=await self._line("Reason: "))
-            case _:
-                raise LeftOpen
-
-    async def _version(self, conflict: MergeConflict) -> str:
-        there = printable(", ".join(conflict.sides))
-        while True:
-            typed = (await self._line(f"{printable(conflict.path)}: {there} or file:PATH? ")).strip()
-            if typed in conflict.sides:
-                return typed
-            if typed.startswith("file:") and (file := _absolute(typed.removeprefix("file:"))):
-                return f"file:{file}"
-            self._write(f"Please type one of: {there}, or file: and a file that is there.\n")
-
-    async def _choice(self, words: str, *choices: str) -> str:
-        letters = "/".join(choice[0] for choice in choices)
-        while True:
-            typed = (await self._line(f"{words} [{letters}] ")).strip().lower()
-            found = [choice for choice in choices if typed and choice.startswith(typed)]
-            if len(found) == 1:
-                return found[0]
-            self._write(f"Please type one of: {', '.join(choices)}.\n")
-
-    async def _json(self, words: str) -> Any:
-        while True:
-            typed = (await self._line(words)).strip()
-            try:
-                return msgspec.json.decode(typed) if typed else None
-            except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, as those of UTF-8 are
-                self._write(f"That is no JSON: {error}. A text needs quotes.\n")
-
-    async def _line(self, prompt: str) -> str:
-        self._write(prompt)
-        typed = await self._lines.get()
-        if typed is None:  # Ctrl-D: nobody will type anything more
-            self._write("\n")
-            raise LeftOpen
-        return typed
-
-
-def _absolute(name: str) -> str:
-    """The file's name from anywhere; empty where there is none."""
-    return os.path.abspath(name) if os.path.isfile(name) else ""
-
-
-@contextmanager
-def _typed_lines() -> Iterator[asyncio.Queue[str | None]]:
-    """Lines as they are typed, without a thread that could outlive the question; None at the end of input."""
-    lines: asyncio.Queue[str | None] = asyncio.Queue()
-    descriptor = sys.stdin.fileno()
-    loop = asyncio.get_running_loop()
-    rest = b""
-
-    def read() -> None:
-        nonlocal rest
-        try:
-            data = os.read(descriptor, 65_536)
-        except OSError:
-            data = b""
-        if not data:
-            loop.remove_reader(descriptor)
-            lines.put_nowait(None)
-            return
-        *whole, rest = (rest + data).split(b"\n")
-        for line in whole:
-            lines.put_nowait(line.decode(errors="replace"))
-
-    # What was typed before the question was there is no answer to it.
-    termios.tcflush(descriptor, termios.TCIFLUSH)
-    loop.add_reader(descriptor, read)
-    try:
-        yield lines
-    finally:
-        loop.remove_reader(descriptor)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.cli.text import count, duration, printable, short
+from agentos.cli.text import count, duration, printable, short, usage_text
 from agentos.run import events as ev
 
 WIDEST = 160
@@ -63,7 +63,7 @@ def _question(event: ev.DecisionRequired) -> str:
 
 def _decision(event: ev.DecisionMade) -> str:
     reason = f": {_short(event.reason)}" if event.reason else ""
-    return f"{event.gate_id}: {event.answer} by {event.author}{reason}"
+    return f"{event.gate_id}: {event.choice or event.answer} by {event.author}{reason}"
 
 
 def _command(event: ev.CommandReceived | ev.CommandApplied | ev.CommandRefused) -> str:
@@ -73,8 +73,10 @@ def _command(event: ev.CommandReceived | ev.CommandApplied | ev.CommandRefused) 
 
 def _files_captured(event: ev.FilesCaptured) -> str:
     when = {"start": "as the drive began", "attempt": "before", "task": "after", "layer": "at the end of a layer"}
-    when["merge"] = "after what isolated tasks did was written"
+    when |= {"merge": "after what isolated tasks did was written", "turn": "as its agent had left them so far,"}
     about = f"{when[event.why]} {event.task_id}".strip()
+    if event.beside:
+        return f"{about}: as they were, while {_short(', '.join(event.beside))} went on"
     return f"{about}: {event.snapshot or 'they could not be captured'}" + (", not all of them" if event.partial else "")
 
 
@@ -111,6 +113,8 @@ _ABOUT: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.LayerStart: lambda event: f"layer {event.layer}, {count(event.tasks, 'task')}",
     ev.TaskStart: _attempt,
     ev.TaskProcess: lambda event: f"{event.task_id}, process {event.pid}",
+    ev.TaskSession: lambda event: f"{event.task_id}, {event.session.agent} {event.session.id or event.session.title}",
+    ev.TaskUsage: lambda event: f"{event.task_id}, {usage_text(event.usage)}",
     ev.TaskRetry: lambda event: (
         f"{_attempt(event)}, again at {event.not_before.astimezone():%H:%M:%S}. {_failure(event.error)}"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,27 @@ gate_argument = click.argument("gate", metavar="[GATE]", required=False, shell_c
 author_option = click.option("--author", metavar="NAME", help="Who says so (default: you, as user@host).")
 
 reason_option = click.option("--reason", metavar="TEXT", default="", help="Why; kept with the decision.")
+
+
+reason_file_option = click.option(
+    "--reason-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The reason from a file, for a longer one; `-` reads it from stdin.",
+)
+
+
+def reason_given(reason: str, file: Path | None) -> str:
+    """The reason, wherever it came from."""
+    if file is None:
+        return reason
+    if reason:
+        raise click.UsageError("--reason and --reason-file exclude each other.")
+    try:
+        given = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return given.decode().rstrip("\n")
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{file} cannot be read: {error}", param_hint="--reason-file") from error
 
 
 def files_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.text import count, printable, printable_lines, short
+from agentos.exceptions import TryAgainError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
@@ -18,8 +19,18 @@ LINES = 12
 """Lines of an error's text that are shown: the newest, which is where the reason stands."""
 
 
+def _kinds_of(error: type[BaseException]) -> set[str]:
+    return {error.__name__}.union(*map(_kinds_of, error.__subclasses__()))
+
+
+_TRY_AGAIN = _kinds_of(TryAgainError)
+
+
 def exit_of(facts: Facts) -> Exit:
     """The exit code of a drive that ended with these facts."""
+    errors = [facts.task(task_id).error for task_id in facts.failed]
+    if facts.status == "failed" and errors and all(error and error.type in _TRY_AGAIN for error in errors):
+        return Exit.TRY_AGAIN  # nothing is wrong with the run: what it needs is not to be had now
     return OF_STATUS.get(facts.status, Exit.FAILED)
 
 
@@ -104,6 +115,8 @@ def questions(facts: Facts) -> list[str]:
     lines = []
     for gate_id in sorted(facts.open_gates)[:MOST]:
         lines += [f"  {gate_id} asks: {short(facts.gates[gate_id].opened.question, 500)}"]
+        if file := facts.gates[gate_id].opened.file:
+            lines.append(f"    about the file {short(file, 500)}")
         if facts.gates[gate_id].opened.kind == "merge":
             lines += [f"    {short(line, 500)}" for line in printable_lines(facts.gates[gate_id].opened.inputs)[:LINES]]
         lines += [f"    {command}" for command in answers(facts, facts.gates[gate_id])]
@@ -115,9 +128,12 @@ def questions(facts: Facts) -> list[str]:
 def answers(facts: Facts, gate: GateFacts) -> list[str]:
     """What to type to answer this gate, from any terminal."""
     subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}"
-    return [f"agentos approve {subject}{chosen(gate.opened)}", f"agentos reject {subject} --reason TEXT"]
+    yes = [f"agentos approve {subject}{more}" for more in chosen(gate.opened)]
+    return [*yes, f"agentos reject {subject} --reason TEXT"]
 
 
-def chosen(gate: ev.DecisionRequired) -> str:
-    """What an approval of a merge needs beside the gate's name: an example of a choice."""
-    return "".join(gate.command.partition(" --use ")[1:]) if gate.kind == "merge" else ""
+def chosen(gate: ev.DecisionRequired) -> list[str]:
+    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one."""
+    if gate.choices:
+        return [f" --choose {shlex.quote(choice)}" for choice in gate.choices]
+    return ["".join(gate.command.partition(" --use ")[1:]) if gate.kind == "merge" else ""]

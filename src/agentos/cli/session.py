@@ -133,7 +133,7 @@ class _Session:
             self._tasks.append(asyncio.create_task(feed.run(drive.stream.subscribe(after))))
             self._tasks.append(asyncio.create_task(self._guess(view, drive.machine.plan.name)))
             if self._manner.asks:
-                asking = Asking(drive, view, feed, stopping.asked, _write)
+                asking = Asking(drive, self._place.root, view, feed, stopping.asked, _write)
                 self._tasks.append(asyncio.create_task(asking.ask_all()))
 
         try:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from agentos.dag.conditions import parse_condition
 from agentos.dag.findings import Finding, Problem, listed, nearest
+from agentos.dag.models import agent_problems, budget_problems, llm_problems
 from agentos.dag.references import OPEN, SECRETS, Reference, format_path, references_in, whole_reference
 from agentos.dag.shell import check_script
 from agentos.dag.task import Approve, ForEach, Repeat, Retry, TaskDef
@@ -19,6 +23,8 @@ from agentos.ids import TaskId
 MAX_ID = 200
 _NO_RETRY = Retry()
 _TASK_PARTS = ("output", "status", "error")
+_CHOICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NO_CHOICES = ("approve", "reject", "leave", "edit")
 _RESERVED = {"params", "tasks", SECRETS, "and", "or", "not", "success", "failure", "always", *LITERALS}
 _PLAIN_EFFECTS = (("none",), ("files",), ("external",), ("files", "external"))
 
@@ -75,6 +81,9 @@ def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple
     yield from inputs.items()
     if definition.run:
         yield "run", definition.run
+    work = definition.agent or definition.llm
+    if work is not None:
+        yield from msgspec.to_builtins(work).items()
     if definition.env:
         yield "env", definition.env
     if definition.cwd:
@@ -82,7 +91,7 @@ def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple
     if definition.produces:
         yield "produces", definition.produces
     if definition.approve is not None:
-        yield "approve", definition.approve.question
+        yield "approve", [definition.approve.question, definition.approve.file]
     if definition.for_each is not None:
         yield "for_each", definition.for_each.items
         if definition.for_each.key is not None:
@@ -193,6 +202,7 @@ def setting_problems(definition: TaskDef) -> Iterator[Found]:
         yield "bad setting", "concurrency", "concurrency needs a group's name and at least 1 slot"
     if definition.env:
         yield from (("bad setting", "env", problem) for problem in env_problems(definition.env))
+    yield from (("bad setting", "budget", problem) for problem in budget_problems(definition.budget))
     if "" in definition.produces:
         yield "bad setting", "produces", "produces holds an empty path"
     if definition.approve is not None:
@@ -223,10 +233,16 @@ def _problems_of_kind(definition: TaskDef) -> Iterator[str]:
             yield "an approval needs a question"
         if definition.isolation:
             yield "an approval runs nothing that could be isolated"
-    elif not definition.call:
-        yield f"say which {definition.kind}"
-    elif not definition.inputs.get("prompt"):
-        yield f"{definition.kind} tasks need a prompt"
+    elif definition.agent is not None:
+        yield from agent_problems(definition.agent)
+        yield from _verify_problems(definition.agent.verify)
+    elif definition.llm is not None:
+        yield from llm_problems(definition.llm)
+
+
+def _verify_problems(verify: str | tuple[str, ...]) -> Iterator[str]:
+    if verify:
+        yield from (problem.replace("run:", "verify:", 1) for problem in _run_problems(verify))
 
 
 def _run_problems(run: str | tuple[str, ...]) -> Iterator[str]:
@@ -256,6 +272,20 @@ def _approve_problems(approve: Approve) -> Iterator[str]:
         yield "approve: the question is empty"
     if approve.timeout_s is not None and not 0 < approve.timeout_s < math.inf:
         yield f"approve: timeout_s must be more than 0, not {approve.timeout_s}"
+    if approve.choices:
+        yield from _choice_problems(approve)
+
+
+def _choice_problems(approve: Approve) -> Iterator[str]:
+    if len({choice.lower() for choice in approve.choices}) < max(2, len(approve.choices)):
+        yield "approve: choices are two or more different words"
+    for choice in approve.choices:
+        if not _CHOICE.fullmatch(choice):
+            yield f"approve: a choice is one word of letters, digits, - and _, not {choice!r}"
+        elif choice in _NO_CHOICES:
+            yield f"approve: {choice!r} cannot be a choice: at every gate it has its own meaning"
+    if approve.on_timeout == "approve":
+        yield "approve: with choices a timeout can only reject, since nobody chooses"
 
 
 def _fan_out_problems(definition: TaskDef, for_each: ForEach) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from agentos.dag.models import AGENTS, OnResume, Permissions
 from agentos.dag.run_settings import DECISION_POINTS, SCHEDULES
 from agentos.dag.settings import EFFECTS
 from agentos.dag.workflow_file import DEFAULTS
@@ -29,12 +30,29 @@ def _said(schema: Schema, description: str) -> Schema:
     return {"description": description, **schema}
 
 
+_WORDS: Schema = {"type": "array", "items": _TEXT}
+_BUDGET = _said(
+    {
+        "anyOf": [
+            {"type": "number", "exclusiveMinimum": 0},
+            _map(
+                {
+                    "cost_usd": {"type": "number", "exclusiveMinimum": 0},
+                    "tokens": {"type": "integer", "minimum": 1},
+                }
+            ),
+        ]
+    },
+    "What models may cost before somebody is asked: US dollars, or a map of cost_usd and tokens.",
+)
 _APPROVE: Schema = {
     "anyOf": [
         _TEXT,
         _map(
             {
                 "question": _TEXT,
+                "choices": {"type": "array", "items": _TEXT, "minItems": 2, "uniqueItems": True},
+                "file": _TEXT,
                 "by": {"enum": ["human", "agent"]},
                 "timeout_s": _SECONDS,
                 "on_timeout": {"enum": ["reject", "approve"]},
@@ -119,10 +137,35 @@ WORK: dict[str, tuple[Schema, dict[str, Schema]]] = {
     ),
     "python": (_said({"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}, "A function, as module:function."), {}),
     "agent": (
-        _said(_TEXT, "An agent's name."),
-        {"prompt": _TEXT, "permissions": {}, "model": _TEXT},
+        _said({"enum": list(AGENTS)}, "Which agent works on the prompt, headless, in the worktree."),
+        {
+            "prompt": _said(_TEXT, "What it is to do."),
+            "model": _said(_TEXT, "Default: the agent's own choice."),
+            "permissions": _said({"enum": list(get_args(Permissions))}, "What it may do unasked. Default: edit."),
+            "allowed_tools": _said(_WORDS, "Tools it may use, in the agent's own words."),
+            "max_turns": _said({"type": "integer", "minimum": 1}, "Turns after which it is stopped."),
+            "verify": _said({"anyOf": [_TEXT, _WORDS]}, "A command that must succeed after the agent has."),
+            "on_resume": _said({"enum": list(get_args(OnResume))}, "When it was cut off. Default: continue."),
+            "command": _said(_WORDS, "Of agent: command, what to run."),
+            "schema": _said({"type": "object"}, "JSON Schema of the final answer."),
+            "budget": _BUDGET,
+        },
     ),
-    "llm": (_said(_TEXT, "A model's name."), {"prompt": _TEXT, "model": _TEXT}),
+    "llm": (
+        _said(_TEXT, "A model's name."),
+        {
+            "prompt": _said(_TEXT, "What it is asked."),
+            "messages": _said({"type": "array", "items": {"type": "object"}}, "The conversation before the prompt."),
+            "system": _said(_TEXT, "What it is told first."),
+            "base_url": _said(_TEXT, "Of the endpoint. Default: what the settings say."),
+            "key_name": _said(_TEXT, "The NAME of the environment variable that holds the key."),
+            "key_command": _said(_WORDS, "A command that prints the key."),
+            "schema": _said({"type": "object"}, "JSON Schema of the answer."),
+            "max_tokens": _said({"type": "integer", "minimum": 1}, "Of the answer."),
+            "temperature": _said({"type": "number", "minimum": 0}, "Default: the model's own."),
+            "budget": _BUDGET,
+        },
+    ),
     "approval": (_said(_APPROVE, "Only a question: what needs this task waits for the answer."), {}),
 }
 """What a task does: the key, and the settings that go with it alone."""
@@ -159,6 +202,7 @@ def file_schema() -> Schema:
                 {"enum": list(SCHEDULES)}, "layers (default), or ready: start as soon as needs are done."
             ),
             "decision_points": _said({"enum": list(DECISION_POINTS)}, "Where a run stops and asks. Default: never."),
+            "budget": _BUDGET,
             "env": _said(_ENV, "Environment variables of every task; values may refer to params."),
             "defaults": _said(
                 _map({name: settings.get(name, WORK["run"][1].get(name, {})) for name in DEFAULTS}),

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from agentos.dag.models import NO_BUDGET
 from agentos.dag.task import Retry, TaskDef
 
 VERSION = "1"
@@ -23,7 +24,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def task_fingerprint(definition: TaskDef) -> str:
-    """What the task does: its definition and code, without timeout, retries, description and concurrency.
+    """What the task does: its definition and code, without timeout, retries, budget, description and concurrency.
 
     Where the function was imported from does not count as long as its code can be seen: the same file is `__main__` in
     one process and a module in the next. Of a task that came from a fan-out the item counts.
@@ -32,6 +33,7 @@ def task_fingerprint(definition: TaskDef) -> str:
         definition,
         timeout_s=None,
         retry=_RETRY,
+        budget=NO_BUDGET,
         description="",
         concurrency=None,
         call="" if definition.code else definition.call,

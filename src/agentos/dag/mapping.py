@@ -25,8 +25,8 @@ from agentos.ids import TaskId
 WORK = {
     "run": ("shell", "run"),
     "python": ("python", "call"),
-    "agent": ("agent", "call"),
-    "llm": ("llm", "call"),
+    "agent": ("agent", "agent"),
+    "llm": ("llm", "model"),
     "approval": ("approval", "question"),
 }
 """For each key that says what a task does: its kind, and the setting that holds it."""
@@ -78,7 +78,10 @@ def draft_mapping(task_id: str, mapping: Any) -> Draft:
         made = _without_work(task_id, mapping, kind)
         made.findings.append(_finding(task_id, key, f"{key} is empty"))
     else:
-        made = draft(task_id, kind, {setting if name == key else name: mapping[name] for name in _own(mapping, key)})
+        own = [name for name in _own(mapping, key) if name == key or name != setting]
+        made = draft(task_id, kind, {setting if name == key else name: mapping[name] for name in own})
+    if key == "llm" and "model" in mapping:
+        made.findings.append(_finding(task_id, "model", "llm and model: the model stands behind llm"))
     if setting != key:
         made.findings = [_as_written(finding, setting, key) for finding in made.findings]
     for name in mapping:
@@ -169,7 +172,13 @@ def _work(definition: TaskDef) -> dict[str, Any]:
         return {"approval": _question(definition.approve) if definition.approve is not None else ""} | inputs
     if definition.kind == "python" and definition.repeat is not None and not definition.call:
         return inputs
-    return {definition.kind: definition.call} | inputs
+    work = definition.agent or definition.llm
+    if work is None:
+        return {definition.kind: definition.call} | inputs
+    settings: dict[str, Any] = msgspec.to_builtins(work)
+    does = settings.pop(WORK[definition.kind][1])
+    budget = {"budget": msgspec.to_builtins(definition.budget)} if definition.budget else {}
+    return {definition.kind: does} | settings | budget | inputs
 
 
 def _question(approve: Approve) -> Any:

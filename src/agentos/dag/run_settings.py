@@ -10,6 +10,7 @@ import msgspec
 from agentos.dag.binding import Parameters
 from agentos.dag.checks import env_problems
 from agentos.dag.findings import Finding, nearest
+from agentos.dag.models import NO_BUDGET, Budget, budget_problems, read_budget
 from agentos.dag.references import SECRETS, references_in
 from agentos.dag.settings import BadSetting, read_env
 from agentos.dag.tokens import NAME
@@ -32,6 +33,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Values may refer to `params` and `secrets`, to nothing else."""
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values are masked."""
+    budget: Budget = NO_BUDGET
+    """What all agents and model calls of the run together may spend."""
 
 
 def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
@@ -62,6 +65,7 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
         decision_points=flow.decision_points if flow.decision_points in DECISION_POINTS else "never",  # type: ignore[arg-type]
         env=_env(flow.env or {}, complain),
         secrets=_secrets(flow.secrets, complain),
+        budget=_budget(flow.budget, complain),
     )
 
 
@@ -114,6 +118,19 @@ def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
             if strangers:
                 complain(f"env {name}: {strangers[0]} is not known to the whole run, only params and secrets are")
     return read
+
+
+def _budget(given: Any, complain: Callable[[str], None]) -> Budget:
+    if given is None:
+        return NO_BUDGET
+    try:
+        budget = read_budget(given)
+    except ValueError as error:
+        complain(str(error))
+        return NO_BUDGET
+    for problem in budget_problems(budget):
+        complain(problem)
+    return budget
 
 
 def _secrets(secrets: Any, complain: Callable[[str], None]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from agentos.dag.findings import Finding, Problem, nearest
+from agentos.dag.models import WORK_OF, AgentWork, LlmWork, read_budget, read_work_setting
 from agentos.dag.references import as_text
 from agentos.dag.stored import to_stored
 from agentos.dag.task import Approve, Concurrency, Effect, ForEach, Kind, Repeat, Retry
@@ -26,8 +27,8 @@ _OF_KIND: dict[str, tuple[str, ...]] = {
     "python": ("call",),
     "shell": ("run", "output"),
     "approval": ("question",),
-    "agent": ("call", "prompt", "permissions", "model"),
-    "llm": ("call", "prompt", "model"),
+    "agent": ("budget", *AgentWork.__struct_fields__),
+    "llm": ("budget", *LlmWork.__struct_fields__),
 }
 _FAN_OUT = ("as", "key", "max_failures")
 
@@ -100,8 +101,9 @@ def _finish(
         raise BadSetting("call and a function: give one of them")
     if "effects" not in fields and kind in FILES_BY_DEFAULT:
         fields["effects"] = ("files",)
-    if extra := fields.pop("extra", None):
-        fields["inputs"] = _merged(fields.get("inputs", {}), extra)
+    if kind in WORK_OF:
+        work = {"agent": "", "prompt": ""} if kind == "agent" else {"model": ""}
+        fields[kind] = WORK_OF[kind](**{**work, **fields.pop("work", {})})
     approve = fields.get("approve")
     if kind == "approval" and approve is not None and approve.timeout_s is None and "timeout_s" in fields:
         # Nothing runs in an approval: the only time it can take is that of the answer.
@@ -110,12 +112,6 @@ def _finish(
         if fields.get("for_each") is None:
             raise BadSetting(f"{', '.join(fan_out)} without for_each")
         fields["for_each"] = _checked("for_each", {**_fields(fields["for_each"]), **fan_out}, ForEach)
-
-
-def _merged(inputs: Mapping[str, Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    if twice := inputs.keys() & extra.keys():
-        raise BadSetting(f"{', '.join(sorted(twice))} is given twice: as a setting and in inputs", "bad argument")
-    return {**inputs, **extra}
 
 
 def _read_work(fields: dict[str, Any], kind: str, name: str, value: Any) -> None:
@@ -131,9 +127,26 @@ def _read_work(fields: dict[str, Any], kind: str, name: str, value: Any) -> None
     elif name == "question":
         fields["approve"] = _approve(value)
     elif name == "call":
-        fields["call"] = _call(value) if kind == "python" else _text("call", value)
+        fields["call"] = _call(value)
     else:
-        fields.setdefault("extra", {})[name] = _stored(name, value)
+        try:
+            if name == "budget":
+                fields["budget"] = read_budget(value)
+            else:
+                work = read_work_setting(kind, name, value)
+                if not _is_plain(name, work):
+                    raise BadSetting(f"{name} holds what neither JSON nor a model can read")
+                fields.setdefault("work", {})[name] = work
+        except ValueError as error:
+            raise BadSetting(str(error)) from None
+
+
+def _is_plain(name: str, value: Any) -> bool:
+    """Whether it is stored as it is: without NUL, half a surrogate pair, and the like."""
+    try:
+        return bool(_stored(name, value) == msgspec.json.decode(msgspec.json.encode(value)))
+    except UnicodeEncodeError:
+        return False
 
 
 # --- one setting --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentos.dag.models import NO_BUDGET, AgentWork, Budget, LlmWork
 from agentos.ids import TaskId
 
 Kind = Literal["python", "shell", "agent", "llm", "approval"]
@@ -31,6 +32,10 @@ class Approve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A question that must be answered before the task may start."""
 
     question: str
+    choices: tuple[str, ...] = ()
+    """Where there are some, an approval names one of them; an approval task's output holds it."""
+    file: str = ""
+    """A file to look at, and perhaps to change, before answering; relative to the root. May hold references."""
     by: Literal["human", "agent"] = "human"
     timeout_s: float | None = None
     on_timeout: Literal["reject", "approve"] = "reject"
@@ -76,6 +81,12 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """python: digest of the function's source as far as it can be seen; empty where it cannot."""
     run: str | tuple[str, ...] = ""
     """shell: a script (text) or an argument vector (list)."""
+    agent: AgentWork | None = None
+    """agent: what it is to do."""
+    llm: LlmWork | None = None
+    """llm: the call."""
+    budget: Budget = NO_BUDGET
+    """agent, llm: what all attempts of it together may spend."""
     inputs: Mapping[str, Any] = {}
     """python: every argument, bound to a value or reference. Others: named values."""
     env: Mapping[str, str] = {}

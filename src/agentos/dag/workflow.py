@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from types import FrameType
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from agentos.dag.findings import Finding, nearest
+from agentos.dag.models import Budget
 from agentos.dag.settings import KINDS, Draft, draft
+from agentos.dag.stored import to_stored
 from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry
 from agentos.ids import TaskId
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Given = ParamSpec("Given")
 Need = str | Callable[..., Any]
 
 TaskSettings = TypedDict(
@@ -46,9 +50,24 @@ TaskSettings = TypedDict(
         "run": str | Sequence[str | int | float],
         "output": str,
         "question": str | Approve | Mapping[str, Any],
+        "agent": str,
         "prompt": str,
-        "permissions": Any,
         "model": str,
+        "permissions": str,
+        "allowed_tools": Sequence[str],
+        "max_turns": int | None,
+        "verify": str | Sequence[str],
+        "on_resume": str,
+        "command": Sequence[str],
+        "schema": Mapping[str, Any] | None,
+        "messages": Sequence[Mapping[str, Any]],
+        "system": str,
+        "base_url": str,
+        "key_name": str,
+        "key_command": Sequence[str],
+        "max_tokens": int | None,
+        "temperature": float | None,
+        "budget": float | Budget | Mapping[str, Any] | None,
     },
     total=False,
 )
@@ -61,6 +80,35 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     module: str
     """The name to import it by, with the file's folder (or that of its package) on sys.path."""
+    maker: str = ""
+    """The function of that module that makes it, where it is not one of the module's own names."""
+    arguments: Mapping[str, Any] = {}
+    """What that function was given, in stored form."""
+
+
+MAKER = "__agentos_maker__"
+"""Marks the functions that a resume may call to have a workflow made."""
+
+
+def maker(function: Callable[Given, Workflow]) -> Callable[Given, Workflow]:
+    """Marks a function that makes workflows from plain arguments, given by name.
+
+    A run of such a workflow keeps the arguments, so that a later process makes the same one again.
+    """
+
+    @wraps(function)
+    def made(*args: Given.args, **arguments: Given.kwargs) -> Workflow:
+        if args:
+            raise TypeError(f"{function.__name__} takes its arguments by name, so that they can be kept")
+        flow = function(*args, **arguments)
+        origin = _source_in(function.__globals__)
+        if origin is not None:
+            kept = to_stored(arguments)
+            flow.source = msgspec.structs.replace(origin, maker=function.__qualname__, arguments=kept)
+        return flow
+
+    setattr(made, MAKER, True)
+    return made
 
 
 class Workflow:
@@ -80,6 +128,7 @@ class Workflow:
         decision_points: str = "never",
         env: Mapping[str, str] | None = None,
         secrets: Iterable[str] = (),
+        budget: float | Budget | Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a workflow's name is text, not {name!r}")
@@ -90,6 +139,7 @@ class Workflow:
         self.decision_points = decision_points
         self.env = env
         self.secrets = secrets
+        self.budget = budget
         self.drafts: list[Draft] = []
         self.functions: dict[TaskId, Callable[..., Any]] = {}
         """The function of each python task that was given as one."""
@@ -126,7 +176,8 @@ class Workflow:
         """Add a task; its id comes back, for the `needs` of others.
 
         `work` is a function, or a kind: "shell" (with `run`), "approval" (with `question`), "python" (with `call`, as
-        "module:function"), "agent", "llm". A task that only has a `repeat` needs none.
+        "module:function"), "agent" (with `agent` and `prompt`), "llm" (with `model` and `prompt`). A task that only has
+        a `repeat` needs none.
         """
         given: dict[str, Any] = {_SPELT.get(name, name): value for name, value in settings.items()}
         function = work if callable(work) else None
@@ -160,7 +211,10 @@ def _caller(flow: Workflow) -> FrameType:
 
 
 def _source(frame: FrameType) -> Source | None:
-    names = frame.f_globals
+    return _source_in(frame.f_globals)
+
+
+def _source_in(names: Mapping[str, Any]) -> Source | None:
     file, module = names.get("__file__"), names.get("__name__")
     if not isinstance(file, str) or not isinstance(module, str):
         return None

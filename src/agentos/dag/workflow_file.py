@@ -40,6 +40,7 @@ KEYS = (
     "max_concurrency",
     "schedule",
     "decision_points",
+    "budget",
     "env",
     "defaults",
     "tasks",
@@ -102,6 +103,7 @@ class _Reader:
         flow.schedule = given.get("schedule", flow.schedule)
         flow.decision_points = given.get("decision_points", flow.decision_points)
         flow.secrets = given.get("secrets") or ()
+        flow.budget = given.get("budget")
         flow.env = texts(self._node("env")) or None
         defaults = self._defaults()
         for task_id, node in self._tasks():
@@ -174,7 +176,7 @@ class _Reader:
             yield from ((task_id, task) for task_id, (_, task) in node.entries.items())
 
 
-_PLAIN_KEYS = ("max_concurrency", "schedule", "decision_points", "secrets")
+_PLAIN_KEYS = ("max_concurrency", "schedule", "decision_points", "secrets", "budget")
 
 
 def task_values(node: Node) -> Any:

@@ -18,7 +18,7 @@ from agentos.run import events as ev
 from agentos.run.board import Board, failed_status, failure_of
 from agentos.run.changes import apply_change
 from agentos.run.facts import Facts, TaskFacts
-from agentos.run.inputs import AttemptEnded, ChildStarted
+from agentos.run.inputs import AttemptEnded, ChildStarted, SessionKnown, UsageKnown
 from agentos.run.record import result_mark
 from agentos.run.resume import plan_follow_up, plan_repeat
 
@@ -37,6 +37,19 @@ def child_started(board: Board, given: ChildStarted) -> None:
                 started=given.started,
             )
         )
+
+
+def session_known(board: Board, given: SessionKnown) -> None:
+    if board.facts.running.get(given.task_id) == given.attempt:
+        layer = board.plan.tasks[given.task_id].layer
+        board.emit(ev.TaskSession(task_id=given.task_id, layer=layer, attempt=given.attempt, session=given.session))
+
+
+def usage_known(board: Board, given: UsageKnown) -> None:
+    """Also of an attempt that no longer counts: what was paid for was paid for."""
+    task = board.plan.tasks.get(given.task_id)
+    layer = task.layer if task is not None else board.facts.task(given.task_id).layer
+    board.emit(ev.TaskUsage(task_id=given.task_id, layer=layer, attempt=given.attempt, usage=given.usage))
 
 
 def ended(board: Board, given: AttemptEnded) -> None:

@@ -69,6 +69,7 @@ def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0) -
             verdicts=planned.noteworthy,
             reset=planned.reset,
             cut_off=planned.cut_off,
+            continued=planned.continued,
             ask=planned.ask,
             regrown=planned.regrown,
         )

@@ -6,6 +6,7 @@ board; the machine calls them. Whatever they decide goes through `emit`, so that
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
@@ -27,7 +28,7 @@ GatePolicy = Literal["wait", "stop", "reject"]
 _keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class Board:
+class Board(ABC):
     """One run under way, as far as it is decided. The machine is one that takes inputs in."""
 
     def __init__(
@@ -98,6 +99,8 @@ class Board:
             case ev.TaskRetry(task_id=task_id, not_before=not_before):
                 self.frontier.retry_at(not_before, task_id)
                 self.frontier.attempt_over(self.plan.tasks[task_id])
+            case ev.DecisionRequired(task_id=task_id) if task_id is not None:
+                self.frontier.retrying.discard(task_id)  # it waits for an answer now, not for its time
             case ev.TaskComplete(task_id=task_id) | ev.TaskError(task_id=task_id) | ev.TaskSkipped(task_id=task_id):
                 task = self.plan.tasks[task_id]
                 self.frontier.ended(task, self.facts.task(task_id).status)
@@ -105,9 +108,9 @@ class Board:
                     self.frontier.attempt_over(task)
                 self.task_over(task, before.task(task_id))
 
+    @abstractmethod
     def task_over(self, task: PlannedTask, was: TaskFacts) -> None:
         """A task has ended: do what follows for others. The machine knows what does."""
-        raise NotImplementedError
 
     def warn(self, task: PlannedTask, message: str, *, attempt: int = 0) -> None:
         self.emit(ev.TaskWarning(task_id=task.id, layer=task.layer, attempt=attempt, message=message))

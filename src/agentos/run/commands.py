@@ -37,6 +37,8 @@ class ApprovalResponse(_Command, frozen=True, kw_only=True, tag="approval_respon
 
     gate_id: str
     approved: bool
+    choice: str = ""
+    """For a gate with choices, which an approval must name."""
     answer: Literal["", "rerun", "happened"] = ""
     """For a gate that asks about an effect cut off: run it again (the default of an approval), or it happened."""
     output: Any = None
@@ -123,4 +125,6 @@ def _out_of_range(command: Command) -> list[str]:
             return ["replan_dag that changes nothing"]
         case ApprovalResponse(approved=False, answer="happened"):
             return ["`happened` needs approved: true"]
+        case ApprovalResponse(approved=False, choice=choice) if choice:
+            return [f"choice {choice!r} needs approved: true"]
     return []

@@ -18,10 +18,10 @@ from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
 NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
 
-GateKind = Literal["approval", "approve", "layer", "error", "ask", "merge"]
+GateKind = Literal["approval", "approve", "layer", "error", "ask", "merge", "budget"]
 Answer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 EndedAs = Literal["failed", "failed_safe", "cancelled"]
-CaptureReason = Literal["start", "attempt", "task", "layer", "merge"]
+CaptureReason = Literal["start", "attempt", "turn", "task", "layer", "merge"]
 Verdict = Literal["reuse", "reuse, changed", "rerun", "run", "ask", "new", "orphan"]
 
 
@@ -38,6 +38,48 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     base: str
     snapshot: str
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What models were paid for."""
+
+    input_tokens: int = 0
+    """Those read from a cache included."""
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost_usd: float = 0.0
+    """As far as it is known."""
+    calls: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+            calls=self.calls + other.calls,
+        )
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The conversation an agent keeps by itself, as far as one needs it to go on with it."""
+
+    agent: str
+    id: str = ""
+    """Empty where the agent tells it only later: then it is found by its title."""
+    title: str = ""
+    program: str = ""
+    version: str = ""
+    forked_from: str = ""
+    """The session it is a copy of."""
+    cwd: str = ""
+    """Where it works, from the root of the run's worktree; agents find sessions by it."""
+    prompt: str = ""
+    """Digest of what it was asked."""
 
 
 class MergeConflict(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +147,8 @@ class ResumePlanned(Event, frozen=True, kw_only=True):
     """Tasks whose earlier result no longer counts."""
     cut_off: tuple[TaskId, ...] = ()
     """Tasks that were running when the last driver died."""
+    continued: tuple[TaskId, ...] = ()
+    """Those of them whose agent goes on in the session it had."""
     ask: tuple[TaskId, ...] = ()
     """Tasks that need an answer before anything else happens to them."""
     regrown: tuple[TaskId, ...] = ()
@@ -163,6 +207,26 @@ class TaskProcess(Event, frozen=True, kw_only=True):
     pgid: int
     started: float
     """When the kernel says the process began; tells a reused pid apart."""
+
+
+class TaskSession(Event, frozen=True, kw_only=True):
+    """The session of the agent that performs the attempt, known as soon as the agent has one."""
+
+    type: ClassVar[str] = "task_session"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    session: Session
+
+
+class TaskUsage(Event, frozen=True, kw_only=True):
+    """The attempt has paid for a call of a model, or for a turn of an agent."""
+
+    type: ClassVar[str] = "task_usage"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    usage: Usage
 
 
 class TaskRetry(Event, frozen=True, kw_only=True):
@@ -267,8 +331,9 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 class FilesCaptured(Event, frozen=True, kw_only=True):
     """The worktree's files as a snapshot: what a file task that is cut off from here on starts again from.
 
-    `why` is `start` (of a drive), `attempt` (before one that may change files, while no other is under way), `task`
-    (after such a one), `layer` (at its end) or `merge` (after what isolated tasks did was written). Without a
+    `why` is `start` (of a drive), `attempt` (before one that may change files, while no other is under way), `turn`
+    (while an agent that may, and is alone or isolated, is at work), `task` (after such a one), `layer` (at its end) or
+    `merge` (after what isolated tasks did was written). Without a
     `snapshot` they could not be captured, and cannot be put back.
     """
 
@@ -277,10 +342,15 @@ class FilesCaptured(Event, frozen=True, kw_only=True):
     tree: str = ""
     why: CaptureReason
     task_id: str = ""
+    base: str = ""
+    """Of the turn of an isolated task: the snapshot its worktree was made from."""
     partial: tuple[str, ...] = ()
     """Paths that had to be left out; a snapshot that lacks some is not put back by itself."""
     output: tuple[str, ...] = ()
     """At the start of a drive: files of the worktree that its own output goes to. They are never put back."""
+    beside: tuple[TaskId, ...] = ()
+    """Tasks that were still at work when this one ended. The files are then those from before all of them, so that
+    putting them back takes nothing of this task away."""
 
 
 class FilesRestored(Event, frozen=True, kw_only=True):
@@ -327,6 +397,10 @@ class DecisionRequired(Event, frozen=True, kw_only=True):
     layer: int
     place: str = ""
     question: str
+    choices: tuple[str, ...] = ()
+    """An approval must name one of these, where there are some."""
+    file: str = ""
+    """A file to look at before answering, relative to the root."""
     by: Literal["human", "agent"] = "human"
     shown: str = ""
     """Digest of what is asked about: the task's fingerprint and resolved inputs."""
@@ -348,6 +422,8 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     answer: Answer
     author: str
     reason: str = ""
+    choice: str = ""
+    """Which of the gate's choices an approval took."""
     output: Raw = NOTHING
     """For `happened`: what the effect returned. Of a merge: the version chosen for each path."""
 
@@ -410,6 +486,8 @@ class RolledBack(Event, frozen=True, kw_only=True):
     drive: int = 0
     ask: tuple[TaskId, ...] = ()
     """Tasks whose external effect has begun since that checkpoint: not repeated without an answer."""
+    spent: dict[TaskId, Usage] = {}
+    """What was paid for so far: going back brings no money back."""
     reason: str = ""
 
 
@@ -482,5 +560,7 @@ JOURNALED: tuple[type[Event], ...] = (
     FilesCaptured,
     FilesRestored,
     FilesMerged,
+    TaskSession,
+    TaskUsage,
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""

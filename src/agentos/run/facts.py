@@ -108,6 +108,7 @@ def _decisions(facts: Facts) -> tuple[Any, ...]:
             "answer": facts.gates[gate_id].answer,
             "author": facts.gates[gate_id].author,
             "reason": facts.gates[gate_id].reason,
+            **({"choice": facts.gates[gate_id].choice} if facts.gates[gate_id].choice else {}),
             "layer": order[0],
         }
         for order, gate_id in decided

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentos.run import events as ev
 from agentos.run import merging
 from agentos.run.board import Board
@@ -29,9 +31,16 @@ def captured(board: Board, given: Captured) -> None:
     if given.why == "merge" and (board.facts.merge is None or not board.facts.merge.tree):
         return  # set aside meanwhile
     if given.why in ("layer", "merge"):
-        board.captured_layer, board.capture_wanted, board.uncaptured = given.layer, None, given.problem
+        board.capture_wanted = None
+        if not board.frontier.unfinished(given.layer):  # else it was merged for a task that could not wait for the rest
+            board.captured_layer, board.uncaptured = given.layer, given.problem
         if given.changed:
             _name_suspects(board, given)
+    if given.why == "turn":
+        _turn(board, given)
+        return
+    if given.together and given.changed:
+        _name_company(board, given)
     if given.problem:
         board.emit(ev.TaskWarning(message=f"the files of the worktree cannot be captured: {given.problem}"))
     for path in given.left:
@@ -48,13 +57,38 @@ def captured(board: Board, given: Captured) -> None:
             task_id=given.task_id,
             partial=given.partial,
             output=given.output,
+            beside=given.beside,
         )
         board.emit(event)
+    if given.why == "merge":
+        board.frontier.release_merged()
+
+
+def _turn(board: Board, given: Captured) -> None:
+    """What an agent has done so far. One that could not be captured is no point to go on from, and no harm."""
+    if given.task_id in board.facts.running and given.snapshot and not given.partial:
+        board.emit(
+            ev.FilesCaptured(
+                snapshot=given.snapshot, tree=given.tree, why="turn", task_id=given.task_id, base=given.base
+            )
+        )
 
 
 def snapshot_of(facts: Facts) -> str:
     """What a checkpoint cut now names; empty where there is nothing to name."""
     return facts.files.snapshot if facts.files is not None and not facts.files.open else ""
+
+
+def snapshots_in_use(facts: Facts) -> set[str]:
+    """The snapshots that the run may still have to go back to, or on from; what checkpoints name comes on top."""
+    used = {facts.files.snapshot} if facts.files is not None else set()
+    if facts.merge is not None:
+        used.add(facts.merge.snapshot)
+    for handed in facts.unmerged.values():
+        used |= {handed.base, handed.snapshot}
+    for turn in facts.turns.values():
+        used |= {turn.base, turn.snapshot}
+    return used - {""}
 
 
 def _name_suspects(board: Board, given: Captured) -> None:
@@ -69,8 +103,7 @@ def _name_suspects(board: Board, given: Captured) -> None:
     ]
     if not suspects:
         return
-    paths = ", ".join(given.changed[:_SHOWN]) + (" …" if len(given.changed) > _SHOWN else "")
-    named = ", ".join(suspects[:_SHOWN]) + (" …" if len(suspects) > _SHOWN else "")
+    paths, named = _listed(given.changed), _listed(suspects)
     for task_id in suspects[:1]:
         task = board.plan.tasks[task_id]
         board.warn(
@@ -78,3 +111,18 @@ def _name_suspects(board: Board, given: Captured) -> None:
             f"files changed in layer {given.layer} although no task that says so was at work: {paths} "
             f"(declared without file effects: {named})",
         )
+
+
+def _name_company(board: Board, given: Captured) -> None:
+    """Files changed while several tasks were at work: without isolation nobody can tell whose change is whose."""
+    first = board.plan.tasks.get(given.together[0])
+    if first is not None:
+        board.warn(
+            first,
+            f"{_listed(given.together)} were at work at the same time, and which of them changed what cannot be told: "
+            f"{_listed(given.changed)} (isolation 'worktree' keeps them apart)",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")

@@ -46,6 +46,8 @@ class Frontier:
         """Attempts under way in each concurrency group."""
         self.held: list[Candidate] = []
         """Candidates with effects that wait until an abandoned thread has ended."""
+        self.behind_merge: list[Candidate] = []
+        """Candidates that wait until what isolated tasks did is in the worktree."""
         self.items_left: dict[TaskId, int] = {}
         """For each fan-out under way: items that have not ended."""
         self.items_failed: dict[TaskId, int] = {}
@@ -145,6 +147,14 @@ class Frontier:
         for candidate in self.held:
             heapq.heappush(self.candidates, candidate)
         self.held.clear()
+
+    def wait_for_merge(self, task: PlannedTask) -> None:
+        self.behind_merge.append((task.layer, task.place, task.id))
+
+    def release_merged(self) -> None:
+        for candidate in self.behind_merge:
+            heapq.heappush(self.candidates, candidate)
+        self.behind_merge.clear()
 
     # --- time ----------------------------------------------------------------------------------------------------
 

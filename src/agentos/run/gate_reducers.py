@@ -46,6 +46,7 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         answer=event.answer,
         author=event.author,
         reason=event.reason,
+        choice=event.choice,
         output=event.output,
         order=(event.layer, event.place, event.gate_id),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from agentos.dag.plan import Plan, PlannedTask
@@ -48,17 +49,20 @@ def task_gate(plan: Plan, facts: Facts, task: PlannedTask, now: datetime) -> tup
     digest, text = shown_digest(plan, facts, task)
     if gate is not None and gate.answer and gate.opened.shown == digest:
         return gate.answer == "approved", None
+    scope = scope_of(plan, facts, task)
     return False, ev.DecisionRequired(
         gate_id=next_name,
         kind=kind,
         task_id=task.id,
         layer=task.layer,
         place=task.place,
-        question=as_text(resolve(approve.question, scope_of(plan, facts, task))),
+        question=as_text(resolve(approve.question, scope)),
+        choices=approve.choices,
+        file=as_text(resolve(approve.file, scope)),
         by=approve.by,
         shown=digest,
         inputs=text,
-        command=answer_command(facts.workflow_id, next_name),
+        command=answer_command(facts.workflow_id, next_name, approve.choices),
         deadline=_deadline(approve, now),
         on_timeout=approve.on_timeout,
     )
@@ -84,9 +88,10 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
     )
 
 
-def answer_command(workflow_id: str, gate_id: str) -> str:
-    """What to type to say yes."""
-    return f"agentos approve {shlex.quote(workflow_id)} {shlex.quote(gate_id)}"
+def answer_command(workflow_id: str, gate_id: str, choices: Sequence[str] = ()) -> str:
+    """What to type to say yes; of a gate with choices, to the first of them."""
+    chosen = f" --choose {shlex.quote(choices[0])}" if choices else ""
+    return f"agentos approve {shlex.quote(workflow_id)} {shlex.quote(gate_id)}{chosen}"
 
 
 def _deadline(approve: Approve, now: datetime) -> datetime | None:

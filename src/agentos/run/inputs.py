@@ -16,8 +16,10 @@ from agentos.run.events import (
     FilesRestored,
     MergeConflict,
     RunForked,
+    Session,
     TaskFailure,
     TaskFiles,
+    Usage,
 )
 from agentos.run.resume import ResumePlan
 
@@ -74,6 +76,22 @@ class ChildStarted(msgspec.Struct, frozen=True, kw_only=True):
     started: float
 
 
+class SessionKnown(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent that performs an attempt has a session."""
+
+    task_id: TaskId
+    attempt: int
+    session: Session
+
+
+class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt has paid for something."""
+
+    task_id: TaskId
+    attempt: int
+    usage: Usage
+
+
 class CommandArrived(msgspec.Struct, frozen=True, kw_only=True):
     asked: Asked
 
@@ -95,9 +113,15 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     tree: str = ""
     partial: tuple[str, ...] = ()
     task_id: str = ""
+    base: str = ""
     layer: int = -1
     changed: tuple[str, ...] = ()
-    """At a layer's end: what differs from the snapshot before, although no file task was at work."""
+    """At a layer's end: what differs from the snapshot before, although no file task was at work. After tasks that
+    worked `together`: what differs from the snapshot before them."""
+    together: tuple[TaskId, ...] = ()
+    """After the last of several file tasks that overlapped: all of them."""
+    beside: tuple[TaskId, ...] = ()
+    """After a task that left the files as they were: those that are still at work."""
     output: tuple[str, ...] = ()
     """At a drive's start: files that its own output goes to."""
     problem: str = ""
@@ -149,6 +173,8 @@ Input = (
     | Planned
     | AttemptEnded
     | ChildStarted
+    | SessionKnown
+    | UsageKnown
     | CommandArrived
     | CommandUnreadable
     | Captured

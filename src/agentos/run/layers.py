@@ -25,6 +25,8 @@ def close(board: Board) -> None:
             requests.at_boundary(board)
     if by_layers(board.plan) and not board.over:
         _open_next(board)
+    if board.frontier.behind_merge:
+        merging.let_go(board)
 
 
 def _withdraw_points(board: Board) -> None:

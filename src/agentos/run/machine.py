@@ -32,8 +32,10 @@ from agentos.run.inputs import (
     Input,
     Merged,
     Planned,
+    SessionKnown,
     StopAsked,
     Tick,
+    UsageKnown,
 )
 
 
@@ -79,6 +81,10 @@ class Machine(Board):
                 attempts.ended(self, given)
             case ChildStarted():
                 attempts.child_started(self, given)
+            case SessionKnown():
+                attempts.session_known(self, given)
+            case UsageKnown():
+                attempts.usage_known(self, given)
             case CommandArrived(asked=asked):
                 requests.take(self, asked)
             case CommandUnreadable():

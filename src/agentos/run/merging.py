@@ -1,6 +1,7 @@
 """Merging what isolated tasks did to files: whoever drives merges and writes, here it is decided what follows.
 
     a layer with isolated tasks is finished     whoever drives looks: the trees are merged, nothing is written
+    `ready`: a task of a later layer could go   the same, with all that have finished by then; it waits for them
     everything goes together                    files_merged, durable; then it is written, and captured
     it does not                                 files_merged with the conflicts, and a gate: its answer is used then
 
@@ -19,6 +20,7 @@ from agentos.exceptions import CommandRefusedError
 from agentos.run import events as ev
 from agentos.run.board import Board, order
 from agentos.run.facts import Facts
+from agentos.run.frontier import by_layers
 from agentos.run.gates import answer_command, newest_gate
 from agentos.run.inputs import Merged
 from agentos.values import decode_value
@@ -46,9 +48,42 @@ def parse_choice(text: object) -> Choice | None:
 
 
 def pending(board: Board, layer: int) -> list[PlannedTask]:
-    """The finished tasks up to this layer whose changes are not in the worktree yet, in plan order."""
-    known = (board.plan.tasks.get(task_id) for task_id in board.facts.unmerged)
-    return sorted((task for task in known if task is not None and task.layer <= layer), key=order)
+    """The finished tasks up to this layer whose changes are not in the worktree yet, in plan order.
+
+    Where tasks start as soon as they can: of every layer, since a checkpoint may leave nothing unmerged behind. Those
+    that finish while a merge is on the record wait for the next one.
+    """
+    facts = board.facts
+    names = facts.unmerged if facts.merge is None else (name for name in facts.merge.tasks if name in facts.unmerged)
+    known = (board.plan.tasks.get(task_id) for task_id in names)
+    everything = not by_layers(board.plan)
+    return sorted((task for task in known if task is not None and (everything or task.layer <= layer)), key=order)
+
+
+def comes_first(board: Board, task: PlannedTask) -> bool:
+    """Whether something must be merged before the task may start; if so, that is asked for. Never by layers."""
+    if by_layers(board.plan) or not board.facts.unmerged:
+        return False
+    unmerged = (board.plan.tasks.get(task_id) for task_id in board.facts.unmerged)
+    if not any(other is not None and other.layer < task.layer for other in unmerged):
+        return False
+    ask_for(board)
+    return True
+
+
+def ask_for(board: Board) -> None:
+    """Have whoever drives merge what has finished, unless somebody has to answer first."""
+    layer = board.facts.merge.layer if board.facts.merge is not None else board.frontier.next_cut
+    if board.captures and board.capture_wanted is None and may_go_on(board, layer):
+        board.capture_wanted = layer
+
+
+def let_go(board: Board) -> None:
+    """Look again at tasks that wait for a merge: it was made, is not needed any more, or can be made now."""
+    if board.facts.unmerged:
+        ask_for(board)
+    else:
+        board.frontier.release_merged()
 
 
 def may_go_on(board: Board, layer: int) -> bool:

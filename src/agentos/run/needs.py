@@ -23,6 +23,8 @@ def skip_reason(plan: Plan, facts: Facts, task: PlannedTask) -> str | None:
     if (not text and not needs) or fan_out_of(task) is not None:
         return None  # of an item that was settled with its fan-out
     lacking = [need for need in needs if facts.task(need).status not in SUCCEEDED]
+    if lacking and (before := round_before(plan, task)):
+        lacking = [need for need in lacking if need not in before]
     if not text:
         return root_cause(facts, lacking[0]) if lacking else None
     causes = (facts.task(TaskId(root_cause(facts, need))).status for need in lacking)
@@ -32,6 +34,22 @@ def skip_reason(plan: Plan, facts: Facts, task: PlannedTask) -> str | None:
         return None
     # One that asks for failure() or always() was given its chance: it said no itself.
     return root_cause(facts, lacking[0]) if lacking and _named_statuses(text) <= {"success"} else ""
+
+
+def round_before(plan: Plan, task: PlannedTask) -> frozenset[TaskId]:
+    """For a task of a later round: the tasks of the round before. They only come first.
+
+    What they gave was looked at by the `repeat` that asked for this round; some of them may have been skipped.
+    """
+    name, at, number = task.id.rpartition("@")
+    if not at or not number.isdecimal() or int(number) < 2:
+        return frozenset()
+    for needing in plan.dependants.get(task.id, ()):
+        repeat = plan.tasks[needing].definition.repeat
+        if repeat is not None and name in repeat.tasks:
+            before = f"@{int(number) - 1}" if int(number) > 2 else ""
+            return frozenset(TaskId(f"{one}{before}") for one in repeat.tasks)
+    return frozenset()
 
 
 def root_cause(facts: Facts, need: TaskId) -> str:

@@ -36,6 +36,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts ever started; the newest has this number."""
     tries: int = 0
     """Failed attempts that count against the present allowance of retries."""
+    settled: int = 0
+    """Attempts that ended by themselves, ever: not those whose driver died."""
     cuts: int = 0
     """Attempts in a row that ended because their driver died."""
     seq: int = 0
@@ -65,6 +67,7 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: ev.Answer | Literal[""] = ""
     author: str = ""
     reason: str = ""
+    choice: str = ""
     output: Raw = ev.NOTHING
     order: tuple[int, str, str] = (0, "", "")
     """Where its decision stands in the state: layer, place, gate."""
@@ -92,10 +95,21 @@ class FilePoint(NamedTuple):
     open: bool
     """An attempt may have changed files since, and none has ended in order after which they were captured again."""
     partial: bool
+    kept: frozenset[tuple[TaskId, int]] = frozenset()
+    """Attempts that have ended since, and after which the files were still these: nothing of them is undone."""
 
     @property
     def can_be_put_back(self) -> bool:
         return bool(self.snapshot) and not self.partial
+
+
+class Turn(NamedTuple):
+    """The files as an agent that is at work had left them last."""
+
+    snapshot: str
+    seq: int
+    base: str
+    """Of an isolated one: what its worktree was made from."""
 
 
 class Refusal(NamedTuple):
@@ -155,6 +169,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
     files: FilePoint | None = None
     """None before the first file task, and after a rollback."""
+    sessions: Map[TaskId, ev.Session] = Map()
+    """Tasks with an attempt that is under way, or was cut off and goes on, and has an agent's session."""
+    turns: Map[TaskId, Turn] = Map()
+    """The same, for what such a one had done to files."""
+    spent: Map[TaskId, ev.Usage] = Map()
+    """What each task has paid for, all attempts together, also those that were rolled back."""
+    spent_in_all: ev.Usage = ev.Usage()
+    """The sum of these."""
     own_output: tuple[str, ...] = ()
     """Files of the worktree that drives of this run printed to."""
     unmerged: Map[TaskId, ev.TaskFiles] = Map()

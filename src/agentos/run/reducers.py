@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run import gate_reducers, task_reducers
-from agentos.run.record import PENDING, Facts, FilePoint, Status, TaskFacts, result_mark
+from agentos.run.record import PENDING, Facts, FilePoint, Status, TaskFacts, Turn, result_mark
 from agentos.run.saved import SavedState, spliced
 from agentos.run.state import TaskStatus
 from agentos.run.task_reducers import TaskEnd
@@ -77,6 +77,9 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     gone = {row.task_id for row in event.verdicts if row.verdict == "orphan"}
     gone.update(child for parent in event.regrown for child in facts.children.get(parent, ()))
     unmerged = _without(facts.unmerged, (*event.reset, *gone))
+    for task_id in {*event.reset, *gone, *event.cut_off}.difference(event.continued):
+        if task_id not in running:
+            facts = task_reducers.without_session(facts, task_id)
     return replace(
         facts,
         sequence=event.seq,
@@ -101,7 +104,9 @@ def _without(unmerged: Map[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]) ->
 
 
 def _set_back(was: TaskFacts, status: TaskStatus) -> TaskFacts:
-    return TaskFacts(status=status, layer=was.layer, place=was.place, attempts=was.attempts, seq=was.seq)
+    return TaskFacts(
+        status=status, layer=was.layer, place=was.place, attempts=was.attempts, settled=was.settled, seq=was.seq
+    )
 
 
 def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
@@ -130,6 +135,10 @@ def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
         files=None,
         merge=None,
         ask=facts.ask.update(dict.fromkeys(event.ask, "rolled back")),
+        sessions=Map(),
+        turns=Map(),
+        spent=Map(event.spent),
+        spent_in_all=sum(event.spent.values(), start=ev.Usage()),
         commands=(),
     )
 
@@ -193,6 +202,13 @@ def _workflow_paused(facts: Facts, event: ev.WorkflowPaused) -> Facts:
 
 
 def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
+    if event.why == "turn":
+        turn = Turn(event.snapshot, event.seq, event.base)
+        return replace(facts, sequence=event.seq, turns=facts.turns.set(TaskId(event.task_id), turn))
+    if event.beside and facts.files is not None:
+        task_id = TaskId(event.task_id)
+        kept = facts.files.kept | {(task_id, facts.task(task_id).attempts)}
+        return replace(facts, sequence=event.seq, files=facts.files._replace(kept=kept))
     point = FilePoint(event.snapshot, event.tree, event.seq, event.why == "attempt", bool(event.partial))
     own = facts.own_output
     own += tuple(path for path in event.output if path not in own)
@@ -246,5 +262,7 @@ REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
     ev.FilesCaptured: _files_captured,
     ev.FilesRestored: _files_restored,
     ev.FilesMerged: _files_merged,
+    ev.TaskSession: task_reducers.task_session,
+    ev.TaskUsage: task_reducers.task_usage,
 }
 """What each journaled event does to the facts."""

@@ -24,6 +24,7 @@ from agentos.run import merging
 from agentos.run.board import Board, order
 from agentos.run.changes import apply_change
 from agentos.run.frontier import by_layers
+from agentos.run.gates import answer_command
 from agentos.run.resume import SKIP_LAYER, needs_answer
 from agentos.values import encode_value
 
@@ -149,6 +150,7 @@ def answer_gate(
     author: str,
     reason: str,
     answer: str = "",
+    choice: str = "",
     output: object = None,
 ) -> None:
     """Write the answer to an open gate down and do what follows from it."""
@@ -169,6 +171,7 @@ def answer_gate(
             answer=kept,
             author=author,
             reason=reason,
+            choice=choice,
             output=stored,
         )
     )
@@ -202,10 +205,11 @@ def withdraw_gate(board: Board, gate: ev.DecisionRequired) -> None:
 
 
 def _skip_behind(board: Board, point: ev.DecisionRequired) -> None:
-    """Skip all that a decision point guards: its layer and those after it, of which nothing can be under way."""
+    """Skip all that a decision point guards: its layer and those after it, as far as they have not begun."""
     left = [board.plan.tasks[task_id] for task_id in board.frontier.unmet]
+    begun = {*board.facts.running, *board.facts.children} if not by_layers(board.plan) else set()
     for task in sorted(left, key=order):
-        if task.layer >= point.layer:
+        if task.layer >= point.layer and task.id not in begun:
             board.skip(task, point.gate_id)
 
 
@@ -221,6 +225,7 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Ac
         )
     if command.answer and gate.kind != "ask":
         raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
+    _check_choice(gate, command)
     encode_value(command.output)
     if command.approved and gate.kind == "merge":
         merging.check_choices(board.facts, command.output)
@@ -231,7 +236,20 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Ac
         author=asked.author,
         reason=command.reason,
         answer=command.answer,
+        choice=command.choice,
         output=command.output,
+    )
+
+
+def _check_choice(gate: ev.DecisionRequired, command: cmd.ApprovalResponse) -> None:
+    if not command.approved or command.choice in gate.choices or (not gate.choices and not command.choice):
+        return
+    if not gate.choices:
+        raise CommandRefusedError(f"gate {gate.gate_id!r} has no choices; {command.choice!r} is none of them")
+    said = f"{command.choice!r} is none of the choices" if command.choice else "a yes to it names a choice"
+    raise CommandRefusedError(
+        f"gate {gate.gate_id!r}: {said}: {', '.join(gate.choices)}",
+        next_step=f"Choose one: {answer_command(gate.workflow_id, gate.gate_id, gate.choices)}",
     )
 
 
@@ -347,6 +365,7 @@ def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
         layer=layer,
         epoch=facts.epoch + 1,
         ask=tuple(sorted(begun.union(facts.ask))),
+        spent=dict(facts.spent),
         reason=reason,
     )
 

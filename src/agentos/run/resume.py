@@ -46,6 +46,10 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     files: FilesAre = "unknown"
     restored_to: int = 0
     """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
+    continues: Mapping[TaskId, str] = {}
+    """Tasks that were cut off and whose agent goes on in its session, with what that means for people."""
+    starts_anew: Mapping[TaskId, str] = {}
+    """Those whose agent would, and why it cannot."""
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +58,12 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[PlannedVerdict, ...]
     reset: tuple[TaskId, ...] = ()
     cut_off: tuple[TaskId, ...] = ()
+    continued: tuple[TaskId, ...] = ()
+    """Of those cut off."""
     ask: tuple[TaskId, ...] = ()
     regrown: tuple[TaskId, ...] = ()
+    undone: tuple[TaskId, ...] = ()
+    """Finished tasks that run again only because what they did to files is put back with that of another."""
     revision: int = 1
     """Of the base plan this drive uses."""
 
@@ -137,9 +145,11 @@ class _Judge:
         self.verdicts: list[PlannedVerdict] = []
         self.reset: dict[TaskId, None] = {}
         self.cut_off: list[TaskId] = []
+        self.continued: list[TaskId] = []
         self.ask: list[TaskId] = []
         self.regrown: dict[TaskId, None] = {}
         self.outdated: set[TaskId] = set()
+        self.undone: list[TaskId] = []
         self.differences: list[str] = []
 
     def plan(self, revision: int) -> ResumePlan:
@@ -147,8 +157,10 @@ class _Judge:
             verdicts=tuple(self.verdicts),
             reset=tuple(self.reset),
             cut_off=tuple(self.cut_off),
+            continued=tuple(self.continued),
             ask=tuple(self.ask),
             regrown=tuple(self.regrown),
+            undone=tuple(self.undone),
             revision=revision,
         )
 
@@ -237,6 +249,7 @@ class _Judge:
 
     def _finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if self._is_undone(task, was):
+            self.undone.append(task.id)
             self.again(task, "what it did to files is undone", undone=True)
             return
         again = self._reason_to_repeat(task, changed=changed)
@@ -312,6 +325,11 @@ class _Judge:
             self._ask(task, f"was cut off while {_what_began(task)}")
         elif was.cuts + 1 >= MAX_CUTS:
             self._ask(task, f"was cut off {was.cuts + 1} times in a row")
+        elif task.id in self.options.continues and not changed:
+            self.continued.append(task.id)
+            self._say(task, "rerun", f"was cut off; {self.options.continues[task.id]}")
+        elif task.id in self.options.starts_anew:
+            self._say(task, "rerun", f"was cut off; {self.options.starts_anew[task.id]}" + _edited(changed))
         else:
             how = _FILES[self.options.files] if changes_files(task.definition) else ""
             self._say(task, "rerun", f"was cut off{how}" + _edited(changed))
@@ -320,7 +338,9 @@ class _Judge:
         """Whether putting the files back takes away what this finished task did to them."""
         undone = self.options.files == "restored" and was.seq > self.options.restored_to
         isolated = task.definition.isolation == "worktree" and task.id not in self.facts.unmerged
-        return undone and bool(was.attempts) and (isolated or changes_files(task.definition))
+        kept = self.facts.files.kept if self.facts.files is not None else frozenset()
+        changed = isolated or (changes_files(task.definition) and (task.id, was.attempts) not in kept)
+        return undone and bool(was.attempts) and changed
 
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""

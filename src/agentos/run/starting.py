@@ -7,11 +7,16 @@ from msgspec import Raw
 from agentos.dag.plan import PlannedTask
 from agentos.exceptions import AgentosError
 from agentos.run import events as ev
-from agentos.run import fanout, layers, requests, rounds
+from agentos.run import fanout, layers, merging, requests, rounds
 from agentos.run.board import Board, failed_status, failure_of
+from agentos.run.frontier import by_layers
 from agentos.run.gates import ask_gate, gate_kind, newest_gate, task_gate
 from agentos.run.needs import skip_reason
+from agentos.run.spending import budget_gate
 from agentos.values import encode_value
+
+PAID = ("agent", "llm")
+"""Kinds of tasks that models are paid for."""
 
 
 def look_at_candidates(board: Board) -> None:
@@ -67,14 +72,27 @@ def _go(board: Board, task: PlannedTask) -> None:
         fanout.expand(board, task)
     elif definition.repeat is not None:
         rounds.close_round(board, task, definition.repeat)
+    elif board.facts.refused is not None and not by_layers(board.plan):
+        board.skip(task, board.facts.refused.gate_id)
+    elif merging.comes_first(board, task):
+        board.frontier.wait_for_merge(task)
     elif board.held and definition.effects != ("none",):
         board.frontier.hold(task)
     elif definition.concurrency is not None and not _slot_is_free(board, task):
         board.frontier.park(task, definition.concurrency.group)
+    elif definition.kind in PAID and not _has_budget(board, task):
+        return
     else:
         layers.begin_if_new(board, task.layer)
         attempt = board.facts.task(task.id).attempts + 1
         board.emit(ev.TaskStart(task_id=task.id, layer=task.layer, attempt=attempt))
+
+
+def _has_budget(board: Board, task: PlannedTask) -> bool:
+    enough, question = budget_gate(board.plan, board.facts, task)
+    if question is not None:
+        board.open_gate(question)
+    return enough
 
 
 def _slot_is_free(board: Board, task: PlannedTask) -> bool:
@@ -86,5 +104,7 @@ def _approved(board: Board, task: PlannedTask) -> None:
     """The question that an approval task asks was answered yes: it is complete."""
     gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
     assert gate is not None  # it was passed
-    answer = {"approved": True, "author": gate.author, "reason": gate.reason}
+    answer: dict[str, object] = {"approved": True, "author": gate.author, "reason": gate.reason}
+    if gate.choice:
+        answer["choice"] = gate.choice
     board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=Raw(encode_value(answer))))

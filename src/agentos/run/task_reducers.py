@@ -37,6 +37,7 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         place=was.place,
         attempts=event.attempt,
         tries=was.tries,
+        settled=was.settled,
         cuts=was.cuts,
         seq=event.seq,
         previous=was.previous,
@@ -57,6 +58,7 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         was,
         status="retrying",
         tries=was.tries + 1,
+        settled=was.settled + 1,
         cuts=0,
         seq=event.seq,
         not_before=event.not_before,
@@ -64,7 +66,8 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         outdated=False,
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
-    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task), running=running)
+    tasks = facts.tasks.set(event.task_id, task)
+    return without_session(replace(facts, sequence=event.seq, tasks=tasks, running=running), event.task_id)
 
 
 def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
@@ -74,6 +77,7 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
         layer=event.layer,
         place=event.place,
         attempts=was.attempts,
+        settled=_settled(facts, event.task_id, was),
         seq=event.seq if was.attempts else was.seq,
         output=_gathered(facts, event.task_id) if event.gathered else event.output,
         messages=event.messages,
@@ -83,7 +87,8 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
     done = _with_result(facts, event, was, task)
     if event.files is None:
         return done
-    return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=None)
+    merge = done.merge if done.merge is not None and event.task_id not in done.merge.tasks else None
+    return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=merge)
 
 
 def _gathered(facts: Facts, parent: TaskId) -> Raw:
@@ -99,6 +104,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         place=event.place,
         attempts=was.attempts,
         tries=was.tries,
+        settled=_settled(facts, event.task_id, was),
         seq=event.seq if was.attempts else was.seq,
         error=event.error,
         execution_time_ms=event.execution_time_ms,
@@ -116,6 +122,7 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
         layer=event.layer,
         place=event.place,
         attempts=was.attempts,
+        settled=was.settled,
         seq=was.seq,
         because=event.because,
         previous=None if by_condition else was.previous,
@@ -123,10 +130,14 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
     return _with_result(facts, event, was, task)
 
 
+def _settled(facts: Facts, task_id: TaskId, was: TaskFacts) -> int:
+    return was.settled + (task_id in facts.running)
+
+
 def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:
     task_id = event.task_id
     return replace(
-        facts,
+        without_session(facts, task_id),
         sequence=event.seq,
         tasks=facts.tasks.set(task_id, task),
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
@@ -134,6 +145,29 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
         added=counted(facts.added, task, 1),
     )
+
+
+def task_session(facts: Facts, event: ev.TaskSession) -> Facts:
+    return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
+
+
+def task_usage(facts: Facts, event: ev.TaskUsage) -> Facts:
+    spent = facts.spent.get(event.task_id, ev.Usage()) + event.usage
+    return replace(
+        facts,
+        sequence=event.seq,
+        spent=facts.spent.set(event.task_id, spent),
+        spent_in_all=facts.spent_in_all + event.usage,
+    )
+
+
+def without_session(facts: Facts, task_id: TaskId) -> Facts:
+    """The attempt is over: no other goes on with its session, or from what it had done to files by then."""
+    if task_id not in facts.sessions and task_id not in facts.turns:
+        return facts
+    sessions = facts.sessions.delete(task_id) if task_id in facts.sessions else facts.sessions
+    turns = facts.turns.delete(task_id) if task_id in facts.turns else facts.turns
+    return replace(facts, sessions=sessions, turns=turns)
 
 
 def counted(added: Map[int, Added], task: TaskFacts, sign: int) -> Map[int, Added]:

@@ -9,10 +9,12 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw
 
+from agentos.dag.models import AgentWork, Budget, LlmWork
 from agentos.dag.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import NOTHING, TaskFailure, TaskFiles
+from agentos.run.events import NOTHING, Session, TaskFailure, TaskFiles, Usage
 from agentos.secrets import NO_SECRETS, Masker
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 
 Stream = Literal["stdout", "stderr", "progress"]
 
@@ -45,6 +47,14 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """python: keyword arguments."""
     command: str | tuple[str, ...] = ""
     """shell: script or argument vector; references already replaced."""
+    agent: AgentWork | None = None
+    """agent: what it is to do; references already replaced."""
+    verify: str | tuple[str, ...] = ""
+    """agent: the command that must succeed after it, as `command`."""
+    session: Session | None = None
+    """agent: what an attempt that was cut off had, and this one goes on with."""
+    llm: LlmWork | None = None
+    """llm: the call; references already replaced."""
     env: Mapping[str, str] = {}
     """Variables added to the inherited ones."""
     cwd: Path
@@ -55,6 +65,10 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     attempt_id: str
     """Marks the attempt's processes through `AGENTOS_ATTEMPT_ID`."""
+    settled: int = 0
+    """Attempts of the task that have ended, ever; one that was cut off has not."""
+    models: ModelSettings = NO_MODEL_SETTINGS
+    """agent, llm: limits, prices and defaults of the repository."""
     masker: Masker = NO_SECRETS
     """Masks what its processes print, before any of it is kept or shown."""
     log: AttemptLog | None = None
@@ -86,6 +100,18 @@ class AttemptHost(Protocol):
 
     async def child_started(self, child: ChildProcess) -> None:
         """Write the child down; durable on return. The child executes its command only after this."""
+
+    async def session(self, session: Session) -> None:
+        """Write down which session the agent has; durable on return."""
+
+    async def used(self, usage: Usage) -> None:
+        """Write down what was paid for; durable on return. Called as soon as it is known: a crash forgets the rest."""
+
+    def allowance(self) -> Budget:
+        """What may still be spent, by what the journal says now."""
+
+    async def turn(self) -> None:
+        """Capture the files as an agent has left them so far, where it is alone or isolated; else nothing."""
 
     def abandoned(self, ended: Awaitable[object]) -> None:
         """A thread could not be stopped: until `ended`, no attempt with file or external effects starts."""

@@ -36,6 +36,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     function: Reference
     arguments: Raw
     root: str
+    worktree: str
+    """The linked worktree that the attempt has to itself; empty where it has none."""
     path: tuple[str, ...]
     """The driver's sys.path."""
     workflow_id: WorkflowId
@@ -80,6 +82,7 @@ def perform(request: Request, replies: Replies) -> Reply:
         task_id=request.task_id,
         attempt=request.attempt,
         idempotency_key=request.idempotency_key,
+        root=Path(request.worktree or request.root),
         show=replies.progress,
     )
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -43,6 +44,7 @@ class Context:
         "_values",
         "attempt",
         "idempotency_key",
+        "root",
         "task_id",
         "workflow_id",
     )
@@ -54,6 +56,7 @@ class Context:
         task_id: TaskId,
         attempt: int,
         idempotency_key: str,
+        root: Path,
         show: Callable[[str], None],
     ) -> None:
         self.workflow_id = workflow_id
@@ -61,6 +64,8 @@ class Context:
         self.attempt = attempt
         self.idempotency_key = idempotency_key
         """The same over retries and crashes; new after a rollback or fork."""
+        self.root = root
+        """Of the worktree that the attempt works on, wherever the driver was started."""
         self._show = show
         self._lock = Lock()
         self._ended = ""

@@ -136,6 +136,7 @@ def _request(spec: AttemptSpec) -> bytes:
             function=reference_of(spec.function, spec.definition.call),
             arguments=Raw(encode_value(dict(spec.arguments))),
             root=str(spec.root),
+            worktree=str(spec.worktree or ""),
             path=tuple(sys.path),
             workflow_id=spec.workflow_id,
             task_id=spec.task_id,

@@ -258,5 +258,6 @@ def context_of(spec: AttemptSpec, show: Callable[[str], None]) -> Context:
         task_id=spec.task_id,
         attempt=spec.attempt,
         idempotency_key=spec.idempotency_key,
+        root=spec.worktree or spec.root,
         show=show,
     )

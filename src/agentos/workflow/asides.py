@@ -46,13 +46,16 @@ class HandedOver(NamedTuple):
     """The first paths of it."""
 
 
-def make_aside(files: WorktreeFiles, base: Snapshot, root: Path, task_id: str) -> Aside:
-    """A worktree with the files of `base`, for an attempt of the run whose root is `root`. SnapshotError if not."""
+def make_aside(files: WorktreeFiles, base: Snapshot, root: Path, task_id: str, *, begin: Snapshot) -> Aside:
+    """A worktree with the files of `begin`, for an attempt of the run whose root is `root`. SnapshotError if not.
+
+    What it leaves counts from `base`: the same, or what an attempt that was cut off had begun with.
+    """
     folder = _folder(files)
     path = folder / new_id()
     make_private(folder.parent)
     try:
-        made = make_linked(files.worktree, base, path, workflow_id=files.workflow_id, label=task_id)
+        made = make_linked(files.worktree, begin, path, workflow_id=files.workflow_id, label=task_id)
         reach("aside.made")
         return Aside(made, base, made.root / os.path.relpath(os.path.realpath(root), files.worktree.root))
     except BaseException:

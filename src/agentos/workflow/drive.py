@@ -22,7 +22,6 @@ from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import (
     AgentosError,
     CheckpointCutError,
-    CommandRefusedError,
     SnapshotError,
     TaskCancelledError,
 )
@@ -30,14 +29,10 @@ from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run import merging
 from agentos.run.changes import current_plan
-from agentos.run.commands import Asked, parse_command
 from agentos.run.facts import Facts, fold
 from agentos.run.inputs import (
     AttemptEnded,
     Begin,
-    ChildStarted,
-    CommandArrived,
-    CommandUnreadable,
     EffectsHeld,
     GatesLeft,
     Input,
@@ -49,16 +44,18 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, ChildProcess, Outcome, Performer, Stream
+from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import failure_of, told
-from agentos.tasks.masking import masked_outcome, masked_text
+from agentos.tasks.masking import masked_outcome
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.asides import Aside
+from agentos.workflow.attempt_host import DriveHost
 from agentos.workflow.file_attempts import FileAttempts
 from agentos.workflow.files import is_isolated
+from agentos.workflow.inbox import commands_in, input_of
 from agentos.workflow.journal import Journal
 from agentos.workflow.layer_merge import Work
-from agentos.workflow.logwriter import AttemptLogFile, LogWriter
-from agentos.workflow.secrecy import hidden_command
+from agentos.workflow.logwriter import LogWriter
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
 from agentos.workflow.waiting import to_the_end
@@ -91,6 +88,7 @@ class Drive:
         root: Path,
         options: ResumeOptions = ResumeOptions(),
         masker: Masker = NO_SECRETS,
+        models: ModelSettings = NO_MODEL_SETTINGS,
         logs: LogWriter | None = None,
         files: FileAttempts | None = None,
         now: Callable[[], datetime] = utc_now,
@@ -105,6 +103,7 @@ class Drive:
         self._root = root
         self._options = options
         self.masker = masker
+        self._models = models
         self._logs = logs
         self.files = files
         self._looking_at_files = False
@@ -136,7 +135,7 @@ class Drive:
         """The inputs that new commands make."""
         new = [command for command in posted if command.id not in self._commands_seen]
         self._commands_seen.update(command.id for command in new)
-        return [_input_of(command, self.masker) for command in new]
+        return [input_of(command, self.masker) for command in new]
 
     def stop(self, reason: str) -> None:
         """Start nothing new, let what runs finish, then end in order."""
@@ -234,7 +233,7 @@ class Drive:
         """Write the events down, tell subscribers, then do what they ask for. The last sequence that is durable."""
         if not events:
             return self.facts.sequence
-        written = await self._journal.append(events, self._progress(), plan=plan, consumed=_commands_in(events))
+        written = await self._journal.append(events, self._progress(), plan=plan, consumed=commands_in(events))
         durable = written[-1].seq
         self.stream.publish(written)
         for decided, event in zip(events, written, strict=False):
@@ -316,8 +315,8 @@ class Drive:
         except AgentosError as error:
             return Outcome(error=told(error), retryable=False)
         log_file = self._logs.open(task.id, started.attempt) if self._logs is not None else None
-        spec = msgspec.structs.replace(spec, masker=self.masker, log=log_file)
-        host = _Host(self, task.id, task.layer, started.attempt, log_file)
+        spec = msgspec.structs.replace(spec, masker=self.masker, models=self._models, log=log_file)
+        host = DriveHost(self, task, started.attempt, log_file)
         try:
             if is_isolated(task):
                 outcome = await self._aside(task, spec, host)
@@ -355,14 +354,15 @@ class Drive:
         await to_the_end(files.after(task.id, self.post, failed=outcome.error is not None))
         return outcome
 
-    async def _aside(self, task: PlannedTask, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def _aside(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> Outcome:
         """Perform the attempt in a worktree of its own, and take over what it left there."""
         files = self.files
         if files is None:
             error = SnapshotError("isolation 'worktree' needs a run that is kept in a database")
             return Outcome(error=told(error), retryable=False)
         try:
-            aside = await files.aside(task.id, self._root)
+            turn = self.facts.turns.get(task.id) if spec.session is not None else None
+            host.aside = aside = await files.aside(task.id, self._root, turn)
         except AgentosError as error:
             return Outcome(error=told(error))
         try:
@@ -487,46 +487,6 @@ class Drive:
             await asyncio.gather(*attempts, return_exceptions=True)
 
 
-class _Host:
-    """What an attempt may ask of the drive that performs it."""
-
-    __slots__ = ("_attempt", "_drive", "_layer", "_log", "_task_id")
-
-    def __init__(
-        self, drive: Drive, task_id: TaskId, layer: int, attempt: int, log_file: AttemptLogFile | None = None
-    ) -> None:
-        self._drive, self._task_id, self._layer, self._attempt = drive, task_id, layer, attempt
-        self._log = log_file
-
-    def output(self, stream: Stream, text: str) -> None:
-        facts = self._drive.facts
-        if stream == "progress":  # lines of a process were masked, and logged, as they came
-            text = masked_text(text, self._drive.masker)
-            if self._log is not None:
-                self._log.write(stream, text.encode() + b"\n")
-        self._drive.show(
-            ev.TaskOutput(
-                workflow_id=facts.workflow_id,
-                at=utc_now(),
-                task_id=self._task_id,
-                layer=self._layer,
-                attempt=self._attempt,
-                stream=stream,
-                text=text,
-            )
-        )
-
-    async def child_started(self, child: ChildProcess) -> None:
-        await self._drive.post_and_wait(
-            ChildStarted(
-                task_id=self._task_id, attempt=self._attempt, pid=child.pid, pgid=child.pgid, started=child.started
-            )
-        )
-
-    def abandoned(self, ended: Awaitable[object]) -> None:
-        self._drive.hold_effects(ended)
-
-
 async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task: PlannedTask) -> Outcome:
     """The outcome with what the attempt left in its worktree; a failure where that cannot be kept."""
     try:
@@ -545,32 +505,3 @@ def _broken(ended: asyncio.Task[None]) -> Outcome:
         return Outcome(error=failure_of(broken))
     error = TaskCancelledError("the attempt was cancelled before it began")
     return Outcome(error=told(error), retryable=False, cancelled=True)
-
-
-def _input_of(posted: PostedCommand, masker: Masker) -> CommandArrived | CommandUnreadable:
-    try:
-        command = hidden_command(parse_command(posted.command), masker)
-    except CommandRefusedError as error:
-        shown, why = readable(posted, masker), masker.text(str(error))
-        return CommandUnreadable(command_id=posted.id, author=posted.author, command=shown, why=why)
-    return CommandArrived(
-        asked=Asked(
-            command_id=posted.id,
-            author=posted.author,
-            attempt_id=posted.attempt_id,
-            at=posted.posted_at,
-            command=command,
-        )
-    )
-
-
-def readable(posted: PostedCommand, masker: Masker) -> dict[str, Any]:
-    """The command as the journal takes it: a map without secrets, whatever somebody put into the inbox."""
-    found: object = posted.command
-    shown: dict[str, Any] = masker.value(found if isinstance(found, dict) else {"unreadable": repr(found)})[0]
-    return shown
-
-
-def _commands_in(events: Sequence[ev.Event]) -> list[str]:
-    kinds = (ev.CommandReceived, ev.CommandApplied, ev.CommandRefused)
-    return [event.command_id for event in events if isinstance(event, kinds)]

@@ -12,14 +12,16 @@ from agentos.exceptions import AgentosError
 from agentos.run import events as ev
 from agentos.run.events import Event
 from agentos.run.facts import Facts, reduce
+from agentos.run.files import snapshots_in_use
 from agentos.run.inputs import Input
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Progress
 from agentos.tasks.registry import PERFORMERS
-from agentos.workflow.drive import Drive, readable, utc_now
+from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.file_attempts import FileAttempts
 from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.hooks import call_hook
+from agentos.workflow.inbox import readable
 from agentos.workflow.journal import StoreJournal
 from agentos.workflow.keeper import LeaseKeeper
 from agentos.workflow.logs import logs_folder
@@ -53,7 +55,8 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         functions=ready.functions,
         root=ready.place.root,
         options=ready.choices,
-        masker=masker_for(ready.base, ready.options.secrets),
+        masker=masker_for(ready.base, ready.options.secret_names),
+        models=ready.options.models,
         logs=logs,
         files=files,
     )
@@ -151,13 +154,9 @@ async def _end_drive(
 
 
 async def _retain_snapshots(files: WorktreeFiles, facts: Facts, journal: StoreJournal) -> None:
-    """Keep the snapshots that a checkpoint names, and the newest."""
+    """Keep the snapshots that a checkpoint names, and those that the run may still need."""
     try:
         cuts: list[CheckpointRecord] = await journal.call(lambda store: store.list_checkpoints(facts.workflow_id))
-        kept = {cut.snapshot for cut in cuts} | ({facts.files.snapshot} if facts.files is not None else set())
-        for handed in facts.unmerged.values():
-            kept |= {handed.base, handed.snapshot}
-        kept |= {facts.merge.snapshot} if facts.merge is not None else set()
-        await in_thread(files.retain, kept)
+        await in_thread(files.retain, {cut.snapshot for cut in cuts} | snapshots_in_use(facts))
     except AgentosError as error:
         log.warning("snapshots of %s could not be tidied up, the next run does: %s", facts.workflow_id, error.message)

@@ -2,6 +2,7 @@
 
     before an attempt, while no other changes files      a point to go back to, durable before the attempt's first step
     after the last of them                               such a task is never repeated
+    after one of several, if nothing has changed         neither is this one
     at the end of a layer                                what its checkpoint names
 
     an isolated attempt                                  has a worktree to itself, and is captured there when it ends
@@ -20,15 +21,16 @@ from typing import NamedTuple
 import msgspec
 
 from agentos.exceptions import SnapshotError, TryAgainError
-from agentos.ids import TaskId
+from agentos.ids import TaskId, new_id
 from agentos.run.events import CaptureReason
 from agentos.run.inputs import Captured, Input, Merged
-from agentos.run.record import FilePoint
+from agentos.run.record import FilePoint, Turn
 from agentos.workflow.asides import Aside, HandedOver, hand_over, make_aside, throw_away
 from agentos.workflow.files import BEAT_S, WorktreeFiles
 from agentos.workflow.layer_merge import Work, go_on
 from agentos.workflow.waiting import in_thread, to_the_end
-from agentos.worktree.snapshots import Snapshot
+from agentos.worktree.git import path_text
+from agentos.worktree.snapshots import Snapshot, find, take
 
 
 class Failed(NamedTuple):
@@ -48,8 +50,12 @@ class FileAttempts:
         self._under_way: set[TaskId] = set()
         self._point: Snapshot | None = None
         """The files before the attempts that are under way."""
-        self._company = False
-        """More than one attempt has been under way since then."""
+        self._together: list[TaskId] = []
+        """All that have been under way since then, in the order they began."""
+        self._touched = False
+        """The files were seen to differ from those at `_point`."""
+        self._ended = self._seen = 0
+        """How many attempts have ended beside others, and how many of these had when the files were last looked at."""
         self._failed: dict[TaskId, Failed] = {}
         self._beating: asyncio.Task[None] | None = None
         self._asides: dict[Path, Aside] = {}
@@ -66,15 +72,15 @@ class FileAttempts:
     async def before(self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]]) -> None:
         """Called before the first step of an attempt; what it may come back to is durable on return."""
         async with self._lock:
-            if self._under_way:
-                self._company = True
-            else:
+            if not self._under_way:
                 found = await self._captured()
                 if isinstance(found, Snapshot):
                     found = await self._undone(task_id, found)
-                self._point, self._company = found if isinstance(found, Snapshot) else None, False
+                self._point = found if isinstance(found, Snapshot) else None
+                self._together, self._touched = [], False
                 await write_down(_told(found, "attempt", task_id=task_id))
             self._under_way.add(task_id)
+            self._together.append(task_id)
             if self._files is not None and self._beating is None:
                 self._beating = asyncio.create_task(self._beat(self._files))
 
@@ -86,28 +92,76 @@ class FileAttempts:
 
     async def after(self, task_id: TaskId, post: Callable[[Input], None], *, failed: bool) -> None:
         """Called when an attempt has ended, before its end is posted."""
+        self._ended += 1
+        ended = self._ended
         async with self._lock:
             try:
                 if self._under_way == {task_id}:
-                    found = await self._captured()
-                    post(_told(found, "task", task_id=task_id))
-                    if failed and self._point is not None and isinstance(found, Snapshot) and not self._company:
-                        self._failed[task_id] = Failed(self._point, found)
+                    await self._after_the_last(task_id, post, failed=failed)
+                elif self._point is not None and await self._is_untouched(self._point, ended):
+                    told = _told(self._point, "task", task_id=task_id)
+                    beside = tuple(sorted(self._under_way - {task_id}))
+                    post(msgspec.structs.replace(told, beside=beside))
             finally:
                 self._under_way.discard(task_id)
 
-    async def aside(self, task_id: TaskId, root: Path) -> Aside:
-        """A worktree for an isolated attempt, made from the files as they are. SnapshotError if there can be none."""
-        async with self._lock:
-            # While an attempt changes files they may be half written: then those from before it are taken.
-            base = self._point if self._under_way and self._point is not None else await self._captured()
-            if isinstance(base, str):
-                raise SnapshotError(f"there can be no worktree for it: {base or 'this drive cannot capture files'}")
-            return await to_the_end(self._make_aside(base, root, task_id))
+    async def _after_the_last(self, task_id: TaskId, post: Callable[[Input], None], *, failed: bool) -> None:
+        found, point, together = await self._captured(), self._point, tuple(dict.fromkeys(self._together))
+        told = _told(found, "task", task_id=task_id)
+        if self._files is not None and point is not None and isinstance(found, Snapshot):
+            if len(self._together) > 1:
+                changed = await in_thread(self._files.changed, point.id, found)
+                told = msgspec.structs.replace(told, changed=changed, together=together)
+            elif failed:
+                self._failed[task_id] = Failed(point, found)
+        post(told)
 
-    async def _make_aside(self, base: Snapshot, root: Path, task_id: TaskId) -> Aside:
+    async def _is_untouched(self, point: Snapshot, ended: int) -> bool:
+        """Whether the files were those at `point` when they were looked at after the `ended`-th end."""
+        if ended > self._seen and not self._touched and self._files is not None:
+            seen = self._ended  # one look is enough for all that ended before it begins
+            try:
+                self._touched = not await in_thread(self._files.is_unchanged, point)
+            except (SnapshotError, TryAgainError):
+                return False  # unknown counts as changed
+            self._seen = seen
+        return ended <= self._seen and not self._touched
+
+    async def turn(self, task_id: TaskId, aside: Aside | None) -> Captured | None:
+        """The files as an agent has left them so far; None where nobody could tell them from what others do."""
+        if self._files is None:
+            return None
+        if aside is not None:
+            found = await in_thread(_looked_at, self._files, aside)
+            return _told(found, "turn", task_id=task_id, base=aside.base.id)
+        async with self._lock:
+            if self._under_way != {task_id} or len(self._together) > 1:
+                return None
+            return _told(await self._captured(), "turn", task_id=task_id)
+
+    async def aside(self, task_id: TaskId, root: Path, turn: Turn | None = None) -> Aside:
+        """A worktree for an isolated attempt, made from the files as they are; with a `turn`, from what that left.
+
+        SnapshotError if there can be none.
+        """
+        async with self._lock:
+            if turn is not None:
+                base, begin = self._found(turn.base), self._found(turn.snapshot)
+                return await to_the_end(self._make_aside(base, root, task_id, begin))
+            # While an attempt changes files they may be half written: then those from before it are taken.
+            now = self._point if self._under_way and self._point is not None else await self._captured()
+            if isinstance(now, str):
+                raise SnapshotError(f"there can be no worktree for it: {now or 'this drive cannot capture files'}")
+            return await to_the_end(self._make_aside(now, root, task_id))
+
+    def _found(self, snapshot_id: str) -> Snapshot:
+        if self._files is None:
+            raise SnapshotError("there can be no worktree for it: this drive cannot capture files")
+        return find(self._files.worktree, snapshot_id)
+
+    async def _make_aside(self, base: Snapshot, root: Path, task_id: TaskId, begin: Snapshot | None = None) -> Aside:
         assert self._files is not None  # it made the snapshot
-        made = await asyncio.to_thread(make_aside, self._files, base, root, task_id)
+        made = await asyncio.to_thread(make_aside, self._files, base, root, task_id, begin=begin or base)
         self._asides[made.worktree.root] = made
         return made
 
@@ -173,8 +227,21 @@ class FileAttempts:
             return error.message
 
 
+def _looked_at(files: WorktreeFiles, aside: Aside) -> Snapshot | str:
+    try:
+        return take(aside.worktree, workflow_id=files.workflow_id, name=new_id())
+    except (SnapshotError, TryAgainError) as error:
+        return error.message
+
+
 def _told(
-    found: Snapshot | str, why: CaptureReason, *, task_id: str = "", layer: int = -1, changed: tuple[str, ...] = ()
+    found: Snapshot | str,
+    why: CaptureReason,
+    *,
+    task_id: str = "",
+    layer: int = -1,
+    changed: tuple[str, ...] = (),
+    base: str = "",
 ) -> Captured:
     if isinstance(found, str):
         return Captured(why=why, task_id=task_id, layer=layer, problem=found)
@@ -182,8 +249,9 @@ def _told(
         why=why,
         snapshot=found.id,
         tree=found.tree,
-        partial=tuple(left.path for left in found.partial),
+        partial=tuple(path_text(left.path) for left in found.partial),
         task_id=task_id,
+        base=base,
         layer=layer,
         changed=changed,
     )

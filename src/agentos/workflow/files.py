@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,19 +15,22 @@ import msgspec
 from agentos.dag.checks import changes_files
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import FilesChangedError, RunRefusedError, SnapshotError, WorktreeBusyError
-from agentos.ids import new_id
+from agentos.ids import TaskId, new_id
 from agentos.run.events import FilesRestored
 from agentos.run.facts import Facts
 from agentos.run.inputs import Captured
 from agentos.run.resume import FilesAre
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord
+from agentos.workflow.agents_cut_off import agents_cut_off
 from agentos.workflow.settings_file import SETTINGS
+from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.housekeeping import retain_ids
 from agentos.worktree.restore import finish_interrupted, preview, restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, diff, find, take
+from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
 from agentos.worktree.survey import read_head
+from agentos.worktree.trees import Change
 
 FilesChoice = Literal["ask", "restore", "keep", "checkpoint"]
 """What a resume does with files that a cut-off task may have changed: put them back unless somebody else changed them
@@ -46,6 +49,10 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     restored_to: int = 0
     target: str = ""
     """The snapshot to put back; empty: nothing is touched."""
+    continues: Mapping[TaskId, str] = {}
+    """Agents that were cut off and go on in their sessions, and from where."""
+    starts_anew: Mapping[TaskId, str] = {}
+    """Those that would, and why they cannot."""
 
 
 class WorktreeFiles:
@@ -65,17 +72,18 @@ class WorktreeFiles:
         self._lock.release()
 
     def protect(self, paths: Iterable[str]) -> None:
-        """Never put these back either."""
-        self._protected = tuple(dict.fromkeys((*self._protected, *paths)))
+        """Never put these back either; as text, the way `own_output` gives them."""
+        also = (path for text in paths for path in text_paths(text))
+        self._protected = tuple(dict.fromkeys((*self._protected, *also)))
 
     def own_output(self) -> tuple[str, ...]:
-        """The files of the worktree that this process prints to."""
+        """The files of the worktree that this process prints to, as text."""
         found = []
         for stream in (1, 2):
             with suppress(OSError, ValueError):
                 named = Path(os.readlink(f"/proc/self/fd/{stream}"))
                 if os.path.samestat(os.stat(named), os.fstat(stream)):
-                    found.append(str(named.relative_to(self.worktree.root)))
+                    found.append(path_text(str(named.relative_to(self.worktree.root))))
         return tuple(dict.fromkeys(found))
 
     def capture(self) -> Snapshot:
@@ -86,12 +94,16 @@ class WorktreeFiles:
         """What the machine is told of a snapshot, or of why there is none."""
         if isinstance(found, str):
             return msgspec.structs.replace(about, problem=found)
-        partial = tuple(left.path for left in found.partial)
+        partial = tuple(path_text(left.path) for left in found.partial)
         return msgspec.structs.replace(about, snapshot=found.id, tree=found.tree, partial=partial)
 
     def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
-        """The paths that differ from an earlier snapshot."""
-        return tuple(change.path for change in diff(self.worktree, find(self.worktree, before), now))
+        """The paths that differ from an earlier snapshot, as text."""
+        return tuple(path_text(change.path) for change in diff(self.worktree, find(self.worktree, before), now))
+
+    def is_unchanged(self, since: Snapshot) -> bool:
+        """Whether the files, and where HEAD stands, are as in the snapshot, as far as either could be captured."""
+        return is_unchanged(self.worktree, since)
 
     def beat(self) -> None:
         """Give a sign of life: what changes files later than the last of them was not this run."""
@@ -101,12 +113,7 @@ class WorktreeFiles:
 
     def last_beat(self) -> datetime | None:
         """The last sign of life of this run, if it was the last to give one here."""
-        path = self.worktree.folder / "alive"
-        try:
-            ours = path.read_text() == self.workflow_id
-            return datetime.fromtimestamp(path.stat().st_mtime, UTC) if ours else None
-        except (OSError, ValueError):
-            return None
+        return last_beat(self.worktree, self.workflow_id)
 
     def finish_interrupted(self) -> None:
         """A restore that a killed process had begun is brought to its end, before anything else looks at the files."""
@@ -116,7 +123,7 @@ class WorktreeFiles:
         """Make the files those of the snapshot; what was there is in `undo`. Never the workflow's file or settings."""
         target = find(self.worktree, snapshot_id)
         done = restore(self.worktree, target, workflow_id=self.workflow_id, protected=self._protected)
-        paths = done.paths[:_SHOWN]
+        paths = tuple(map(path_text, done.paths[:_SHOWN]))
         return FilesRestored(
             snapshot=target.id, tree=target.tree, undo=done.undo.id, paths=paths, count=len(done.paths)
         )
@@ -125,12 +132,7 @@ class WorktreeFiles:
         """Why the files are not simply put back, and which: they changed after the driver's last sign of life."""
         target, now = find(self.worktree, snapshot_id), self.capture()
         changes = preview(self.worktree, target, now, protected=self._protected)
-        late = tuple(change.path for change in changes if _changed_at(self.worktree.root / change.path) > alive_until)
-        if late:
-            return "these files were changed after it", late
-        if changes and read_head(self.worktree.user_git(timeout_s=60)) != target.head:
-            return "HEAD was moved since it began; these files would be put back", tuple(row.path for row in changes)
-        return "", ()
+        return disputed(self.worktree, target, changes, alive_until)
 
     def retain(self, snapshots: Iterable[str]) -> None:
         """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
@@ -155,15 +157,23 @@ def decide(
         return _back_to_checkpoint(checkpoints, workflow_id)
     point = facts.files
     cut_off = [name for name in facts.running if name in plan.tasks and changes_files(plan.tasks[name].definition)]
+    agents = agents_cut_off(facts, plan, cut_off, kept=choice == "keep")
     if not cut_off:
-        return Decided()
+        return Decided(continues=agents.go_on)
     if point is None or not point.open:  # the snapshot that comes before an attempt's first step is not there
-        return Decided(files="untouched")
+        return Decided(files="untouched", continues=agents.go_on, starts_anew=agents.start_anew)
     if choice == "keep":
-        return Decided(files="kept")
+        return Decided(files="kept", continues=agents.go_on, starts_anew=agents.start_anew)
     if not point.snapshot or (point.partial and choice != "restore"):
-        return Decided()
-    return Decided(files="restored", restored_to=point.seq, target=point.snapshot)
+        return Decided(starts_anew=agents.start_anew)
+    seq, target = agents.turn or (point.seq, point.snapshot)
+    return Decided(
+        files="restored",
+        restored_to=seq,
+        target=target,
+        continues=agents.go_on,
+        starts_anew=agents.start_anew,
+    )
 
 
 def _back_to_checkpoint(checkpoints: Iterable[CheckpointRecord], workflow_id: str) -> Decided:
@@ -187,6 +197,30 @@ def alive_until(record: RunRecord, beat: datetime | None, *, lease_s: float, end
         # It renews the lease every third of it, so that it may have lived so much longer than its last renewal.
         last = max(last, record.lease_until - timedelta(seconds=lease_s * 2 / 3))
     return last + timedelta(seconds=_SLACK_S)
+
+
+def last_beat(worktree: Worktree, workflow_id: str) -> datetime | None:
+    """The last sign of life of a run in this worktree, if it was the last to give one here."""
+    path = worktree.folder / "alive"
+    try:
+        ours = path.read_text() == workflow_id
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC) if ours else None
+    except (OSError, ValueError):
+        return None
+
+
+def disputed(
+    worktree: Worktree, target: Snapshot, changes: Iterable[Change], alive_until: datetime
+) -> tuple[str, tuple[str, ...]]:
+    """Why these changes back to `target` are not simply made, and the paths that this is about, as text."""
+    changes = list(changes)
+    late = [change for change in changes if _changed_at(worktree.root / change.path) > alive_until]
+    if late:
+        return "these files were changed after it", tuple(path_text(change.path) for change in late)
+    if changes and read_head(worktree.user_git(timeout_s=60)) != target.head:
+        why = "HEAD was moved since it began; these files would be put back"
+        return why, tuple(path_text(change.path) for change in changes)
+    return "", ()
 
 
 def refuse_foreign_changes(files: WorktreeFiles, decided: Decided, record: RunRecord, until: datetime) -> None:

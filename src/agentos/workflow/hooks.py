@@ -51,6 +51,8 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
     gate_id: str
     task_id: str | None
     question: str
+    choices: tuple[str, ...]
+    """An approval names one of these, where there are some."""
     command: str
     """What to type to answer."""
 
@@ -130,7 +132,13 @@ def _told(facts: Facts, name: str, root: Path) -> Told:
         status=facts.status,
         root=str(root),
         gates=tuple(
-            OpenGate(gate_id=gate.gate_id, task_id=gate.task_id, question=gate.question, command=gate.command)
+            OpenGate(
+                gate_id=gate.gate_id,
+                task_id=gate.task_id,
+                question=gate.question,
+                choices=gate.choices,
+                command=gate.command,
+            )
             for gate in gates
         ),
         errors={

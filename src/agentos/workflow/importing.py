@@ -96,7 +96,10 @@ def _check_plans(copy: RunCopy) -> None:
 
 
 def _source_here(source: str, root: Path) -> str:
-    """Where the workflow is defined, if that is a file of this repository: no import may name another one to load."""
+    """Where the workflow is defined, if that is a file of this repository: no import may name another one to load.
+
+    Nor may it say what a workflow is made from: that could be a command.
+    """
     if not source:
         return ""
     try:
@@ -104,7 +107,7 @@ def _source_here(source: str, root: Path) -> str:
         inside = (root / record.file).resolve().is_relative_to(root.resolve())
     except (ValueError, OSError):
         return ""
-    return source if inside else ""
+    return source if inside and not record.maker else ""
 
 
 # --- another id ---------------------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ def _event_of(event: ev.Event, new: WorkflowId, cuts: dict[str, CheckpointId]) -
     if isinstance(event, ev.Checkpointed | ev.RolledBack):
         return msgspec.structs.replace(event, checkpoint_id=cuts.get(event.checkpoint_id, event.checkpoint_id))
     if isinstance(event, ev.DecisionRequired):
-        return msgspec.structs.replace(event, command=answer_command(new, event.gate_id))
+        return msgspec.structs.replace(event, command=answer_command(new, event.gate_id, event.choices))
     return event
 
 

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import msgspec
 
 from agentos.dag.findings import nearest
-from agentos.dag.workflow import Source, Workflow
-from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowFileError, WorkflowNotFoundError
-from agentos.workflow.python_files import imported, module_name
+from agentos.dag.stored import from_stored
+from agentos.dag.workflow import MAKER, Source, Workflow
+from agentos.exceptions import (
+    AgentosError,
+    CheckpointCorruptedError,
+    RunRefusedError,
+    WorkflowFileError,
+    WorkflowNotFoundError,
+)
+from agentos.workflow.python_files import being_loaded, imported, module_name, told
 from agentos.workflow.python_tasks import look_at_python_tasks
 from agentos.worktree import git
 
+BUILT_IN = "agentos.workflows."
+"""Modules of workflows that come with AgentOS."""
 FOLDER = "workflows"
 """Where workflows are found by name."""
 YAML = (".yaml", ".yml")
 SUFFIXES = (*YAML, ".py")
 
 
-class SourceRecord(msgspec.Struct, frozen=True, kw_only=True):
+class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a workflow was defined, as stored with its run: the path is relative to the root where it lies below it."""
 
     file: str
+    """Empty for a workflow that comes with AgentOS: its module is enough, wherever that is installed now."""
     module: str
     name: str
+    maker: str = ""
+    """The function of the module that makes it from `arguments`; empty where it is one of the module's own names."""
+    arguments: Mapping[str, Any] = {}
 
 
 def source_files(source: str) -> tuple[str, ...]:
@@ -37,14 +54,21 @@ def source_files(source: str) -> tuple[str, ...]:
 
 def source_of(workflow: Workflow, root: Path) -> str:
     """The stored form of where the workflow was defined; empty where it has no file."""
-    if workflow.source is None:
+    source = workflow.source
+    if source is None:
         return ""
-    path = Path(workflow.source.file).resolve()
+    path = Path(source.file).resolve()
     try:
         file = str(path.relative_to(root.resolve()))
     except ValueError:
         file = str(path)
-    record = SourceRecord(file=file, module=workflow.source.module, name=workflow.name)
+    record = SourceRecord(
+        file="" if source.module.startswith(BUILT_IN) else file,
+        module=source.module,
+        name=workflow.name,
+        maker=source.maker,
+        arguments=source.arguments,
+    )
     return msgspec.json.encode(record).decode()
 
 
@@ -61,16 +85,47 @@ def load_workflow(source: str, root: Path) -> Workflow:
         raise CheckpointCorruptedError("the record of where the workflow was defined", str(error)) from error
     path = root / record.file
     if path.suffix in YAML:
-        found = [flow for flow in [read_yaml(path, root)] if flow.name == record.name]
+        found = [read_yaml(path, root)]
     else:
-        module = imported(path, record.module, root)
-        found = [value for value in vars(module).values() if isinstance(value, Workflow) and value.name == record.name]
+        module = _built_in(record.module) if not record.file else imported(path, record.module, root)
+        values = [_made(module, record)] if record.maker else vars(module).values()
+        found = [value for value in values if isinstance(value, Workflow)]
+    found = [flow for flow in found if flow.name == record.name]
     if not found:
         raise RunRefusedError(
-            f"{path} no longer defines a workflow named {record.name!r}",
+            f"{path if record.file else record.module} no longer defines a workflow named {record.name!r}",
             next_step="Give the workflow back its name, or resume from Python with resume(id, workflow=flow).",
         )
     return found[0]
+
+
+def _built_in(module: str) -> ModuleType:
+    """A module that comes with AgentOS; no record can have another one imported by its name alone."""
+    if not module.startswith(BUILT_IN):
+        raise CheckpointCorruptedError("the record of where the workflow was defined", f"it names no file of {module}")
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise RunRefusedError(
+            f"this AgentOS has no workflow {module}: {error}", next_step="Resume with the version that began the run."
+        ) from error
+
+
+def _made(module: ModuleType, record: SourceRecord) -> object:
+    """The workflow that a function of the module makes. Only one that is marked as a maker is ever called."""
+    make = vars(module).get(record.maker)
+    if getattr(make, MAKER, False) is not True or not callable(make):
+        return None
+    with being_loaded(Path(record.file)):
+        try:
+            made: object = make(**from_stored(record.arguments))
+            return made
+        except (AgentosError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise WorkflowFileError(
+                record.file or record.module, f"{record.maker} makes no workflow: {told(error)}"
+            ) from error
 
 
 def workflow_file(name_or_path: str, root: Path) -> tuple[Path, str]:

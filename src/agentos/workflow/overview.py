@@ -19,7 +19,6 @@ from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
 from agentos.run.events import Event, TaskFailure, TaskStart
 from agentos.run.facts import Facts, GateFacts, TaskFacts, counting, fold, workflow_state
-from agentos.run.gates import answer_command
 from agentos.run.state import TaskStatus, WorkflowState
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
@@ -68,7 +67,13 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     inputs: str
     """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
     command: str
-    """What to type to approve."""
+    """What to type to approve; of a gate with choices, with the first of them."""
+    choices: tuple[str, ...]
+    """An approval names one of these, where there are some."""
+    file: str
+    """A file to look at before answering, relative to the root; empty where there is none."""
+    choice: str | None
+    """Which of the choices an approval took."""
     author: str | None
     reason: str | None
 
@@ -172,7 +177,10 @@ def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
         by=opened.by,
         inputs=opened.inputs,
         # Made anew and not taken from the journal: an imported one could have anything typed.
-        command=answer_command(facts.workflow_id, opened.gate_id),
+        command=opened.command,
+        choices=opened.choices,
+        file=opened.file,
+        choice=gate.choice or None,
         author=gate.author or None,
         reason=gate.reason or None,
     )

@@ -338,6 +338,7 @@ class _Host:
     def __init__(self, host: AttemptHost, abandoned: Callable[[], None]) -> None:
         self.output = host.output
         self.child_started = host.child_started
+        self.session, self.used, self.turn, self.allowance = host.session, host.used, host.turn, host.allowance
         self._host = host
         self._note = abandoned
 

@@ -21,6 +21,7 @@ from agentos.run.inputs import Begin
 from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions
 from agentos.store.port import Lease, StorePort
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.asides import remove_left_behind
 from agentos.workflow.files import FilesChoice, WorktreeFiles, has_file_tasks, is_isolated
 from agentos.workflow.hooks import NO_HOOKS, Hooks
@@ -58,8 +59,16 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names of variables whose values are masked, beside those the workflow declares and those that look secret."""
     max_log: int = MAX_LOG
     """Bytes kept of what one attempt prints; 0 keeps no logs."""
+    models: ModelSettings = NO_MODEL_SETTINGS
+    """What attempts that call models or agents are told."""
     files: FilesChoice = "ask"
     """What a resume does with files that a cut-off task may have changed."""
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """Variables whose values are masked whatever a workflow says."""
+        key = self.models.llm.key_name
+        return (*self.secrets, key) if key else self.secrets
 
     def __post_init__(self) -> None:
         if self.keep < 0:

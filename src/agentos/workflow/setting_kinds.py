@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 _UNITS = {
     "b": 1,
     "kb": 1000,
@@ -117,6 +119,16 @@ def arguments() -> Kind:
     return Kind('an argument list, as ["notify-send", "AgentOS"]; no shell is used', read, _words)
 
 
+def table(type: Any, allowed: str) -> Kind:
+    """A table, or tables by name, of that type."""
+
+    def read(value: object) -> Any:
+        read: Any = msgspec.convert(value, type)  # its errors are ValueErrors
+        return read
+
+    return Kind(f"{allowed}; in a variable, the same as JSON", read, _json)
+
+
 def parse_size(text: str) -> int:
     """Bytes of `100 MB` and the like. ValueError where it is none."""
     found = _SIZE.fullmatch(text.strip())
@@ -133,6 +145,13 @@ def _number(text: str) -> object:
         except ValueError:
             continue
     return text
+
+
+def _json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def _words(text: str) -> object:

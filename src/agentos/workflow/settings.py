@@ -17,6 +17,7 @@ import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.postgres.address import without_password
+from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
 from agentos.workflow import setting_kinds as kinds
 from agentos.workflow.location import VARIABLE
 from agentos.workflow.setting_kinds import Kind
@@ -52,6 +53,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The command to run when a run ends complete, failed or aborted, as an argument list."""
     log_limit: int = 64 * 1024 * 1024
     """The log of one attempt grows no larger than this; in bytes, or as "10 MB". 0 keeps no logs."""
+    llm: LlmDefaults = LlmDefaults()
+    """Where llm tasks ask that do not say it themselves, and with which key."""
+    limits: Mapping[str, Limits] = {}
+    """For each credential, by name: how many calls at once and a minute, how much money a day."""
+    prices: Mapping[str, Price] = {}
+    """For each model, by name: what a million tokens cost."""
+
+    @property
+    def models(self) -> ModelSettings:
+        """What attempts that call models or agents are told."""
+        return ModelSettings(limits=self.limits, prices=self.prices, llm=self.llm)
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +88,15 @@ KINDS: Mapping[str, Kind] = {
     "on_wait": kinds.arguments(),
     "on_end": kinds.arguments(),
     "log_limit": kinds.size(),
+    "llm": kinds.table(LlmDefaults, "a table [llm] with base_url, key_name (of a variable), key_command (a list)"),
+    "limits": kinds.table(
+        dict[str, Limits],
+        "tables as [limits.OPENAI_API_KEY] with slots, per_minute (whole numbers, 1 or more), per_day_usd, max_wait_s",
+    ),
+    "prices": kinds.table(
+        dict[str, Price],
+        'tables as [prices."gpt-x"] with input_per_million and output_per_million (and cached_per_million) in USD',
+    ),
 }
 
 

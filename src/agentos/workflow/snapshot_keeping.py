@@ -12,11 +12,12 @@ import msgspec
 
 from agentos.exceptions import AgentosError, NotFoundError, SnapshotError
 from agentos.run.facts import fold
+from agentos.run.files import snapshots_in_use
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.files import WorktreeLock
 from agentos.workflow.finding import places, reading
 from agentos.workflow.place import Place, find_place
-from agentos.workflow.restoring import path_text
+from agentos.worktree.git import path_text
 from agentos.worktree.housekeeping import Sizes, collect, forget, purge, purged_ids, retain_ids, sizes
 from agentos.worktree.snapshot_store import Worktree, known_worktree
 
@@ -54,8 +55,8 @@ def let_go_of_unnamed(place: Place, store: StorePort, record: RunRecord) -> int:
 
     def act(worktree: Worktree) -> int:
         named = {cut.snapshot for cut in store.list_checkpoints(record.workflow_id)}
-        newest = fold(record.workflow_id, store.read_events(record.workflow_id)).files
-        return retain_ids(worktree, record.workflow_id, {*named, newest.snapshot if newest is not None else ""})
+        facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+        return retain_ids(worktree, record.workflow_id, {*named, *snapshots_in_use(facts)})
 
     return _undisturbed(place, record, act)
 

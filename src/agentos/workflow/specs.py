@@ -6,8 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+
+from agentos.dag.models import AgentWork, LlmWork
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import as_text, resolve
 from agentos.dag.shell import arguments_for, script_for
@@ -17,6 +20,8 @@ from agentos.run.facts import Facts
 from agentos.run.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
 from agentos.workflow.secrecy import with_secrets
+
+SomeWork = TypeVar("SomeWork", AgentWork, LlmWork)
 
 
 def idempotency_key(facts: Facts, task_id: TaskId) -> str:
@@ -47,10 +52,13 @@ def attempt_spec(
     command: str | tuple[str, ...] = ""
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, Any] = {}
+    verify: str | tuple[str, ...] = ""
     if definition.kind == "python":
         arguments = resolve_inputs(definition, scope) if definition.inputs else {}
-    else:
+    elif definition.kind == "shell":
         command, variables = _command(definition.run, scope)
+    elif definition.agent is not None:
+        verify, variables = _command(definition.agent.verify, scope)
     env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     return AttemptSpec(
         workflow_id=facts.workflow_id,
@@ -60,11 +68,16 @@ def attempt_spec(
         function=_function(plan, task, functions),
         arguments=arguments,
         command=command,
+        agent=_resolved(definition.agent, scope) if definition.agent is not None else None,
+        verify=verify,
+        session=facts.sessions.get(task.id),
+        llm=_resolved(definition.llm, scope) if definition.llm is not None else None,
         env={**env, **variables},
         cwd=root / definition.cwd if definition.cwd else root,
         root=root,
         idempotency_key=idempotency_key(facts, task.id),
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
+        settled=facts.task(task.id).settled,
     )
 
 
@@ -75,6 +88,27 @@ def _function(
     while task.parent is not None:  # an item grew out of its fan-out, a round out of the first
         task = plan.tasks[task.parent]
     return functions.get(task.id) if task.origin not in ("inject", "replan") else None
+
+
+def _resolved(work: SomeWork, scope: Mapping[str, Any]) -> SomeWork:
+    """What an agent or a model is to do, with every reference replaced; as text wherever it takes text."""
+    given = msgspec.to_builtins(work)
+    told = {name: _told(value, scope) for name, value in given.items() if name not in _AS_WRITTEN}
+    return msgspec.convert({**given, **told}, type(work))
+
+
+_AS_WRITTEN = ("verify", "schema")
+"""A command gets its values as variables; a schema is no text for a model."""
+
+
+def _told(written: Any, scope: Mapping[str, Any]) -> Any:
+    if isinstance(written, str):
+        return as_text(resolve(written, scope))
+    if isinstance(written, list):
+        return [_told(item, scope) for item in written]
+    if isinstance(written, Mapping):
+        return {name: _told(item, scope) for name, item in written.items()}
+    return written
 
 
 def _command(run: str | tuple[str, ...], scope: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dict[str, str]]:

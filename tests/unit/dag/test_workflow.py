@@ -175,8 +175,8 @@ def test_effects_default_by_kind() -> None:
     flow = Workflow("w", params={"q": "x"})
     flow.add("python", nothing)
     flow.add("shell", "shell", run=["ls"])
-    flow.add("agent", "agent", call="claude", prompt="${{ params.q }}")
-    flow.add("llm", "llm", call="some-model", prompt="p")
+    flow.add("agent", "agent", agent="claude", prompt="${{ params.q }}")
+    flow.add("llm", "llm", model="some-model", prompt="p")
     flow.add("approval", "approval", question="?")
     plan = compile_plan(flow)
     effects = {task_id: task.definition.effects for task_id, task in plan.tasks.items()}
@@ -187,7 +187,7 @@ def test_effects_default_by_kind() -> None:
         "llm": ("none",),
         "approval": ("none",),
     }
-    assert plan.tasks[TaskId("agent")].definition.inputs == {"prompt": "${{ params.q }}"}
+    assert plan.params == {"q": "x"}, "a reference in a prompt is one like any other"
 
 
 def test_other_settings_reach_the_definition() -> None:
@@ -296,8 +296,13 @@ def test_a_setting_that_makes_no_sense_is_told(settings: dict[str, Any], why: st
         ("shell", {"run": [None]}, "run takes text"),
         ("shell", {"run": "ls", "output": "xml"}, "output takes 'json'"),
         ("shell", {"run": "ls", "question": "?"}, "'question' is a setting of approval tasks"),
-        ("agent", {"call": 3, "prompt": "x"}, "call takes text"),
-        ("agent", {"call": "x", "prompt": "x", "inputs": {"prompt": "y"}}, "prompt is given twice"),
+        ("agent", {"agent": 3, "prompt": "x"}, "agent: Expected `str`"),
+        ("agent", {"agent": "claude", "prompt": "x", "permissions": "all"}, "permissions: Invalid enum value 'all'"),
+        ("agent", {"agent": "claude", "prompt": "x", "allowed_tools": "Bash"}, "allowed_tools takes a list"),
+        ("agent", {"agent": "claude", "prompt": "a\0b"}, "prompt holds what neither JSON nor a model can read"),
+        ("agent", {"agent": "claude", "prompt": "x", "temperature": 1}, "'temperature' is a setting of llm tasks"),
+        ("llm", {"model": "m", "prompt": "x", "budget": {"usd": 1}}, "unknown key 'usd' in budget"),
+        ("llm", {"model": "m", "prompt": "x", "budget": "much"}, "budget takes a number"),
     ],
 )
 def test_what_a_task_does_is_checked(work: Any, settings: dict[str, Any], why: str) -> None:

@@ -33,6 +33,7 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.run.state import WorkflowState
 from agentos.values import decode_value, encode_value
+from agentos.workflow.files import Decided
 from tests.unit.run.checks import PureFace, check_frontier
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -222,6 +223,11 @@ class Run:
         commands = [self.asked(command, id=f"first{index}") for index, command in enumerate(first)]
         return self.give(Begin(holder="other", token=2, taken_from="me", resume=self.resumed), *commands)
 
+    def resume_with(self, decided: Decided, flow: Workflow | None = None) -> list[str]:
+        """The same, with what was decided about files."""
+        given = {name: getattr(decided, name) for name in ("files", "restored_to", "continues", "starts_anew")}
+        return self.resume(flow, **given)
+
     def go_back(self) -> list[str]:
         """After a rollback: fold again, and go on as whoever drives does."""
         facts = fold(self.workflow_id, self.journal)
@@ -281,5 +287,5 @@ class Run:
 
 
 def _options(options: Mapping[str, Any]) -> ResumeOptions:
-    sets: dict[str, Any] = {name: frozenset(value) if name != "strict" else value for name, value in options.items()}
-    return ResumeOptions(**sets)
+    sets: dict[str, Any] = {name: frozenset(options[name]) for name in ("rerun", "missing") if name in options}
+    return ResumeOptions(**{**options, **sets})

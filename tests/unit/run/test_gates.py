@@ -697,3 +697,93 @@ def test_a_layer_that_comes_back_is_asked_about_again() -> None:
     assert len(run.open_gates) == 1
     run.say({"type": "continue"})
     assert run.running == ["b"]
+
+
+# --- gates with choices ---------------------------------------------------------------------------------------------
+
+
+def looked_at(**settings: Any) -> Workflow:
+    """`look` asks, with choices; `send` runs if that was chosen, `again` otherwise."""
+    flow = Workflow("w")
+    flow.add("draft", nothing)
+    asked = {"question": "Good?", "choices": ["send", "revise"], **settings}
+    flow.add("look", "approval", question=asked, needs=["draft"])
+    flow.add("send", nothing, needs=["look"], if_="tasks.look.output.choice == 'send'")
+    flow.add("again", nothing, needs=["look"], if_="tasks.look.output.choice == 'revise'")
+    return flow
+
+
+def at_choices(**settings: Any) -> Run:
+    run = Run(looked_at(**settings), gates="wait").begin()
+    run.ok("draft")
+    return run
+
+
+def test_a_gate_with_choices_tells_them_and_how_to_answer() -> None:
+    run = at_choices(file="docs/draft.md")
+    opened = run.gate("approval:look")
+    assert opened.choices == ("send", "revise")
+    assert opened.file == "docs/draft.md"
+    assert opened.command == "agentos approve run approval:look --choose send"
+
+
+def test_the_choice_and_its_reason_are_the_output_and_conditions_see_them() -> None:
+    run = at_choices()
+    assert run.answer("approval:look", choice="revise", reason="too long", author="ada")[1:] == [
+        "approved approval:look",
+        "task_complete look",
+        "checkpoint 1",
+        "layer_start 2",
+        "task_skipped send ()",
+        "task_start again#1",
+    ]
+    assert run.output("look") == {"approved": True, "choice": "revise", "author": "ada", "reason": "too long"}
+    [decision] = run.state.decisions
+    assert (decision["choice"], decision["reason"], decision["author"]) == ("revise", "too long", "ada")
+
+
+def test_a_yes_without_a_choice_is_refused_and_lists_them() -> None:
+    run = at_choices()
+    assert run.answer("approval:look") == ["command_refused approval_response"]
+    why = run.last(ev.CommandRefused).why
+    assert "names a choice: send, revise" in why
+    assert "agentos approve run approval:look --choose send" in why
+    assert run.answer("approval:look", choice="ship") == ["command_refused approval_response"]
+    assert "'ship' is none of the choices: send, revise" in run.last(ev.CommandRefused).why
+    assert run.open_gates == ["approval:look"]
+
+
+def test_a_gate_without_choices_takes_none() -> None:
+    run = at_gate()
+    assert run.answer("approve:ship", choice="send") == ["command_refused approval_response"]
+    assert "has no choices" in run.last(ev.CommandRefused).why
+
+
+def test_a_gate_with_choices_is_rejected_as_any_other() -> None:
+    run = at_choices()
+    run.answer("approval:look", False, reason="no")
+    assert run.status("look", "send", "again") == "failed skipped skipped"
+
+
+def test_a_gate_before_a_task_may_have_choices_too() -> None:
+    run = at_gate(ship(approve={"question": "Where to?", "choices": ["staging", "production"]}))
+    assert run.answer("approve:ship") == ["command_refused approval_response"]
+    assert run.answer("approve:ship", choice="staging")[-1] == "task_start ship#1"
+    assert run.state.decisions[0]["choice"] == "staging"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"choices": ["send"]}, "two or more different words"),
+        ({"choices": ["send", "Send"]}, "two or more different words"),
+        ({"choices": ["send", "send it"]}, "a choice is one word"),
+        ({"choices": ["send", "leave"]}, "'leave' cannot be a choice"),
+        ({"on_timeout": "approve", "timeout_s": 5}, "a timeout can only reject"),
+        ({"choices": "send"}, "choices"),
+        ({"file": "${{ tasks.nobody.output }}"}, "nobody"),
+    ],
+)
+def test_choices_that_make_no_sense(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(WorkflowDefinitionError, match=problem):
+        Run(looked_at(**settings))

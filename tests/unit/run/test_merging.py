@@ -186,6 +186,92 @@ def test_a_task_cut_off_needs_no_answer() -> None:
     assert run.running == ["a", "b"]
 
 
+# --- schedule: ready ------------------------------------------------------------------------------------------------
+
+
+def chains(**more: Any) -> Run:
+    """`a` has ended and its dependant could go, while `b`, of the same layer, is at work."""
+    flow = Workflow("flow", schedule="ready")
+    flow.add("a", nothing, isolation="worktree", effects="files")
+    flow.add("b", nothing, isolation="worktree", effects="files")
+    flow.add("c", nothing, needs=["a"], isolation="worktree", effects="files")
+    flow.add("d", nothing, needs=["b", "c"])
+    run = Run(flow, captures=True, **more).begin()
+    assert run.ok("a", files=left("a")) == ["task_complete a"]
+    assert run.running == ["b"]
+    return run
+
+
+def of(*names: str, **more: Any) -> Merged:
+    return merged(tasks=tuple(map(TaskId, names)), **more)
+
+
+def test_what_finished_is_merged_before_a_task_of_a_later_layer_starts() -> None:
+    run = chains()
+    assert run.machine.capture_wanted == 0
+    assert run.give(of("a", tree="t", snapshot="s")) == ["files_merged"]
+    assert run.give(WRITTEN) == ["files_captured", "layer_start 1", "task_start c#1"]
+    assert run.machine.capture_wanted is None
+    run.ok("c", files=left("c"))
+    assert run.machine.capture_wanted is None  # nobody needs it yet
+    assert run.ok("b", files=left("b")) == ["task_complete b"]
+    assert run.give(of("b", "c", tree="t", snapshot="s")) == ["files_merged"]
+    assert run.give(WRITTEN) == ["files_captured", "checkpoint 0", "layer_start 2", "task_start d#1"]
+    assert run.machine.capture_wanted == 1  # a layer's end is captured as ever
+
+
+def test_one_that_ends_while_others_are_merged_comes_next() -> None:
+    run = chains()
+    run.give(of("a", tree="t", snapshot="s"))
+    run.ok("b", files=left("b"))
+    assert run.facts.merge is not None
+    assert run.give(WRITTEN) == ["files_captured"]
+    assert run.machine.capture_wanted == 0
+    run.give(of("b", tree="t", snapshot="s2"))
+    assert run.give(WRITTEN) == ["files_captured", "checkpoint 0", "layer_start 1", "task_start c#1"]
+
+
+def test_one_that_ends_while_they_are_looked_at_makes_it_begin_anew() -> None:
+    run = chains()
+    run.ok("b", files=left("b"))
+    assert run.give(of("a", tree="t", snapshot="s")) == []
+    assert run.machine.capture_wanted == 0
+    assert run.give(of("a", "b", tree="t", snapshot="s")) == ["files_merged"]
+
+
+def test_an_open_conflict_holds_back_what_comes_after_and_what_runs_goes_on() -> None:
+    run = chains(gates="stop")
+    assert run.give(of("a", conflicts=(CONFLICT,))) == ["files_merged", "decision_required merge:0"]
+    assert run.ok("b", files=left("b"))[-1] == "workflow_paused waiting"
+    run.resume(gates="wait")
+    assert run.open_gates == ["merge:0"]
+    run.answer("merge:0", output={"x": "task:a"})
+    assert run.machine.capture_wanted == 0
+    assert run.give(of("a", tree="t", snapshot="s", conflicts=(CONFLICT,))) == ["files_merged"]
+    run.give(WRITTEN)
+    run.give(of("b", tree="t", snapshot="s2"))
+    assert run.give(WRITTEN)[-1] == "task_start c#1"
+
+
+def test_after_a_no_what_runs_ends_and_nothing_else_begins() -> None:
+    run = chains(gates="wait")
+    run.give(of("a", conflicts=(CONFLICT,)))
+    run.answer("merge:0", approved=False)
+    assert (run.status("c"), run.status("d")) == ("skipped", "skipped")
+    assert run.running == ["b"]
+    assert run.ok("b", files=left("b"))[-1] == "workflow_failed"
+
+
+def test_a_dead_driver_leaves_the_merge_of_a_chain_to_the_next() -> None:
+    run = chains()
+    run.give(of("a", tree="t", snapshot="s"))
+    run.resume()
+    assert run.machine.capture_wanted == 0
+    assert run.facts.merge is not None
+    assert run.running == ["b"]
+    assert run.give(WRITTEN)[-1] == "task_start c#1"
+
+
 @pytest.mark.parametrize(
     ("text", "choice"),
     [

@@ -691,6 +691,37 @@ def test_rounds_until_the_condition_holds() -> None:
     assert run.ok("end")[-1] == "workflow_complete"
 
 
+def test_what_a_round_skipped_does_not_skip_the_next_one() -> None:
+    flow = Workflow("w")
+    flow.add("draft", nothing)
+    flow.add("extra", nothing, needs=["draft"], if_="tasks.draft.output.extra")
+    flow.add("review", nothing, needs=["extra"], if_="not failure()")
+    rounds = {"tasks": ["draft", "extra", "review"], "until": "tasks.review.output.good", "max": 3}
+    flow.add("loop", repeat=rounds, if_="not failure()")
+    run = Run(flow).begin()
+    run.ok("draft", {"extra": False})
+    run.ok("review", {"good": False})
+    assert (run.status("extra"), run.running) == ("skipped", ["draft@2"])
+    run.ok("draft@2", {"extra": True})
+    run.ok("extra@2")
+    run.ok("review@2", {"good": False})
+    run.ok("draft@3", {"extra": False})
+    run.ok("review@3", {"good": True})
+    assert run.status("extra@3", "loop") == "skipped complete"
+    assert run.facts.status == "complete"
+
+
+def test_what_failed_in_a_round_ends_the_rounds() -> None:
+    flow = Workflow("w")
+    flow.add("draft", nothing)
+    flow.add("review", nothing, needs=["draft"], if_="not failure()")
+    rounds = {"tasks": ["draft", "review"], "until": "tasks.review.output.good", "max": 3}
+    flow.add("loop", repeat=rounds, if_="not failure()")
+    run = Run(flow).begin()
+    run.fail("draft")
+    assert run.status("draft", "review", "loop") == "failed skipped skipped"
+
+
 def test_rounds_go_on_after_a_crash() -> None:
     run = Run(rounds()).begin()
     run.ok("draft", 1)

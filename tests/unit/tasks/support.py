@@ -13,8 +13,10 @@ from typing import Any
 
 import psutil
 
+from agentos.dag.models import Budget
 from agentos.dag.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
+from agentos.run.events import Session, Usage
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Outcome, Stream
 from agentos.tasks.registry import performers
 from agentos.values import decode_value
@@ -35,6 +37,10 @@ class RecordingHost:
         self.threads: set[int] = set()
         self.children: list[ChildProcess] = []
         self.abandonments: list[Awaitable[object]] = []
+        self.sessions: list[Session] = []
+        self.usages: list[Usage] = []
+        self.turns = 0
+        self.budget = Budget()
         self._on_child = on_child
 
     def output(self, stream: Stream, text: str) -> None:
@@ -45,6 +51,18 @@ class RecordingHost:
         self.children.append(child)
         if self._on_child is not None:
             await self._on_child(child)
+
+    async def session(self, session: Session) -> None:
+        self.sessions.append(session)
+
+    async def used(self, usage: Usage) -> None:
+        self.usages.append(usage)
+
+    def allowance(self) -> Budget:
+        return self.budget
+
+    async def turn(self) -> None:
+        self.turns += 1
 
     def abandoned(self, ended: Awaitable[object]) -> None:
         self.abandonments.append(ended)

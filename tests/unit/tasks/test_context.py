@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,12 @@ from agentos.values import decode_value
 def a_context(shown: list[str] | None = None) -> Context:
     lines: list[str] = [] if shown is None else shown
     return Context(
-        workflow_id=WorkflowId("run"), task_id=TaskId("t"), attempt=2, idempotency_key="key", show=lines.append
+        workflow_id=WorkflowId("run"),
+        task_id=TaskId("t"),
+        attempt=2,
+        idempotency_key="key",
+        root=Path("/work"),
+        show=lines.append,
     )
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -334,9 +333,7 @@ def test_sixteen_commands_at_once_each_get_their_own_output_and_end() -> None:
     async def scenario() -> None:
         shell = performers()["shell"]
         specs = [shell_spec(f"echo {n}; exit {n % 2}") for n in range(16)]
-        began = time.monotonic()
         outcomes = await asyncio.gather(*(shell(spec, RecordingHost()) for spec in specs))
-        assert time.monotonic() - began < 60
         for number, outcome in enumerate(outcomes):
             if number % 2:
                 assert outcome.error is not None

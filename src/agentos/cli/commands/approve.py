@@ -11,7 +11,16 @@ import click
 import msgspec
 
 from agentos.cli.answering import author_of, deliver, gate_meant, say_what_became
-from agentos.cli.options import author_option, files_options, gate_argument, reason_option, repo_option, run_argument
+from agentos.cli.options import (
+    author_option,
+    files_options,
+    gate_argument,
+    reason_file_option,
+    reason_given,
+    reason_option,
+    repo_option,
+    run_argument,
+)
 from agentos.cli.text import printable
 from agentos.run.commands import ApprovalResponse
 from agentos.workflow.finding import find_run, reading
@@ -29,11 +38,14 @@ Say yes at a gate, and go on with the run.
 Examples:
   agentos approve nightly
   agentos approve nightly approve:ship --reason "checked on staging"
+  agentos approve draft-7 approval:look --choose revise --reason-file notes.md
   agentos approve nightly ask:pay --output '{"receipt": 17}'
   agentos approve nightly merge:0 --use app.py=task:backend --use notes.md=file:merged.md
 
 GATE may be left out if exactly one is open. RUN is looked for in this worktree, then in every worktree known, so that
 this works from any directory. Where nobody drives the run it is continued here, unless --no-resume.
+
+A gate with choices takes no plain yes: --choose says which, and --reason what goes with it.
 
 A gate that asks about an effect which was cut off takes two kinds of yes: without --output the task runs again; with
 it, the effect is taken to have happened, and to have returned that.
@@ -53,7 +65,9 @@ Exit codes:
 )
 @run_argument
 @gate_argument
+@click.option("--choose", metavar="CHOICE", default="", help="Which of the gate's choices to take.")
 @reason_option
+@reason_file_option
 @author_option
 @click.option("--no-resume", is_flag=True, help="Only answer; do not go on with the run.")
 @click.option(
@@ -65,7 +79,9 @@ Exit codes:
 def command(
     run: str,
     gate: str | None,
+    choose: str,
     reason: str,
+    reason_file: Path | None,
     author: str | None,
     no_resume: bool,
     output: str | None,
@@ -75,14 +91,21 @@ def command(
 ) -> int:
     if use and output is not None:
         raise click.UsageError("--use answers a merge, --output a question about an effect: give one of them")
+    reason = reason_given(reason, reason_file)
     told: Any = dict(map(_chosen, use)) if use else None if output is None else _parsed(output)
     found = find_run(run, repo)
     gate_id = gate_meant(found, gate)
     answer = ApprovalResponse(
-        gate_id=gate_id, approved=True, reason=reason, answer="" if output is None else "happened", output=told
+        gate_id=gate_id,
+        approved=True,
+        choice=choose,
+        reason=reason,
+        answer="" if output is None else "happened",
+        output=told,
     )
     became = deliver(found, answer, author_of(author))
-    say_what_became(found, f"{printable(gate_id)} approved", became)
+    said = f"answered with {printable(choose)}" if choose else "approved"
+    say_what_became(found, f"{printable(gate_id)} {said}", became)
     with reading(found.place) as store:
         now = store.find_run(found.record.workflow_id)
     if no_resume or now.holder is not None or now.status in ("complete", "aborted"):

@@ -45,8 +45,12 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
     deadline: datetime | None
     status: str
     """Of the run: other tasks may still be going."""
+    choices: tuple[str, ...]
+    """An approval names one of these with --choose, where there are some."""
+    file: str
+    """A file to look at before answering, relative to the root; empty where there is none."""
     approve: str
-    """What to type to say yes; works from anywhere."""
+    """What to type to say yes, or to take the first of the choices; works from anywhere."""
     reject: str
     """What to type to say no."""
 
@@ -140,7 +144,9 @@ def _gate(place: Place, record: RunRecord, opened: DecisionRequired, where: str)
         opened_at=opened.at,
         deadline=opened.deadline,
         status=record.status,
-        approve=f"agentos approve {answer}{chosen(opened)}",
+        choices=opened.choices,
+        file=opened.file,
+        approve=f"agentos approve {answer}{chosen(opened)[0]}",
         reject=f"agentos reject {answer}",
     )
 
@@ -151,5 +157,9 @@ def _print_for_people(gate: OpenGate, now: datetime) -> None:
     click.echo(f"  {printable(gate.name)}, asked {ago(gate.opened_at, now)}{until}, in {printable(gate.root)}")
     for line in given_lines(gate.inputs):
         click.echo(f"    {line}")
+    if gate.file:
+        click.echo(f"    about the file {printable(gate.file)}")
     click.echo(f"  {printable(gate.approve)}")
+    if gate.choices:
+        click.echo(f"    or --choose {', --choose '.join(map(printable, gate.choices[1:]))}")
     click.echo(f"  {printable(gate.reject)} --reason TEXT")

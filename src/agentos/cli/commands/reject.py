@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from agentos.cli.answering import author_of, deliver, gate_meant, say_what_became
-from agentos.cli.options import author_option, gate_argument, reason_option, repo_option, run_argument
+from agentos.cli.options import (
+    author_option,
+    gate_argument,
+    reason_file_option,
+    reason_given,
+    reason_option,
+    repo_option,
+    run_argument,
+)
 from agentos.cli.text import printable
 from agentos.run.commands import ApprovalResponse
 from agentos.workflow.finding import find_run
@@ -36,9 +44,13 @@ Exit codes:
 @run_argument
 @gate_argument
 @reason_option
+@reason_file_option
 @author_option
 @repo_option
-def command(run: str, gate: str | None, reason: str, author: str | None, repo: Path | None) -> None:
+def command(
+    run: str, gate: str | None, reason: str, reason_file: Path | None, author: str | None, repo: Path | None
+) -> None:
+    reason = reason_given(reason, reason_file)
     found = find_run(run, repo)
     gate_id = gate_meant(found, gate)
     became = deliver(found, ApprovalResponse(gate_id=gate_id, approved=False, reason=reason), author_of(author))

@@ -125,6 +125,13 @@ def _error(error: TaskFailure) -> list[str]:
     return lines if len(lines) <= MOST_LINES else [lines[0], "…", *lines[-MOST_LINES + 2 :]]
 
 
+def _answers(gate: GateView) -> list[str]:
+    """What to type: one line for each choice, where there are some."""
+    first = f" --choose {shlex.quote(gate.choices[0])}" if gate.choices else ""
+    bare = gate.command.removesuffix(first)
+    return [f"{bare} --choose {shlex.quote(choice)}" for choice in gate.choices] or [gate.command]
+
+
 def _gate(gate: GateView, now: datetime) -> Iterator[str]:
     question = short(printable(gate.question), 200)
     if gate.open:
@@ -132,9 +139,13 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
         yield f"  {printable(gate.id)}  open, asked {ago(gate.opened_at, now)}{until}: {question}"
         for line in given_lines(gate.inputs):
             yield f"        {line}"
-        yield f"      {printable(gate.command)}"
+        if gate.file:
+            yield f"        about the file {printable(gate.file)}"
+        for command in _answers(gate):
+            yield f"      {printable(command)}"
     elif gate.answer:
         reason = f": {short(printable(gate.reason), 120)}" if gate.reason else ""
-        yield f"  {printable(gate.id)}  {gate.answer} by {printable(gate.author or '')}{reason}"
+        answer = printable(gate.choice or gate.answer)
+        yield f"  {printable(gate.id)}  {answer} by {printable(gate.author or '')}{reason}"
     else:
         yield f"  {printable(gate.id)}  needs no answer any more: {question}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentos.cli.text import count, duration, printable, short
+from agentos.cli.text import count, duration, printable, short, usage_text
 from agentos.run import events as ev
 
 LINE = 500
@@ -86,6 +86,10 @@ def _told_if_asked(event: ev.Event) -> str:
             return f"layer {layer} begins: {count(tasks, 'task')}"
         case ev.TaskProcess(task_id=task_id, pid=pid):
             return f"{task_id} runs as process {pid}"
+        case ev.TaskSession(task_id=task_id, session=session):
+            return f"{task_id}: {session.agent} session {session.id or session.title}"
+        case ev.TaskUsage(task_id=task_id, usage=usage):
+            return f"{task_id}: {usage_text(usage)}"
         case ev.CommandReceived(author=author, command=command):
             return f"{command.get('type')} asked by {author}; waits for the end of the layer"
         case ev.PlanChanged(origin=origin, parent=parent, added=added, children=children):

@@ -1,0 +1,278 @@
+"""`agentos issue`"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentos.cli.asking import somebody_is_there
+from agentos.cli.drive_flags import DriveFlags
+from agentos.cli.exits import Exit
+from agentos.cli.issue_batch import Batch, worst
+from agentos.cli.issuing import IssueRow, Job, WhenChanged, asked_about, do, job_of, planned_row, row_of
+from agentos.cli.options import json_option, repo_option
+from agentos.cli.output import print_json, print_table, say
+from agentos.cli.text import count, printable
+from agentos.client import Client
+from agentos.exceptions import RunRefusedError
+from agentos.workflow.place import Place, find_place
+from agentos.workflows.issue import briefs
+from agentos.workflows.issue.briefs import Settings
+from agentos.workflows.issue.roles import parse_filer, parse_role
+
+OUTPUT = list[IssueRow]
+
+_GATES = ("draft", "verdict")
+
+
+@click.command(
+    "issue",
+    help="""\b
+Make a reviewed, filed issue of a brief.
+
+\b
+Examples:
+  agentos issue --brief ideas/active/dark-mode.md
+  agentos issue --brief dark-mode.md --drafter llm:gpt-5 --reviewer agent:claude --file-with gh
+  agentos issue --select
+  agentos issue --all --parallel 4 --gates none --budget 2
+  agentos issue --resume dark-mode
+
+A drafter writes the issue from the brief, you look at the draft (edit it, send it on, or have it revised), a reviewer
+gives a verdict, and rounds go on until it is approved; then it is filed, once, however often this is killed. The same
+brief goes on with its own run. Files to read lie in docs/lineage/.
+
+Drafter and reviewer are agent:NAME[:MODEL], llm:MODEL or command:PROGRAM, which reads a prompt on stdin and prints the
+draft, or a verdict as JSON. A program that exits with 75 asks to be tried again later.
+
+\b
+Exit codes:
+  0 filed, 1 failed, 2 wrong usage or no such brief, 3 waiting for an answer, 4 aborted,
+  75 try again later (every credential is cooling down), 130 stopped by Ctrl-C, 143 stopped by SIGTERM;
+  of several briefs the worst
+""",
+)
+@click.option("--brief", is_flag=False, flag_value="", metavar="FILE", help="The brief: a text file.")
+@click.option("--select", is_flag=True, help="Choose briefs from ideas/active/.")
+@click.option("--all", "all_", is_flag=True, help="Every brief in ideas/active/ that is not filed yet.")
+@click.option(
+    "--resume", is_flag=False, flag_value="", metavar="[NAME]", help="Go on with this issue, or the newest unfinished."
+)
+@click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="So many briefs at once, a process each.")
+@click.option("--drafter", metavar="ROLE", help="Who writes. [default: agent:claude]")
+@click.option("--reviewer", metavar="ROLE", help="Who reviews. [default: agent:codex]")
+@click.option("--gates", metavar="LIST", help="Where you are asked: draft,verdict or none. [default: draft,verdict]")
+@click.option(
+    "--max-rounds", type=click.IntRange(min=1), metavar="N", help="Drafts after which you are asked. [default: 5]"
+)
+@click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Ask before more is spent.")
+@click.option("--file-with", "filer", metavar="HOW", help="gh, command:PROGRAM, or none. [default: gh]")
+@click.option("--as-begun", is_flag=True, help="Go on as the run began, whatever changed since.")
+@click.option("--anew", is_flag=True, help="Begin a new run; an unfinished one of this brief is aborted.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done. Nothing is written, nobody is called.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors and the end only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print everything, what drafter and reviewer print included.")
+@json_option
+@repo_option
+def command(
+    brief: str | None,
+    select: bool,
+    all_: bool,
+    resume: str | None,
+    parallel: int | None,
+    as_begun: bool,
+    anew: bool,
+    dry_run: bool,
+    quiet: bool,
+    verbose: bool,
+    as_json: bool,
+    repo: Path | None,
+    **typed: Any,
+) -> int:
+    # First of all: no brief is read where no state can be kept.
+    flags = DriveFlags(quiet=quiet, verbose=verbose)
+    place, options, manner = (find_place(repo, make=False), None, None) if dry_run else flags.settled(repo)
+    asked, settings = _settings(typed)
+    if as_begun and anew:
+        raise click.UsageError("--as-begun and --anew exclude each other.")
+    when: WhenChanged = "as-begun" if as_begun else "anew" if anew else "ask"
+    client = Client(place=place)
+    files = _files(client, brief, select, all_, resume)
+    if isinstance(files, int):
+        return files
+    jobs = [job_of(client, file, settings, asked, when) for file in files]
+    if all_:
+        jobs = [job for job in jobs if job.action != "filed"]
+        say(f"{count(len(jobs), 'brief')} to do of {len(files)} in {briefs.IDEAS}.")
+    if dry_run or options is None or manner is None:
+        _show([planned_row(client, job) for job in jobs], as_json)
+        return worst([planned_row(client, job).exit_code for job in jobs])
+    if parallel is not None or as_json:
+        more = _passed_on(typed, as_begun=as_begun, anew=anew, quiet=quiet, verbose=verbose)
+        begun = partial(job_of, client, settings=settings, asked=asked, when_changed="as-begun")
+        return _side_by_side(client, jobs, parallel or 1, more, as_json, begun)
+
+    def here(job: Job) -> int:
+        if job.action == "ask":
+            answer = asked_about(job)
+            if answer is None:
+                return Exit.WAITING
+            job = job_of(client, job.file, settings, asked, answer)
+        try:
+            code = do(job, place, options, manner)
+        except RunRefusedError:
+            taken, job = job.name, job_of(client, job.file, settings, asked, when)
+            if job.name == taken:
+                raise
+            code = do(job, place, options, manner)  # another brief took the name meanwhile
+        return _told(client, job, code)
+
+    return _one_by_one(jobs, here)
+
+
+def _one_by_one(jobs: Sequence[Job], here: Callable[[Job], int]) -> int:
+    codes: list[int] = []
+    for job in jobs:
+        if len(jobs) > 1:
+            say(f"{job.brief.path} ({job.name})")
+        codes.append(here(job))
+        if codes[-1] in (Exit.INTERRUPTED, Exit.TERMINATED):
+            break
+    return worst(codes)
+
+
+def _told(client: Client, job: Job, code: int) -> int:
+    row = row_of(client, job, code)
+    if row.url and code == Exit.COMPLETE:
+        click.echo(row.url)
+    return code
+
+
+def _side_by_side(
+    client: Client,
+    jobs: Sequence[Job],
+    at_once: int,
+    more: Sequence[str],
+    as_json: bool,
+    begun: Callable[[Path], Job],
+) -> int:
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    batch = Batch(client.place, more, show)
+    codes = batch.run(jobs, at_once)
+    done = [job for job in jobs if job.brief.path in codes]
+    _show([row_of(client, begun(job.file), codes[job.brief.path]) for job in done], as_json)
+    left = [job.brief.path for job in jobs if job.brief.path not in codes]
+    if left:
+        say(f"Not begun: {', '.join(left)}")
+    return batch.stopped_with or worst(list(codes.values()))
+
+
+def _show(rows: Sequence[IssueRow], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("BRIEF", "RUN", "STATUS", "ROUNDS", "ISSUE"),
+        [(row.brief, row.workflow_id, row.status, str(row.rounds or "-"), row.url or "-") for row in rows],
+        empty="There is nothing to do.",
+    )
+
+
+# --- what was typed -------------------------------------------------------------------------------------------------
+
+
+def _settings(typed: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
+    """What was asked for explicitly, and all of it with the defaults."""
+    asked = {name: value for name, value in typed.items() if value is not None}
+    if "gates" in asked:
+        asked["gates"] = _gates(asked["gates"])
+    settings = Settings(**asked)
+    parse_role(settings.drafter, "--drafter")
+    parse_role(settings.reviewer, "--reviewer")
+    parse_filer(settings.filer)
+    return asked, settings
+
+
+def _gates(text: str) -> tuple[str, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == ["none"]:
+        return ()
+    if not words or any(word not in _GATES for word in words):
+        said = f"it takes draft, verdict, both with a comma, or none, not {text!r}"
+        raise click.BadParameter(said, param_hint="--gates")
+    return tuple(word for word in _GATES if word in words)
+
+
+def _passed_on(typed: dict[str, Any], **switches: bool) -> list[str]:
+    """The options of each child: as they were typed here."""
+    names = {"filer": "file-with", "max_rounds": "max-rounds"}
+    given = [(names.get(name, name), value) for name, value in typed.items() if value is not None]
+    words = [word for name, value in given for word in (f"--{name}", str(value))]
+    return [*words, *(f"--{name.replace('_', '-')}" for name, on in switches.items() if on)]
+
+
+def _files(client: Client, brief: str | None, select: bool, all_: bool, resume: str | None) -> list[Path] | int:
+    """The briefs that are meant; an exit code where that could not be asked."""
+    ways = [name for name, given in _ways(brief, select, all_, resume) if given]
+    if len(ways) != 1:
+        nothing = "Say what: --brief FILE, --select, --all or --resume."
+        said = f"{' and '.join(ways)} exclude each other." if ways else nothing
+        raise click.UsageError(said)
+    if brief is not None:
+        if not brief:
+            raise click.UsageError("--brief takes a file; --select lets you choose one of ideas/active/.")
+        return [Path(brief)]
+    if resume is not None:
+        return [_resumed(client, resume)]
+    found, encrypted = briefs.ideas(client.place.root)
+    if encrypted:
+        say(f"{count(encrypted, 'brief')} encrypted by git-crypt left out.")
+    return found if all_ else _selected(client.place, found)
+
+
+def _ways(brief: str | None, select: bool, all_: bool, resume: str | None) -> list[tuple[str, bool]]:
+    return [("--brief", brief is not None), ("--select", select), ("--all", all_), ("--resume", resume is not None)]
+
+
+def _resumed(client: Client, name: str) -> Path:
+    """The brief of the run that is meant."""
+    run = briefs.issue_run(client, name.removeprefix("issue-")) if name else next(iter(briefs.unfinished(client)), None)
+    if run is None:
+        known = ", ".join(run.name for run in briefs.unfinished(client)) or "none"
+        what = f"no issue {printable(name)!r} was begun here" if name else "no unfinished issue is here"
+        raise click.UsageError(f"{what}; unfinished: {known}")
+    return client.place.root / str(run.params["brief"])
+
+
+def _selected(place: Place, found: Sequence[Path]) -> list[Path] | int:
+    if not found:
+        say(f"There is no brief in {briefs.IDEAS} of {place.root}.")
+        return Exit.COMPLETE
+    for number, file in enumerate(found, 1):
+        say(f"{number:>3}  {printable(file.stem)}")
+    if not somebody_is_there():
+        say(f"Choose one: agentos issue --brief {shlex.quote(str(found[0]))}")
+        return Exit.WAITING
+    while True:
+        typed = click.prompt("Which? Numbers with spaces between them, `a` for all, `q` for none", err=True)
+        chosen = _numbers(typed, len(found))
+        if chosen is not None:
+            return [found[number - 1] for number in chosen] or Exit.COMPLETE
+
+
+def _numbers(typed: str, most: int) -> list[int] | None:
+    """The numbers typed; None where that is none of them."""
+    words = typed.replace(",", " ").split()
+    if words in (["a"], ["q"]):
+        return list(range(1, most + 1)) if words == ["a"] else []
+    if not words or not all(word.isdecimal() and 1 <= int(word) <= most for word in words):
+        return None
+    return list(dict.fromkeys(map(int, words)))

@@ -1,0 +1,166 @@
+"""One brief in this terminal: which run it has, what is to be asked first, and driving it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from agentos.cli.asking import somebody_is_there
+from agentos.cli.exits import OF_STATUS, Exit
+from agentos.cli.output import say
+from agentos.cli.session import Manner, drive_here
+from agentos.cli.text import printable
+from agentos.client import Client
+from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
+from agentos.run.commands import Abort
+from agentos.workflow.beginning import begin_run
+from agentos.workflow.place import Place
+from agentos.workflow.ready import DriveOptions, Finished, Ready
+from agentos.workflow.resuming import resume_run
+from agentos.workflows.issue import briefs
+from agentos.workflows.issue.briefs import Brief, IssueRun, Settings
+from agentos.workflows.issue.lineage import active_folder
+
+WhenChanged = Literal["ask", "as-begun", "anew"]
+"""What becomes of a brief whose run began with something else."""
+Action = Literal["begin", "resume", "ask", "filed"]
+
+
+class IssueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a brief; with --dry-run, what would."""
+
+    brief: str
+    """From the root."""
+    name: str
+    workflow_id: str
+    status: str
+    """Of its run; with --dry-run: would begin, would resume, would ask, filed."""
+    exit_code: int
+    url: str
+    """Of the issue, once it is filed."""
+    folder: str
+    """Where its files lie, from the root."""
+    rounds: int
+    """Drafts it took; 0 while that is not settled."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A brief, and what is to be done about it."""
+
+    file: Path
+    """As it was named."""
+    brief: Brief
+    name: str
+    action: Action
+    settings: Settings
+    replaces: str = ""
+    """The unfinished run that a new one takes the place of."""
+    changes: tuple[str, ...] = ()
+    """What is no longer as the run began with it."""
+
+    @property
+    def workflow_id(self) -> str:
+        return briefs.run_id(self.name)
+
+
+def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, Any], when_changed: WhenChanged) -> Job:
+    """What is to be done about a brief. RunRefusedError where nothing can be."""
+    brief = briefs.read_brief(file, client.place.root)
+    known, free = briefs.runs_of(client, brief)
+    newest = known[-1] if known else None
+    if newest is None or when_changed == "anew":
+        over = newest is None or newest.status in ("complete", "aborted")
+        replaces = "" if newest is None or over else newest.workflow_id
+        return Job(file=file, brief=brief, name=free, action="begin", settings=settings, replaces=replaces)
+    changes = briefs.changes_since(newest, brief, asked)
+    action: Action = "filed" if newest.status == "complete" else "resume"
+    if changes and when_changed == "ask":
+        action = "ask"
+    elif newest.status == "aborted":
+        raise RunRefusedError(
+            f"run {newest.workflow_id} of {brief.path} was aborted, which is final",
+            next_step=f"Begin anew: agentos issue --brief {shlex.quote(str(file))} --anew",
+        )
+    return Job(
+        file=file, brief=brief, name=newest.name, action=action, settings=newest.settings, changes=tuple(changes)
+    )
+
+
+def asked_about(job: Job) -> WhenChanged | None:
+    """What the person at the terminal wants; None where they leave it. Without one the commands are printed."""
+    say(f"Run {job.workflow_id} began with something else than there is now:")
+    for change in job.changes:
+        say(f"  {printable(change)}")
+    if not somebody_is_there():
+        command = f"agentos issue --brief {shlex.quote(str(job.file))}"
+        say(f"To go on as it began:     {command} --as-begun")
+        say(f"To begin anew with this:  {command} --anew")
+        return None
+    answer: Literal["as-begun", "anew", "leave"] = click.prompt(
+        "Go on as it began, begin anew, or leave it?",
+        type=click.Choice(["as-begun", "anew", "leave"]),
+        default="leave",
+        err=True,
+    )
+    return None if answer == "leave" else answer
+
+
+def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
+    """Drive the job's run here, to where it ends or waits; the exit code. RunRefusedError where its name is taken."""
+    if job.action == "filed":
+        say(f"{job.brief.path} is done already: run {job.workflow_id} is complete.")
+        return Exit.COMPLETE
+    if job.brief.is_short:
+        say(f"{job.brief.path} is short: {job.brief.characters} characters are little to work from.")
+    if job.replaces:
+        _abort(place, job)
+    return drive_here(lambda: _prepared(job, place, options), place, manner)
+
+
+def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
+    if job.action == "begin":
+        flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
+        return begin_run(place, flow, params, job.workflow_id, options)
+    return resume_run(place, job.workflow_id, options=options)
+
+
+def _abort(place: Place, job: Job) -> None:
+    try:
+        Client(place=place).send(job.replaces, Abort(reason=f"begun anew as {job.workflow_id}"))
+    except CommandRefusedError as error:  # it has ended meanwhile
+        say(error.message)
+
+
+def row_of(client: Client, job: Job, exit_code: int | None = None) -> IssueRow:
+    """How the job's run stands."""
+    run: IssueRun | None = briefs.issue_run(client, job.name)
+    outputs: Mapping[str, Any] = {}
+    if run is not None:
+        try:
+            outputs = client.show(run.workflow_id).outputs
+        except NotFoundError:
+            run = None
+    filed = outputs.get("filed") or outputs.get("kept") or {}
+    status = run.status if run is not None else "not begun"
+    return IssueRow(
+        brief=job.brief.path,
+        name=job.name,
+        workflow_id=job.workflow_id,
+        status=status,
+        exit_code=OF_STATUS.get(status, Exit.FAILED) if exit_code is None else exit_code,
+        url=filed.get("url", ""),
+        folder=filed.get("folder", str(active_folder(job.name))),
+        rounds=filed.get("rounds", 0),
+    )
+
+
+def planned_row(client: Client, job: Job) -> IssueRow:
+    """What would become of the job."""
+    words = {"begin": "would begin", "resume": "would resume", "ask": "would ask", "filed": "filed"}
+    code = Exit.WAITING if job.action == "ask" else Exit.COMPLETE
+    return msgspec.structs.replace(row_of(client, job, code), status=words[job.action])

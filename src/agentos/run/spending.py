@@ -1,0 +1,101 @@
+"""What models may cost: counted from the journal, so that nothing a process forgets can reset it.
+
+Before an attempt that pays for a model begins, the budget of its task and that of the run must not be used up. Where
+one is, a gate asks; each approval is one more allowance of the same size.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+from agentos.dag.models import Budget
+from agentos.dag.plan import Plan, PlannedTask
+from agentos.ids import TaskId
+from agentos.run import events as ev
+from agentos.run.facts import Facts
+from agentos.run.gates import answer_command, newest_gate
+
+Whose = Literal["task", "run"]
+Amount = TypeVar("Amount", int, float)
+
+
+def left_for(plan: Plan, facts: Facts, task: PlannedTask) -> Budget:
+    """What an attempt of the task may still spend; never below zero."""
+    own = _left(_allowed(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
+    all_of_it = _left(_allowed(facts, plan.settings.budget, "run"), facts.spent_in_all)
+    return Budget(cost_usd=_least(own.cost_usd, all_of_it.cost_usd), tokens=_least(own.tokens, all_of_it.tokens))
+
+
+def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.DecisionRequired | None]:
+    """Whether there is money left for an attempt, and else the gate to open (None where it is open already)."""
+    whose = _used_up(plan, facts, task)
+    if whose is None:
+        return True, None
+    gate, name = newest_gate(facts, "budget", task.id, task.id)
+    if gate is not None and gate.opened.gate_id in facts.open_gates:
+        return False, None
+    budget = task.definition.budget if whose == "task" else plan.settings.budget
+    spent = facts.spent.get(task.id, ev.Usage()) if whose == "task" else facts.spent_in_all
+    what = f"Task {task.id!r}" if whose == "task" else "The run"
+    return False, ev.DecisionRequired(
+        gate_id=name,
+        kind="budget",
+        task_id=task.id,
+        layer=task.layer,
+        place=task.place,
+        question=f"{what} has spent {_money(spent)} and may spend no more. Allow another {_amount(budget)}?",
+        shown=whose,
+        command=answer_command(facts.workflow_id, name),
+    )
+
+
+def _used_up(plan: Plan, facts: Facts, task: PlannedTask) -> Whose | None:
+    if task.definition.agent is None and task.definition.llm is None:
+        return None
+    own = _left(_allowed(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
+    if _nothing(own):
+        return "task"
+    return "run" if _nothing(_left(_allowed(facts, plan.settings.budget, "run"), facts.spent_in_all)) else None
+
+
+def _allowed(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None = None) -> Budget:
+    """The budget, once more for each time somebody allowed that in this epoch."""
+    if not budget:
+        return budget
+    times = 1 + sum(
+        gate.opened.kind == "budget"
+        and gate.answer == "approved"
+        and gate.epoch == facts.epoch
+        and gate.opened.shown == whose
+        and task_id in (None, gate.opened.task_id)
+        for gate in facts.gates.values()
+    )
+    return Budget(
+        cost_usd=None if budget.cost_usd is None else budget.cost_usd * times,
+        tokens=None if budget.tokens is None else budget.tokens * times,
+    )
+
+
+def _left(budget: Budget, spent: ev.Usage) -> Budget:
+    return Budget(
+        cost_usd=None if budget.cost_usd is None else max(budget.cost_usd - spent.cost_usd, 0.0),
+        tokens=None if budget.tokens is None else max(budget.tokens - spent.tokens, 0),
+    )
+
+
+def _nothing(left: Budget) -> bool:
+    return left.cost_usd == 0 or left.tokens == 0
+
+
+def _least(one: Amount | None, other: Amount | None) -> Amount | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _money(spent: ev.Usage) -> str:
+    return f"${spent.cost_usd:.2f} and {spent.tokens:,} tokens in {spent.calls} call{'s' * (spent.calls != 1)}"
+
+
+def _amount(budget: Budget) -> str:
+    parts = [f"${budget.cost_usd:.2f}"] if budget.cost_usd is not None else []
+    parts += [f"{budget.tokens:,} tokens"] if budget.tokens is not None else []
+    return " or ".join(parts)

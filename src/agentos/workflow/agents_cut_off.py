@@ -1,0 +1,62 @@
+"""Agents that were cut off: whether one goes on in its session, and from which files.
+
+It goes on where its files are those it had left: at its last turn, or because the user keeps them. An agent whose
+edits are gone is never told that it has made them: it starts anew, or, with `on_resume: fork`, is told that they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agentos.dag.checks import changes_files
+from agentos.dag.plan import Plan, PlannedTask
+from agentos.ids import TaskId
+from agentos.run.facts import Facts
+
+
+class AgentsCutOff(NamedTuple):
+    """What becomes of the sessions of agents that were cut off."""
+
+    go_on: dict[TaskId, str]
+    start_anew: dict[TaskId, str]
+    turn: tuple[int, str] | None
+    """Sequence and snapshot to put back instead of the files before the attempt."""
+
+
+def agents_cut_off(facts: Facts, plan: Plan, writers: Sequence[TaskId], *, kept: bool) -> AgentsCutOff:
+    """`writers` were cut off and may have changed files that others work with; `kept`: those stay as they are."""
+    go_on: dict[TaskId, str] = {}
+    start_anew: dict[TaskId, str] = {}
+    turn = None
+    for task_id in sorted(facts.running):
+        task = plan.tasks.get(task_id)
+        if task is None or task.definition.agent is None or task_id not in facts.sessions:
+            continue
+        if task.definition.agent.on_resume == "restart":
+            continue
+        goes_on, why = _judged(facts, task, alone=len(writers) == 1, kept=kept)
+        (go_on if goes_on else start_anew)[task_id] = why
+        if goes_on and changes_files(task.definition) and not kept and is_continued(task):
+            turn = (facts.turns[task_id].seq, facts.turns[task_id].snapshot)
+    return AgentsCutOff(go_on, start_anew, turn)
+
+
+def is_continued(task: PlannedTask) -> bool:
+    """Whether its agent goes on from its last turn, not from the files it began with."""
+    return task.definition.agent is not None and task.definition.agent.on_resume == "continue"
+
+
+def _judged(facts: Facts, task: PlannedTask, *, alone: bool, kept: bool) -> tuple[bool, str]:
+    isolated = task.definition.isolation == "worktree"
+    if not changes_files(task.definition) and not isolated:
+        return True, "its agent goes on in its session"
+    if not alone and not isolated:
+        return False, "others changed files while its agent was at work, so that it starts anew"
+    if not is_continued(task):
+        return True, "its agent goes on in a copy of its session, from the files it began with"
+    if kept and not isolated:
+        return True, "its agent goes on in its session; files stay as they are"
+    if task.id not in facts.turns:
+        return False, "there is no snapshot of its agent's work yet, so that it starts anew"
+    return True, "its agent goes on in its session, from the files of its last turn"

@@ -1,0 +1,124 @@
+"""What models cost is counted from the journal, and nothing but an answer lets a run spend more than it may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentos.dag.models import Budget
+from agentos.dag.workflow import Workflow
+from agentos.ids import TaskId
+from agentos.run import events as ev
+from agentos.run.inputs import UsageKnown
+from agentos.run.spending import left_for
+from tests.unit.run.harness import Run, nothing
+
+
+def asking(*, tasks: int = 2, budget: Any = None, each: Any = None) -> Workflow:
+    """Model calls `a`, `b`, … one after the other."""
+    flow = Workflow("w", budget=budget)
+    names = "abcdef"[:tasks]
+    for index, name in enumerate(names):
+        flow.add(name, "llm", model="m", prompt="?", needs=list(names[:index][-1:]), budget=each)
+    return flow
+
+
+def paid(run: Run, task: str, *, cost: float = 0.0, tokens: int = 0, attempt: int | None = None) -> list[str]:
+    usage = ev.Usage(input_tokens=tokens, cost_usd=cost, calls=1)
+    return run.give(
+        UsageKnown(task_id=TaskId(task), attempt=attempt if attempt is not None else run.attempt(task), usage=usage)
+    )
+
+
+def left(run: Run, task: str) -> Budget:
+    return left_for(run.machine.plan, run.facts, run.machine.plan.tasks[TaskId(task)])
+
+
+def test_a_run_that_has_spent_its_budget_asks_before_the_next_call() -> None:
+    run = Run(asking(budget=1.0), gates="wait").begin()
+    paid(run, "a", cost=1.25)
+    assert run.ok("a")[-1] == "decision_required budget:b"
+    assert "$1.25" in run.gate("budget:b").question
+    assert "another $1.00" in run.gate("budget:b").question
+    assert run.running == []
+
+
+def test_an_answer_allows_it_once_more_and_not_for_ever() -> None:
+    run = Run(asking(tasks=3, budget=1.0), gates="wait").begin()
+    paid(run, "a", cost=1.25)
+    run.ok("a")
+    run.answer("budget:b")
+    assert run.running == ["b"]
+    assert left(run, "b") == Budget(cost_usd=0.75)
+    paid(run, "b", cost=0.8)
+    assert run.ok("b")[-1] == "decision_required budget:c"
+
+
+def test_a_no_fails_the_task_and_costs_nothing() -> None:
+    run = Run(asking(budget=1.0), gates="wait").begin()
+    paid(run, "a", cost=1.0)
+    run.ok("a")
+    assert run.answer("budget:b", approved=False)[-1] == "workflow_failed"
+    assert run.task("b").attempts == 0
+    error = run.task("b").error
+    assert error is not None
+    assert error.type == "GateRejected"
+
+
+def test_the_budget_of_a_task_counts_all_its_attempts() -> None:
+    flow = Workflow("w")
+    flow.add("a", "llm", model="m", prompt="?", budget={"tokens": 100}, retries={"retries": 5, "backoff_s": 0})
+    run = Run(flow, gates="wait").begin()
+    paid(run, "a", tokens=60)
+    run.fail("a")
+    run.later(1)
+    assert left(run, "a") == Budget(tokens=40)
+    paid(run, "a", tokens=60)
+    run.fail("a")
+    run.later(1)
+    assert run.open_gates == ["budget:a"]
+    assert run.gate("budget:a").shown == "task"
+
+
+def test_what_a_task_without_a_budget_spends_counts_for_the_run() -> None:
+    run = Run(asking(budget={"cost_usd": 2, "tokens": 1000}, each={"tokens": 900})).begin()
+    paid(run, "a", tokens=200, cost=0.5)
+    assert left(run, "a") == Budget(cost_usd=1.5, tokens=700)
+    assert left(run, "b") == Budget(cost_usd=1.5, tokens=800)
+
+
+def test_a_resume_resets_nothing() -> None:
+    run = Run(asking(budget=1.0), gates="wait").begin()
+    paid(run, "a", cost=1.25)
+    run.resume()
+    assert run.running == [], "the attempt that was cut off is not repeated unasked: its money is spent"
+    assert run.open_gates == ["budget:a"]
+
+
+def test_going_back_brings_no_money_back() -> None:
+    run = Run(asking(tasks=3, budget=10.0)).begin()
+    paid(run, "a", cost=1.0)
+    run.ok("a")
+    paid(run, "b", cost=2.0)
+    run.ok("b")
+    run.ok("c")
+    run.resume(rerun=["c"])
+    run.say({"type": "rollback", "checkpoint_id": run.checkpoint(0)})
+    run.ok("c")
+    run.go_back()
+    assert run.facts.spent_in_all.cost_usd == 3.0
+    assert run.facts.spent[TaskId("b")].cost_usd == 2.0
+
+
+def test_what_an_attempt_paid_that_no_longer_counts_is_counted() -> None:
+    run = Run(asking()).begin()
+    run.ok("a")
+    paid(run, "a", cost=0.5, attempt=1)
+    assert run.facts.spent_in_all == ev.Usage(cost_usd=0.5, calls=1)
+
+
+def test_tasks_that_pay_nobody_are_not_asked_about() -> None:
+    flow = asking(tasks=1, budget=1.0)
+    flow.add("z", nothing, needs=["a"])
+    run = Run(flow).begin()
+    paid(run, "a", cost=5.0)
+    assert "task_start z#1" in run.ok("a")
