@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.postgres.address import without_password
 from agentos.workflow.settings_file import SETTINGS, SettingsFile, read_settings_file
 from agentos.worktree import git
 from agentos.worktree.git import shown
@@ -76,12 +77,6 @@ class Location:
                 return f"{shown(self.root / self.settings)} names it"
             case Source.REPOSITORY:
                 return f"{shown(self.root)} is the root of this git repository or worktree"
-
-
-def without_password(database: str) -> str:
-    """A URL as it may be printed; a path as it is."""
-    hidden = re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", database)
-    return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
 
 
 def find_location(target: Path | None = None) -> Location:
