@@ -36,6 +36,7 @@
         |-- TaskCancelledError
         |-- ShellCommandFailed
         |-- ModelCallError              a model was asked, and there is no answer that can be used
+        |-- AgentFailed                 an agent did not do what it was asked to
         |-- EvaluationError             a reference or condition has no value here
         `-- GateRejected
 
@@ -336,6 +337,14 @@ class ModelCallError(AttemptError):
         """How long the server wants us to wait; None where it does not say."""
         self.retryable = retryable
         """Whether the same call may succeed later."""
+
+
+class AgentFailed(AttemptError):
+    """An agent did not do what it was asked to; `outcome` says how, in a word that is the same for every agent."""
+
+    def __init__(self, message: str, *, outcome: str, next_step: str = "") -> None:
+        super().__init__(message, next_step=next_step)
+        self.outcome = outcome
 
 
 class EvaluationError(AttemptError):

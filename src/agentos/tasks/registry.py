@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from agentos.exceptions import AttemptError
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
-from agentos.tasks.failures import told
+from agentos.tasks.agent import AgentPerformer
+from agentos.tasks.attempt import Performer
 from agentos.tasks.isolated import IsolatedPerformer
 from agentos.tasks.limiter import Limiter
 from agentos.tasks.llm import LlmPerformer
@@ -23,17 +22,9 @@ def performers() -> dict[str, Performer]:
     return {
         "python": PythonPerformer(threads, IsolatedPerformer(supervisor, threads)),
         "shell": ShellPerformer(supervisor),
-        "agent": _not_available,
+        "agent": AgentPerformer(supervisor, limiter),
         "llm": LlmPerformer(limiter),
     }
-
-
-async def _not_available(spec: AttemptSpec, host: AttemptHost) -> Outcome:
-    error = AttemptError(
-        f"tasks of kind {spec.definition.kind!r} are not available yet: they come with a later release",
-        next_step="Until then call the program from a shell task, or the model from a Python one.",
-    )
-    return Outcome(error=told(error), retryable=False)
 
 
 PERFORMERS = performers()

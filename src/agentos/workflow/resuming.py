@@ -29,6 +29,7 @@ from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
+from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
@@ -60,6 +61,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Go on with the plan as it was last accepted, calling functions by the names stored with it."""
     choices: ResumeOptions = ResumeOptions()
     options: DriveOptions = DriveOptions()
+
+
+class Previewed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do."""
+
+    record: RunRecord
+    plan: ResumePlan
+    decided: Decided
+    """What becomes of the files."""
+    own_output: tuple[str, ...]
+    """Files that earlier drives printed to."""
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +243,7 @@ def preview_resume(
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
     files: FilesChoice = "ask",
-) -> tuple[RunRecord, ResumePlan]:
+) -> Previewed:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
     try:
@@ -249,7 +261,8 @@ def preview_resume(
         plan, _ = current_plan(base, facts.changes)
         decided = decide(facts, plan, _cuts(store, record, checkpoint), files, record.workflow_id)
         choices = _informed(choices, decided, plan, facts, place.root)
-        return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
     finally:
         store.close()
 
@@ -368,6 +381,8 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
             else:
                 log.warning("could not end process %s", what)
             found = True
+        for folder in remove_abandoned(lease.workflow_id, str(root)):
+            log.info("removed %s, left by an attempt whose driver is dead", folder)
     return found
 
 
