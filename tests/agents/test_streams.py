@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from agentos.dag.models import AgentWork, agent_problems
 from agentos.run.events import Usage
 from agentos.tasks.agents.adapter import Ask, Ended, Heard, Verdict, json_text, tool_line
 from agentos.tasks.agents.known import AGENTS
@@ -165,6 +166,18 @@ def test_statuses_and_texts_of_services_have_one_meaning() -> None:
     assert of_text("You've hit your usage limit. Try again at 5 pm.") == "api_rate"
     assert of_text("prompt is too long: 250000 tokens > 200000 maximum") == "bad_input"
     assert of_text("the tests do not pass") == "agent_error"
+
+
+def test_what_definitions_are_checked_against_is_what_the_adapters_can() -> None:
+    for agent, module in AGENTS.items():
+        tools = list(agent_problems(_work(agent, allowed_tools=("x",))))
+        assert bool(tools) == (not module.TRAITS.takes_tools), agent
+        forks = list(agent_problems(_work(agent, on_resume="fork")))
+        assert bool(forks) == (not module.TRAITS.forks), agent
+
+
+def _work(agent: str, **settings: Any) -> AgentWork:
+    return AgentWork(agent=agent, prompt="p", command=("x",) if agent == "command" else (), **settings)
 
 
 # --- how they are called -------------------------------------------------------------------------------------------

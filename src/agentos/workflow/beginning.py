@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from agentos.crashpoints import reach
+from agentos.dag.plan import compile_plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
@@ -24,7 +25,7 @@ from agentos.workflow.forking import forked_event
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place, known_run, refuse_bad_id
-from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
+from agentos.workflow.plans import decode_plan, encode_plan
 from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
     DriveOptions,
@@ -51,7 +52,7 @@ def begin_run(
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
     refuse_bad_id(workflow_id)
-    plan = plan_for_now(workflow, params)
+    plan = compile_plan(workflow, params)
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)

@@ -1,16 +1,15 @@
-"""Base plans: compiled for this release, stored with their run, and read back."""
+"""Base plans: stored with their run, and read back."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from agentos.dag.findings import Finding, located
+from agentos.dag.findings import Finding
 from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
-from agentos.dag.task import TaskDef
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
 from agentos.ids import WorkflowId
@@ -33,14 +32,6 @@ _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(StoredPlan)
 
 
-def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
-    """The plan of a workflow that this release can perform. WorkflowDefinitionError holds all that it cannot."""
-    plan = compile_plan(workflow, params)
-    if findings := refused_now(workflow, plan):
-        raise WorkflowDefinitionError(findings, name=plan.name)
-    return plan
-
-
 def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
     """The plan as far as the definition goes: parameters that only a run can give are null in it.
 
@@ -53,26 +44,6 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
     if wrong := tuple(finding for finding in findings if not finding.parameter):
         raise WorkflowDefinitionError(wrong, name=workflow.name)
     return compile_plan(workflow, {**(params or {}), **dict.fromkeys(finding.parameter for finding in findings)})
-
-
-def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
-    """What this release cannot perform."""
-    return located(
-        (
-            Finding(
-                problem="bad setting", task_id=task.id, setting=setting, message=f"{what} comes with a later release"
-            )
-            for task in plan.tasks.values()
-            for setting, what in _not_yet(task.definition)
-        ),
-        workflow.locate,
-    )
-
-
-def _not_yet(definition: TaskDef) -> Iterator[tuple[str, str]]:
-    """The setting that asks for it, and what it is."""
-    if definition.kind == "agent":
-        yield definition.kind, f"the kind {definition.kind!r}"
 
 
 def encode_plan(plan: Plan) -> bytes:

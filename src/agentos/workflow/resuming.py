@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.plan import Plan
+from agentos.dag.plan import Plan, compile_plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
@@ -33,7 +33,7 @@ from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_un
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place
-from agentos.workflow.plans import decode_plan, plan_for_now
+from agentos.workflow.plans import decode_plan
 from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
     DriveOptions,
@@ -265,7 +265,7 @@ def compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) ->
 
 
 def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
-    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+    return compile_plan(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
 
 
 def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
