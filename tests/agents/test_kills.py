@@ -158,6 +158,18 @@ def test_an_agent_that_is_to_restart_begins_from_nothing(repo: Path, home: Path)
         assert "a by the agent" not in script.calls[2].text
 
 
+def test_a_fork_knows_that_what_it_did_was_undone(repo: Path, home: Path) -> None:
+    with runs("codex", repo, home, "on_resume: fork", file(repo, "a"), Hang()) as run:
+        script = run.model.script
+        run.killed_when(lambda: len(script.calls) == 2 and run.turns() >= 1)
+        script.then(file(repo, "b"), says("All done."))
+        run.finish("resume", "r1")
+
+        assert run.tree() == by("b")
+        assert "a by the agent" in script.calls[2].text, "it still knows what it learned"
+        assert "was undone" in script.calls[2].text
+
+
 @pytest.mark.parametrize("agent", QUICK)
 def test_an_isolated_agent_goes_on_in_a_new_worktree(agent: str, repo: Path, home: Path) -> None:
     with runs(agent, repo, home, "isolation: worktree", WriteFile("a", "a by the agent"), Hang()) as run:
@@ -180,11 +192,12 @@ def test_agents_that_worked_side_by_side_start_again(repo: Path, home: Path) -> 
         flow.write_text(flow.read_text() + flow.read_text().splitlines()[-1].replace("work:", "more:") + "\n")
         script = run.model.script
         run.killed_when(lambda: len(script.calls) == 2)
-        told = run.finish("resume", "r1")
+        told = run.finish("resume", "r1", "--dry-run")
+        run.finish("resume", "r1")
 
         assert len(script.calls) == 4
         assert not any("You were interrupted" in call.text for call in script.calls)
-        assert "restart" in told or "anew" in told or "starts again" in told
+        assert told.count("so that it starts anew") == 2
 
 
 def test_an_agent_whose_run_was_rolled_back_does_not_believe_in_what_it_did(repo: Path, home: Path) -> None:
@@ -194,7 +207,9 @@ def test_an_agent_whose_run_was_rolled_back_does_not_believe_in_what_it_did(repo
         run.finish("run", "flow.yaml", "--id", "r1")
         first = json.loads(run.start("checkpoints", "r1", "--json").communicate()[0])[0]
         run.model.script.then(file(repo, "b"), says("All done."))
-        run.finish("resume", first["id"], "--files", "restore")
+        run.finish("resume", first["id"], "--restore-files", code=3)
+        run.finish("approve", "r1", "ask:work~1")
+        run.finish("resume", "r1")
 
         assert run.tree() == by("b")
         assert "a by the agent" not in run.model.script.calls[2].text

@@ -241,9 +241,10 @@ def test_an_answer_by_schema_may_stand_in_a_fence() -> None:
 
 
 def test_who_goes_on_is_told_the_task_again() -> None:
-    told = prompt_for("Do it.", goes_on=True, schema={"type": "object"})
+    told = prompt_for("Do it.", interrupted="continue", schema={"type": "object"})
     assert told.index("interrupted") < told.index("Do it.") < told.index('{"type": "object"}')
-    assert prompt_for("Do it.", goes_on=False, schema=None) == "Do it."
+    assert "was undone" in prompt_for("Do it.", interrupted="fork")
+    assert prompt_for("Do it.") == "Do it."
 
 
 def test_a_session_is_found_by_its_title() -> None:
