@@ -11,19 +11,24 @@ VENV := .venv$(SUFFIX)
 BENCH_VENV := .venv-bench$(SUFFIX)
 LOCK_VENV := .venv-lock$(SUFFIX)
 RUN := $(VENV)/bin/python -m
+AGENTS := .npm-agents
 
 INSTALL := -m pip --disable-pip-version-check install --quiet
 LOCKED := $(INSTALL) --require-hashes -r
 # What it builds with is in the lock too, so that nothing is fetched without a hash.
 EDITABLE := $(INSTALL) --no-build-isolation --no-deps -e .
 
+# What starts whole programs, thousands of times, runs unmeasured: measuring would cost as much again, and those that
+# are killed leave no measurement behind.
+MEASURED := tests/unit tests/contract tests/workflow tests/worktree tests/models
+SPREAD := -n $(JOBS) --dist worksteal
 PURE := */agentos/dag/*,*/agentos/run/*
 TYPED := src tests $(foreach folder,bench tools,$(if $(wildcard $(folder)/*.py),$(folder)))
 COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emit-options --generate-hashes \
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs matrix soak bench lock preflight clean distclean
+.PHONY: help demo test agents agents-if-possible lint docs matrix soak bench lock preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -31,15 +36,21 @@ help: ## show this list (the default)
 demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and resumed
 	@$(RUN) agentos demo
 
-test: $(VENV)/.test ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=2)
+test: $(VENV)/.test agents-if-possible ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=2)
 	@$(RUN) coverage erase
-	$(RUN) pytest -n $(JOBS) tests/cli $(PYTEST_ARGS)
-	$(RUN) pytest -n $(JOBS) --ignore=tests/cli --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
+	$(RUN) pytest $(SPREAD) $(addprefix --ignore=,$(MEASURED)) $(PYTEST_ARGS)
+	$(RUN) pytest $(SPREAD) $(MEASURED) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
 	$(RUN) coverage report
 	$(RUN) coverage report --include='$(PURE)' --fail-under=90
 	@$(RUN) coverage json --quiet --include='$(PURE)' --fail-under=0 -o - | $(VENV)/bin/python -c 'import json, sys; \
 		taken = json.load(sys.stdin)["totals"]["percent_branches_covered"]; \
 		print(f"branches taken in dag/ and run/: {taken:.1f} % (at least 90)"); sys.exit(taken < 90)'
+
+agents: $(AGENTS)/.installed ## install the agents that tests/agents runs, from npm (1.3 GB, half a minute)
+
+agents-if-possible: ## the same, where node and npm are there; `make test` begins with it
+	@{ command -v node && command -v npm; } >/dev/null && $(MAKE) --no-print-directory agents || \
+		echo 'Agents are not installed: their adapters are tested on recorded streams alone.' >&2
 
 lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows between the layers
 	@status=0; \
@@ -86,8 +97,8 @@ clean: ## remove caches, builds and measurements; environments stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-distclean: clean ## clean, and remove the environments too
-	rm -rf .venv .venv-*
+distclean: clean ## clean, and remove the environments and the installed agents too
+	rm -rf .venv .venv-* $(AGENTS)
 
 # pip is the last thing venv installs: one that was interrupted is made again.
 %/bin/pip: | preflight
@@ -113,4 +124,11 @@ $(BENCH_VENV)/.bench: requirements/bench.txt pyproject.toml | $(BENCH_VENV)/bin/
 
 $(LOCK_VENV)/.lock: requirements/lock.txt | $(LOCK_VENV)/bin/pip
 	$(LOCK_VENV)/bin/python $(LOCKED) requirements/lock.txt
+	@touch $@
+
+# Not `npm ci`: it refuses a lock that lacks the packages of platforms which the registry does not offer.
+$(AGENTS)/.installed: tests/agents/package.json tests/agents/package-lock.json
+	@mkdir -p $(AGENTS)
+	@cp $^ $(AGENTS)
+	npm install --prefix $(AGENTS) --no-audit --no-fund --no-save --loglevel=error
 	@touch $@

@@ -36,6 +36,7 @@
         |-- TaskCancelledError
         |-- ShellCommandFailed
         |-- ModelCallError              a model was asked, and there is no answer that can be used
+        |-- AgentFailed                 an agent did not do what it was asked to
         |-- EvaluationError             a reference or condition has no value here
         `-- GateRejected
 
@@ -142,7 +143,7 @@ class RunNotFoundError(NotFoundError):
     def __init__(self, workflow_id: str) -> None:
         self.workflow_id = workflow_id
         super().__init__(
-            f"no run {_short(workflow_id)} in this store", next_step="`agentos list` shows the runs of this worktree."
+            f"no run {_short(workflow_id)} here", next_step="`agentos list` shows the runs of this worktree."
         )
 
 
@@ -336,6 +337,14 @@ class ModelCallError(AttemptError):
         """How long the server wants us to wait; None where it does not say."""
         self.retryable = retryable
         """Whether the same call may succeed later."""
+
+
+class AgentFailed(AttemptError):
+    """An agent did not do what it was asked to; `outcome` says how, in a word that is the same for every agent."""
+
+    def __init__(self, message: str, *, outcome: str, next_step: str = "") -> None:
+        super().__init__(message, next_step=next_step)
+        self.outcome = outcome
 
 
 class EvaluationError(AttemptError):

@@ -58,6 +58,7 @@ class Masker:
         "_longest",
         "_masks",
         "_owners",
+        "_secrets",
         "_shortest",
         "_sorted",
         "_stored",
@@ -66,7 +67,8 @@ class Masker:
 
     def __init__(self, secrets: Iterable[tuple[str, str]] = (), too_short: Iterable[str] = ()) -> None:
         owners: dict[bytes, str] = {}
-        for name, value in secrets:
+        self._secrets = tuple(secrets)
+        for name, value in self._secrets:
             for form in _forms(value):
                 owners.setdefault(form, name)
         self._owners = owners
@@ -103,6 +105,12 @@ class Masker:
                 passwords = {form for found in inside for form in (found, unquote(found))}
                 secrets += [(name, found) for found in passwords if len(found) >= LOOKS_SECRET]
         return cls(secrets, too_short)
+
+    def knowing(self, name: str, value: str) -> Masker:
+        """One that masks this value as well; itself where it does already, or where the value is too short."""
+        if len(value) < DECLARED_SECRET or value.encode("utf-8", "surrogatepass") in self._owners:
+            return self
+        return Masker((*self._secrets, (name, value)), self.too_short)
 
     def __bool__(self) -> bool:
         return bool(self._forms)

@@ -134,7 +134,7 @@ def _tagged(value: object, path: Path, above: tuple[int, ...], sort: bool) -> ob
         case float():
             return float(value) if math.isfinite(value) else _tag("float", repr(float(value)))
         case str():
-            return _tagged_text(value)
+            return tagged_text(value)
         case bytes() | bytearray():
             return _tag("bytes", b64encode(value).decode())
         case datetime() | date() | time() | timedelta() | Decimal():
@@ -158,7 +158,8 @@ def _tag(kind: str, value: object, **more: object) -> dict[str, object]:
     return {TAG: kind, "v": value, **more}
 
 
-def _tagged_text(text: str) -> object:
+def tagged_text(text: str) -> object:
+    """Text as it is, or tagged where it holds NUL or lone surrogates."""
     try:
         clean = "\0" not in text and text.encode()
     except UnicodeEncodeError:
@@ -225,12 +226,12 @@ def _tagged_map(source: dict[object, object], path: Path, above: tuple[int, ...]
         if not isinstance(key, str):
             raise ValueEncodingError(_dotted(path), f"the key {key!r} is {type(key).__name__}, not text")
         name = str(key.value) if isinstance(key, enum.Enum) else str.__str__(key)
-        escape = escape or name == TAG or not isinstance(_tagged_text(name), str)
+        escape = escape or name == TAG or not isinstance(tagged_text(name), str)
         result[name] = _tagged(item, (*path, name), above, sort)
     if not escape:
         return result
     pairs = sorted(result.items(), key=lambda pair: str(pair[0])) if sort else result.items()
-    return _tag("dict", [[_tagged_text(str(name)), item] for name, item in pairs])
+    return _tag("dict", [[tagged_text(str(name)), item] for name, item in pairs])
 
 
 def _dotted(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sqlite3
@@ -10,11 +11,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import psycopg
+from psycopg.types.string import TextLoader
+
 from agentos.store.port import StorePort
+from agentos.store.postgres import opening
+from agentos.store.postgres.address import read_address
 from agentos.store.sqlite_open import open_store
+from tests.postgres.server import fresh_url, shared_url
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +41,16 @@ class Backend:
     def query(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
         """SQL as a user would type it, on a connection of its own."""
         return QUERY[self.name](self.address, sql, *arguments)
+
+    def tidy(self) -> None:
+        """What PostgreSQL does by and by: pages that hold nothing are given back. SQLite did it already."""
+        if self.name == "postgres":
+            self.query("VACUUM FULL run, event, blob, plan, checkpoint, inbox")
+
+    def empty(self) -> None:
+        """No runs, without the cost of making a store anew."""
+        for table in ("run", "event", "blob", "plan", "checkpoint", "inbox"):
+            self.query(f"DELETE FROM {table}")  # noqa: S608
 
     @contextmanager
     def child(self, action: str, *arguments: object) -> Iterator[Child]:
@@ -65,11 +84,29 @@ class Child:
 
 
 def _query_sqlite(address: str, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(address)) as connection:
+    with closing(sqlite3.connect(address)) as connection, connection:
         return connection.execute(sql, arguments).fetchall()
 
 
-OPEN: dict[str, Callable[..., StorePort]] = {"sqlite": open_store}
-QUERY: dict[str, Callable[..., list[tuple[Any, ...]]]] = {"sqlite": _query_sqlite}
-ADDRESS: dict[str, Callable[[Path], str]] = {"sqlite": lambda folder: str(folder / "issue_workflow.db")}
+def _query_postgres(address: str, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
+    server = read_address(address)
+    cursor = _connection().execute("SELECT set_config('search_path', %s, false)", [server.search_path])
+    cursor.execute(sql.replace("?", "%s") if arguments else sql, arguments or None)
+    return cursor.fetchall() if cursor.description else []
+
+
+@cache
+def _connection() -> psycopg.Connection[tuple[Any, ...]]:
+    connection = psycopg.connect(shared_url(), autocommit=True)
+    connection.adapters.register_loader("jsonb", TextLoader)  # as text, which is what SQLite has
+    atexit.register(connection.close)
+    return connection
+
+
+OPEN: dict[str, Callable[..., StorePort]] = {"sqlite": open_store, "postgres": opening.open_store}
+QUERY: dict[str, Callable[..., list[tuple[Any, ...]]]] = {"sqlite": _query_sqlite, "postgres": _query_postgres}
+ADDRESS: dict[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: str(folder / "issue_workflow.db"),
+    "postgres": lambda folder: fresh_url(f"t{blake2b(str(folder).encode(), digest_size=12).hexdigest()}"),
+}
 BACKENDS = tuple(OPEN)

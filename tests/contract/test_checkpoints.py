@@ -101,17 +101,9 @@ def test_a_rollback_leaves_checkpoints_behind_but_never_loses_the_head(store: St
 
 def test_a_named_checkpoint_is_kept(backend: Backend, store: StorePort) -> None:
     made = cuts(store, create(store), Journal(), 4)
-    _name(backend, made[0].checkpoint_id)
+    backend.query("UPDATE checkpoint SET name = 'before release' WHERE id = ?", made[0].checkpoint_id)
     assert store.prune(RUN, 1) == 2
     assert kept(store) == [made[0].seq, made[3].seq]
-
-
-def _name(backend: Backend, checkpoint_id: str) -> None:
-    import sqlite3
-    from contextlib import closing
-
-    with closing(sqlite3.connect(backend.address)) as connection, connection:
-        connection.execute("UPDATE checkpoint SET name = 'before release' WHERE id = ?", (checkpoint_id,))
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8))
@@ -123,7 +115,9 @@ def test_any_mix_of_saves_and_prunes_keeps_what_was_promised(keeps: list[int]) -
 
     for name in BACKENDS:
         with tempfile.TemporaryDirectory() as folder:
-            store = Backend(name, ADDRESS[name](Path(folder))).open(durability="process")
+            backend = Backend(name, ADDRESS[name](Path(folder) if name == "sqlite" else Path("mix")))
+            store = backend.open(durability="process")
+            backend.empty()
             lease, journal = create(store), Journal()
             sequences: list[int] = []
             for layer, keep in enumerate(keeps):

@@ -77,6 +77,19 @@ def test_a_cut_off_edit_is_undone_and_done_again(repo: Path) -> None:
     assert git("stash", "list", cwd=repo) == ""
 
 
+def test_temporary_folders_of_a_killed_drive_are_removed(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    cut_off(repo)
+    assert len(list(temporary.glob("agentos-*"))) == 1
+    assert resume("r").status == "complete"
+    assert list(temporary.glob("agentos-*")) == []
+
+
 def test_what_was_there_before_a_restore_can_be_had_back(repo: Path) -> None:
     cut_off(repo)
     resume("r")

@@ -84,10 +84,14 @@ def untouched(root: Path) -> Iterator[None]:
 
 
 def install_hooks(root: Path) -> None:
-    """Every hook that git knows writes its name down."""
-    log = root.parent / "hook-log"
+    """Every hook that git knows writes its name down, in a folder beside the repository."""
+    git("config", "core.hooksPath", str(write_hooks(root.parent)), cwd=root)
+
+
+def write_hooks(folder: Path) -> Path:
+    """The hooks, without a repository that uses them."""
+    log, hooks = folder / "hook-log", folder / "hooks"
     log.mkdir()
-    hooks = root.parent / "hooks"
     hooks.mkdir()
     for name in (
         *("post-index-change", "reference-transaction", "post-checkout", "pre-commit", "post-commit", "post-merge"),
@@ -96,7 +100,7 @@ def install_hooks(root: Path) -> None:
         hook = hooks / name
         hook.write_text(f"#!/bin/sh\necho {name} >> '{log}/{name}'\n")
         hook.chmod(0o755)
-    git("config", "core.hooksPath", str(hooks), cwd=root)
+    return hooks
 
 
 def run_git(root: Path, *argv: str) -> subprocess.CompletedProcess[bytes]:

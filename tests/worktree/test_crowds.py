@@ -19,6 +19,7 @@ from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot, changed_since, diff, patch, same_tree, take, taken
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.child import start
+from tests.worktree.guard import Guard, nothing_travels
 from tests.worktree.support import RUN, back, snap
 
 
@@ -59,7 +60,9 @@ def test_many_processes_make_the_store_at_once(root: Path) -> None:
     assert (worktree.store.stat().st_mode & 0o777) == 0o700
 
 
-def test_files_that_are_being_written_meanwhile(root: Path, worktree: Worktree) -> None:
+def test_files_that_are_being_written_meanwhile(root: Path, worktree: Worktree, tmp_path: Path) -> None:
+    guard = Guard(tmp_path / "copies")
+
     def write(number: int) -> None:
         (root / "busy").write_bytes(b"%d\n" % number * (1000 + number % 50_000))
 
@@ -67,13 +70,14 @@ def test_files_that_are_being_written_meanwhile(root: Path, worktree: Worktree) 
         until = time.monotonic() + 2
         count = 0
         while time.monotonic() < until:
-            snap(worktree, f"busy-{count}")
+            guard.snap(worktree, f"busy-{count}")
             count += 1
     assert count >= 3
+    guard.nothing_shows()
     worktree.store_git().ask("fsck", "--full")
 
 
-def test_a_user_who_commits_and_collects_garbage(tmp_worktree: LinkedWorktree) -> None:
+def test_a_user_who_commits_and_collects_garbage(tmp_worktree: LinkedWorktree, tmp_path: Path) -> None:
     main, other = open_worktree(tmp_worktree.main), open_worktree(tmp_worktree.worktree)
 
     def work(number: int) -> None:
@@ -104,6 +108,7 @@ def test_a_user_who_commits_and_collects_garbage(tmp_worktree: LinkedWorktree) -
     main.store_git().ask("rev-list", "--objects", "--quiet", *(found.tree for found in ours))
     back(other, ours[0])
     assert (other.root / "edited").read_text() == "0"
+    nothing_travels(main.root, tmp_path / "copies")
 
 
 def test_a_collection_waits_for_those_who_use_the_store(root: Path, worktree: Worktree) -> None:

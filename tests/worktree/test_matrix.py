@@ -18,7 +18,24 @@ from agentos.worktree.budget import Limits
 from agentos.worktree.restore import restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
-from tests.worktree.support import RUN, back, install_hooks, model, run_git, snap, untouched
+from tests.worktree.guard import Guard
+from tests.worktree.support import RUN, model, run_git
+
+
+@pytest.fixture
+def open_to_others() -> Iterator[Path]:
+    """A folder that any user can enter; pytest's own are closed."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def guard(tmp_path: Path, open_to_others: Path) -> Iterator[Guard]:
+    """Every case is held to the same: see there. (The folder is asked for so that it is there until the end.)"""
+    guard = Guard(tmp_path / "copies")
+    yield guard
+    guard.nothing_shows()
 
 
 def untracked(root: Path) -> None:
@@ -118,65 +135,64 @@ CHANGES: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_changed_is_undone_and_done_again_exactly(root: Path, change: Callable[[Path], None]) -> None:
-    install_hooks(root)
-    git("stash", "list", cwd=root)
+def test_what_changed_is_undone_and_done_again_exactly(
+    guard: Guard, root: Path, change: Callable[[Path], None]
+) -> None:
     worktree = open_worktree(root)
     before = model(root)
-    with untouched(root):
-        first = snap(worktree, "first")
-        assert not first.partial
-        change(root)
-        after = model(root)
-        second = snap(worktree, "second")
-        assert not second.partial
+    first = guard.snap(worktree, "first")
+    assert not first.partial
+    change(root)
+    after = model(root)
+    second = guard.snap(worktree, "second")
+    assert not second.partial
     outside = model(root.parent / "outside") if (root.parent / "outside").exists() else {}
-    with untouched(root):
-        done = back(worktree, first)
+    done = guard.back(worktree, first)
     assert model(root) == before
     assert done.tree == first.tree
     assert not done.left
-    assert back(worktree, second).tree == second.tree
+    assert guard.back(worktree, second).tree == second.tree
     assert model(root) == after
-    back(worktree, done.undo)
+    guard.back(worktree, done.undo)
     assert model(root) == after
     if outside:
         assert model(root.parent / "outside") == outside
 
 
-def test_bits_that_change_between_snapshots_are_seen(root: Path, worktree: Worktree) -> None:
+def test_bits_that_change_between_snapshots_are_seen(guard: Guard, root: Path, worktree: Worktree) -> None:
     """Also those of files that git has no reason to look at, at once and after a while."""
     for wait_s in (0, 0, 2.2, 0):
         time.sleep(wait_s)
         for bits in (0o600, 0o640, 0o644):
             (root / "src/util.py").chmod(bits)
             (root / "src").chmod(bits | 0o111)
-            taken = snap(worktree)
+            taken = guard.snap(worktree)
             assert taken.manifest.modes.of("src/util.py") == bits
             assert taken.manifest.modes.of("src", folder=True) == bits | 0o111
 
 
-def test_unchanged_files_are_not_written(root: Path, worktree: Worktree) -> None:
-    first = snap(worktree)
+def test_unchanged_files_are_not_written(guard: Guard, root: Path, worktree: Worktree) -> None:
+    first = guard.snap(worktree)
     (root / "src/main.py").write_text("changed\n")
     times = {name: (root / name).stat().st_mtime_ns for name in ("src/util.py", "run.sh", "README")}
-    assert back(worktree, first).paths == ("src/main.py",)
+    assert guard.back(worktree, first).paths == ("src/main.py",)
     assert times == {name: (root / name).stat().st_mtime_ns for name in times}
 
 
-def test_ignored_files_are_neither_captured_nor_deleted(root: Path, worktree: Worktree) -> None:
+def test_ignored_files_are_neither_captured_nor_deleted(guard: Guard, root: Path, worktree: Worktree) -> None:
     (root / "build").mkdir()
     (root / "build/out.o").write_text("built")
     (root / "run.log").write_text("log")
     (root / ".agentos").mkdir()
     (root / ".agentos/db").write_text("state")
-    first = snap(worktree)
+    (root / ".agentos/.gitignore").write_text("*\n")
+    first = guard.snap(worktree)
     assert first.manifest.ignored == ("build/", "run.log")
     assert not any("agentos" in path for path in git_names(worktree, first.tree))
     (root / ".gitignore").unlink()  # an agent un-ignores everything
     (root / "run.log").write_text("log, longer")
     (root / "other.log").write_text("new")
-    done = back(worktree, first)
+    done = guard.back(worktree, first)
     assert (root / "run.log").read_text() == "log, longer"
     assert (root / "build/out.o").read_text() == "built"
     assert (root / ".agentos/db").read_text() == "state"
@@ -188,51 +204,54 @@ def git_names(worktree: Worktree, tree: str) -> list[str]:
     return worktree.store_git().names("ls-tree", "-r", "-z", "--name-only", tree)
 
 
-def test_a_file_that_becomes_ignored_is_captured_before_it_is_overwritten(root: Path, worktree: Worktree) -> None:
+def test_a_file_that_becomes_ignored_is_captured_before_it_is_overwritten(
+    guard: Guard, root: Path, worktree: Worktree
+) -> None:
     (root / "notes.txt").write_text("then")
-    first = snap(worktree)
+    first = guard.snap(worktree)
     (root / ".gitignore").write_text("*.txt\n")
     (root / "notes.txt").write_text("now")
-    assert "notes.txt" not in git_names(worktree, snap(worktree, "ignored").tree)
-    done = back(worktree, first)
+    assert "notes.txt" not in git_names(worktree, guard.snap(worktree, "ignored").tree)
+    done = guard.back(worktree, first)
     assert (root / "notes.txt").read_text() == "then"
-    back(worktree, done.undo)
+    guard.back(worktree, done.undo)
     assert (root / "notes.txt").read_text() == "now"
 
 
-def test_a_tree_does_not_depend_on_earlier_snapshots(root: Path, worktree: Worktree) -> None:
+def test_a_tree_does_not_depend_on_earlier_snapshots(guard: Guard, root: Path, worktree: Worktree) -> None:
     (root / "a.tmp").write_text("x")
-    snap(worktree)
+    guard.snap(worktree)
     (root / ".gitignore").write_text("*.tmp\n")
-    kept = snap(worktree)
+    kept = guard.snap(worktree)
     worktree.index.unlink()
-    assert snap(worktree).tree == kept.tree
+    assert guard.snap(worktree).tree == kept.tree
 
 
-def test_tracked_but_ignored_files_are_captured(root: Path, worktree: Worktree) -> None:
+def test_tracked_but_ignored_files_are_captured(guard: Guard, root: Path, worktree: Worktree) -> None:
     (root / "kept.log").write_text("one")
     git("add", "--force", "kept.log", cwd=root)
-    first = snap(worktree)
+    first = guard.snap(worktree)
     (root / "kept.log").write_text("two")
     assert snapshots.changed_since(worktree, first) == ["kept.log"]
-    back(worktree, first)
+    guard.back(worktree, first)
     assert (root / "kept.log").read_text() == "one"
     git("rm", "--quiet", "--cached", "kept.log", cwd=root)
-    assert "kept.log" not in git_names(worktree, snap(worktree, "later").tree)
+    assert "kept.log" not in git_names(worktree, guard.snap(worktree, "later").tree)
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_files_that_git_is_told_not_to_look_at_are_captured(root: Path, worktree: Worktree, flag: str) -> None:
+def test_files_that_git_is_told_not_to_look_at_are_captured(
+    guard: Guard, root: Path, worktree: Worktree, flag: str
+) -> None:
     git("update-index", flag, "src/main.py", cwd=root)
     (root / "src/main.py").write_text("edited behind git's back")
-    with untouched(root):
-        first = snap(worktree)
-        (root / "src/main.py").write_text("again")
-        back(worktree, first)
+    first = guard.snap(worktree)
+    (root / "src/main.py").write_text("again")
+    guard.back(worktree, first)
     assert (root / "src/main.py").read_text() == "edited behind git's back"
 
 
-def test_sparse_checkout(root: Path, worktree: Worktree) -> None:
+def test_sparse_checkout(guard: Guard, root: Path, worktree: Worktree) -> None:
     (root / "docs").mkdir()
     (root / "docs/page").write_text("page")
     git("add", "--all", cwd=root)
@@ -241,11 +260,10 @@ def test_sparse_checkout(root: Path, worktree: Worktree) -> None:
     (root / "outside-the-cone").mkdir()
     (root / "outside-the-cone/new").write_text("new")
     before = model(root)
-    with untouched(root):
-        first = snap(worktree)
-        (root / "outside-the-cone/new").unlink()
-        (root / "src/main.py").write_text("x")
-        back(worktree, first)
+    first = guard.snap(worktree)
+    (root / "outside-the-cone/new").unlink()
+    (root / "src/main.py").write_text("x")
+    guard.back(worktree, first)
     assert model(root) == before
     assert not (root / "docs").exists()
 
@@ -259,13 +277,12 @@ def make_repository(path: Path, *, commit: bool = True) -> None:
         git("-c", "user.name=T", "-c", "user.email=t@example.invalid", "commit", "--quiet", "-m", "x", cwd=path)
 
 
-def test_repositories_inside_are_reported_and_never_harmed(root: Path, worktree: Worktree) -> None:
+def test_repositories_inside_are_reported_and_never_harmed(guard: Guard, root: Path, worktree: Worktree) -> None:
     make_repository(root / "clean")
     make_repository(root / "dirty")
     (root / "dirty/inside").write_text("edited")
     make_repository(root / "fresh", commit=False)
-    with untouched(root):
-        first = snap(worktree)
+    first = guard.snap(worktree)
     assert [left.path for left in first.partial] == ["dirty", "fresh"]
     assert set(first.manifest.repositories) == {"clean", "dirty", "fresh"}
     make_repository(root / "later")
@@ -273,39 +290,38 @@ def test_repositories_inside_are_reported_and_never_harmed(root: Path, worktree:
     shutil.rmtree(root / "dirty")
     (root / "src/main.py").write_text("x")
     inside = model(root / "clean"), model(root / "later"), model(root / "fresh")
-    done = back(worktree, first)
+    done = guard.back(worktree, first)
     assert (root / "src/main.py").read_text() == "print('one')\n"
     assert (model(root / "clean"), model(root / "later"), model(root / "fresh")) == inside
     assert {left.path for left in done.left} == {"dirty", "later"}
 
 
-def test_submodules_are_reported_and_never_harmed(root: Path, worktree: Worktree, tmp_path: Path) -> None:
+def test_submodules_are_reported_and_never_harmed(guard: Guard, root: Path, worktree: Worktree, tmp_path: Path) -> None:
     make_repository(tmp_path / "library")
     git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "library"), "lib", cwd=root)
     git("commit", "--quiet", "--message", "submodule", cwd=root)
-    first = snap(worktree)
+    first = guard.snap(worktree)
     assert not first.partial
     assert list(first.manifest.repositories) == ["lib"]
     (root / "lib/inside").write_text("edited in the submodule")
     (root / "src/util.py").write_text("x")
-    with untouched(root):
-        second = snap(worktree, "second")
-        assert [left.path for left in second.partial] == ["lib"]
-        back(worktree, first)
+    second = guard.snap(worktree, "second")
+    assert [left.path for left in second.partial] == ["lib"]
+    guard.back(worktree, first)
     assert (root / "lib/inside").read_text() == "edited in the submodule"
     assert (root / "src/util.py").read_text() == "util = 1\n"
 
 
-def test_a_repository_in_the_place_of_a_file_stays(root: Path, worktree: Worktree) -> None:
-    first = snap(worktree)
+def test_a_repository_in_the_place_of_a_file_stays(guard: Guard, root: Path, worktree: Worktree) -> None:
+    first = guard.snap(worktree)
     (root / "run.sh").unlink()
     make_repository(root / "run.sh")
-    done = back(worktree, first)
+    done = guard.back(worktree, first)
     assert (root / "run.sh/inside").read_text() == "inside"
     assert [left.path for left in done.left] == ["run.sh"]
 
 
-def test_bytes_are_exact_under_filters_and_line_end_rules(root: Path) -> None:
+def test_bytes_are_exact_under_filters_and_line_end_rules(guard: Guard, root: Path) -> None:
     for name, value in {
         "core.autocrlf": "true",
         "filter.lfs.clean": "sed s/secret/pointer/",
@@ -327,39 +343,37 @@ def test_bytes_are_exact_under_filters_and_line_end_rules(root: Path) -> None:
     for name, content in contents.items():
         (root / name).write_bytes(content)
     worktree = open_worktree(root)
-    with untouched(root):
-        first = snap(worktree)
-        for name in contents:
-            (root / name).unlink()
-        back(worktree, first)
+    first = guard.snap(worktree)
+    for name in contents:
+        (root / name).unlink()
+    guard.back(worktree, first)
     assert {name: (root / name).read_bytes() for name in contents} == contents
 
 
-def test_a_branch_without_a_commit(tmp_path: Path) -> None:
+def test_a_branch_without_a_commit(guard: Guard, tmp_path: Path) -> None:
     root = tmp_path / "unborn"
     root.mkdir()
     git("init", "--quiet", "--initial-branch=main", cwd=root)
     (root / "a").write_text("a")
     worktree = open_worktree(root.resolve())
-    with untouched(root):
-        first = snap(worktree)
-        assert (first.head.ref, first.head.oid) == ("refs/heads/main", None)
-        (root / "a").unlink()
-        (root / "b").write_text("b")
-        back(worktree, first)
+    first = guard.snap(worktree)
+    assert (first.head.ref, first.head.oid) == ("refs/heads/main", None)
+    (root / "a").unlink()
+    (root / "b").write_text("b")
+    guard.back(worktree, first)
     assert model(root) == {"a": ("file", 0o644, b"a")}
 
 
-def test_an_empty_repository(tmp_path: Path) -> None:
+def test_an_empty_repository(guard: Guard, tmp_path: Path) -> None:
     git("init", "--quiet", str(tmp_path / "void"), cwd=tmp_path)
     worktree = open_worktree((tmp_path / "void").resolve())
-    first = snap(worktree)
+    first = guard.snap(worktree)
     (tmp_path / "void/x").write_text("x")
-    back(worktree, first)
+    guard.back(worktree, first)
     assert model(tmp_path / "void") == {}
 
 
-def test_detached_head_and_a_merge_in_progress(root: Path, worktree: Worktree) -> None:
+def test_detached_head_and_a_merge_in_progress(guard: Guard, root: Path, worktree: Worktree) -> None:
     git("checkout", "--quiet", "-b", "other", cwd=root)
     (root / "src/main.py").write_text("theirs\n")
     git("commit", "--quiet", "--all", "--message", "theirs", cwd=root)
@@ -369,63 +383,62 @@ def test_detached_head_and_a_merge_in_progress(root: Path, worktree: Worktree) -
     assert run_git(root, "merge", "other").returncode == 1
     assert "<<<<<<<" in (root / "src/main.py").read_text()
     before = model(root)
-    with untouched(root):
-        first = snap(worktree)
-        assert first.head.ref is None
-        (root / "src/main.py").write_text("resolved\n")
-        back(worktree, first)
+    first = guard.snap(worktree)
+    assert first.head.ref is None
+    (root / "src/main.py").write_text("resolved\n")
+    guard.back(worktree, first)
     assert model(root) == before
     assert "UU src/main.py" in git("status", "--porcelain", cwd=root)
 
 
-def test_linked_worktrees_have_their_own_index_and_share_the_store(tmp_worktree: LinkedWorktree) -> None:
+def test_linked_worktrees_have_their_own_index_and_share_the_store(guard: Guard, tmp_worktree: LinkedWorktree) -> None:
     main, other = open_worktree(tmp_worktree.main), open_worktree(tmp_worktree.worktree)
     assert main.store == other.store
     assert main.index != other.index
     (other.root / "here").write_text("only in the linked one")
-    with untouched(main.root), untouched(other.root):
-        first, second = snap(main, "main"), snap(other, "other")
+    first, second = guard.snap(main, "main"), guard.snap(other, "other")
     assert "here" in git_names(main, second.tree)
     assert "here" not in git_names(main, first.tree)
-    restore(main, second, workflow_id=RUN)
+    with guard.watching(main.root):
+        restore(main, second, workflow_id=RUN)
     assert model(main.root) == model(other.root)
 
 
-def test_sha256_repositories(tmp_path: Path) -> None:
+def test_sha256_repositories(guard: Guard, tmp_path: Path) -> None:
     git("init", "--quiet", "--object-format=sha256", "--initial-branch=main", str(tmp_path / "r"), cwd=tmp_path)
     root = (tmp_path / "r").resolve()
     (root / "a").write_text("a")
     worktree = open_worktree(root)
-    with untouched(root):
-        first = snap(worktree)
-        assert len(first.id) == 64
-        (root / "a").unlink()
-        (root / "b").write_text("b")
-        back(worktree, first)
+    first = guard.snap(worktree)
+    assert len(first.id) == 64
+    (root / "a").unlink()
+    (root / "b").write_text("b")
+    guard.back(worktree, first)
     assert list(model(root)) == ["a"]
 
 
-def test_a_split_index(root: Path, worktree: Worktree) -> None:
+def test_a_split_index(guard: Guard, root: Path, worktree: Worktree) -> None:
     git("update-index", "--split-index", cwd=root)
     (root / "staged").write_text("staged")
     git("add", "staged", cwd=root)
-    with untouched(root):
-        first = snap(worktree)
+    first = guard.snap(worktree)
     assert first.manifest.index is not None
     assert "staged" in git_names(worktree, f"{first.manifest.index}^{{tree}}")
 
 
-def test_a_held_index_lock_is_not_in_our_way(root: Path, worktree: Worktree) -> None:
+def test_a_held_index_lock_is_not_in_our_way(guard: Guard, root: Path, worktree: Worktree) -> None:
     (root / ".git/index.lock").write_text("held")
     (root / "new").write_text("x")
-    first = snap(worktree)
+    first = guard.snap(worktree)
     (root / "new").unlink()
-    back(worktree, first)
+    guard.back(worktree, first)
     assert (root / "new").exists()
     assert (root / ".git/index.lock").read_text() == "held"
 
 
-def test_inherited_git_variables_point_nowhere(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inherited_git_variables_point_nowhere(
+    guard: Guard, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_repository(tmp_path / "elsewhere")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere/.git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "elsewhere"))
@@ -433,7 +446,7 @@ def test_inherited_git_variables_point_nowhere(root: Path, tmp_path: Path, monke
     monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(tmp_path / "elsewhere/.git/objects"))
     worktree = open_worktree(root)
     assert worktree.root == root
-    first = snap(worktree)
+    first = guard.snap(worktree)
     assert "src/main.py" in git_names(worktree, first.tree)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"):
         monkeypatch.delenv(name)
@@ -441,53 +454,45 @@ def test_inherited_git_variables_point_nowhere(root: Path, tmp_path: Path, monke
     assert git("status", "--porcelain", cwd=tmp_path / "elsewhere") == ""
 
 
-def test_user_exclude_files_count(root: Path, worktree: Worktree, home: Path) -> None:
+def test_user_exclude_files_count(guard: Guard, root: Path, worktree: Worktree, home: Path) -> None:
     (root / ".git/info").mkdir(exist_ok=True)
     (root / ".git/info/exclude").write_text("private\n")
     (home / "ignore").write_text("global\n")
     git("config", "core.excludesFile", "~/ignore", cwd=root)
     (root / "private").write_text("x")
     (root / "global").write_text("x")
-    first = snap(open_worktree(root))
+    first = guard.snap(open_worktree(root))
     assert first.manifest.ignored == ("global", "private")
 
 
-def test_special_and_too_big_files_are_left_out_and_left_alone(root: Path, worktree: Worktree) -> None:
-    snap(worktree)
+def test_special_and_too_big_files_are_left_out_and_left_alone(guard: Guard, root: Path, worktree: Worktree) -> None:
+    guard.snap(worktree)
     (root / "run.sh").unlink()
     os.mkfifo(root / "run.sh")
     (root / "big").write_bytes(b"x" * 5000)
     (root / "README").write_bytes(b"y" * 5000)
     limits = Limits(file_bytes=4096)
-    first = snap(worktree, limits=limits)
+    first = guard.snap(worktree, limits=limits)
     assert [left.path for left in first.partial] == ["README", "big", "run.sh"]
     assert not {"README", "big", "run.sh"} & set(git_names(worktree, first.tree))
     (root / "big").write_bytes(b"z" * 9000)
     (root / "src/main.py").write_text("x")
-    done = back(worktree, first, limits=limits)
+    done = guard.back(worktree, first, limits=limits)
     assert (root / "big").read_bytes() == b"z" * 9000
     assert (root / "README").read_bytes() == b"y" * 5000
     assert not done.left
 
 
-def test_a_pipe_in_the_place_of_a_file_gives_way(root: Path, worktree: Worktree) -> None:
-    first = snap(worktree)
+def test_a_pipe_in_the_place_of_a_file_gives_way(guard: Guard, root: Path, worktree: Worktree) -> None:
+    first = guard.snap(worktree)
     (root / "run.sh").unlink()
     os.mkfifo(root / "run.sh")
-    back(worktree, first)
+    guard.back(worktree, first)
     assert (root / "run.sh").read_text() == "#!/bin/sh\n"
 
 
-@pytest.fixture
-def open_to_others() -> Iterator[Path]:
-    """A folder that any user can enter; pytest's own are closed."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not read")
-def test_an_unreadable_file_is_left_out(open_to_others: Path) -> None:
+def test_an_unreadable_file_is_left_out(guard: Guard, open_to_others: Path) -> None:
     child = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
@@ -508,21 +513,21 @@ print([(left.path, left.why) for left in taken.partial])
     (root / "secret").write_text("x")
     (root / "secret").chmod(0o600)
     env = {**os.environ, "HOME": str(open_to_others)}
-    done = subprocess.run(
-        [sys.executable, "-c", child, str(root), source], env=env, capture_output=True, text=True, check=False
-    )
+    with guard.watching(root):
+        command = [sys.executable, "-c", child, str(root), source]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[('secret', 'it cannot be read: Permission denied')]"
 
 
-def test_an_empty_folder_in_the_place_of_a_captured_file_is_seen(root: Path, worktree: Worktree) -> None:
-    first, before = snap(worktree), model(root)
+def test_an_empty_folder_in_the_place_of_a_captured_file_is_seen(guard: Guard, root: Path, worktree: Worktree) -> None:
+    first, before = guard.snap(worktree), model(root)
     (root / "later").write_text("later\n")
-    snap(worktree, "two")
+    guard.snap(worktree, "two")
     (root / "later").unlink()
     (root / "later/deep").mkdir(parents=True)
     found = model(root)
-    done = back(worktree, first)
+    done = guard.back(worktree, first)
     assert model(root) == before
-    back(worktree, done.undo)
+    guard.back(worktree, done.undo)
     assert model(root) == found

@@ -17,7 +17,6 @@ from agentos.ids import GateId
 from agentos.run import events as ev
 from agentos.run.commands import Command
 from agentos.run.facts import Facts, fold
-from agentos.run.gates import answer_command
 from agentos.store.port import StorePort
 from agentos.workflow.answering import send
 from agentos.workflow.finding import FoundRun, reading
@@ -76,7 +75,7 @@ def _choose(found: FoundRun, facts: Facts, why: str) -> CommandRefusedError:
         )
     return CommandRefusedError(
         f"{why}; open gates of run {found.record.workflow_id}:{listed}",
-        next_step="Name one: " + answer_command(found.record.workflow_id, opened[0].gate_id, opened[0].choices),
+        next_step=f"Name one: {opened[0].command}",
     )
 
 

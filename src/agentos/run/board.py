@@ -6,6 +6,7 @@ board; the machine calls them. Whatever they decide goes through `emit`, so that
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
@@ -27,7 +28,7 @@ GatePolicy = Literal["wait", "stop", "reject"]
 _keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class Board:
+class Board(ABC):
     """One run under way, as far as it is decided. The machine is one that takes inputs in."""
 
     def __init__(
@@ -107,9 +108,9 @@ class Board:
                     self.frontier.attempt_over(task)
                 self.task_over(task, before.task(task_id))
 
+    @abstractmethod
     def task_over(self, task: PlannedTask, was: TaskFacts) -> None:
         """A task has ended: do what follows for others. The machine knows what does."""
-        raise NotImplementedError
 
     def warn(self, task: PlannedTask, message: str, *, attempt: int = 0) -> None:
         self.emit(ev.TaskWarning(task_id=task.id, layer=task.layer, attempt=attempt, message=message))

@@ -36,6 +36,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts ever started; the newest has this number."""
     tries: int = 0
     """Failed attempts that count against the present allowance of retries."""
+    settled: int = 0
+    """Attempts that ended by themselves, ever: not those whose driver died."""
     cuts: int = 0
     """Attempts in a row that ended because their driver died."""
     seq: int = 0

@@ -104,7 +104,9 @@ def _without(unmerged: Map[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]) ->
 
 
 def _set_back(was: TaskFacts, status: TaskStatus) -> TaskFacts:
-    return TaskFacts(status=status, layer=was.layer, place=was.place, attempts=was.attempts, seq=was.seq)
+    return TaskFacts(
+        status=status, layer=was.layer, place=was.place, attempts=was.attempts, settled=was.settled, seq=was.seq
+    )
 
 
 def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:

@@ -37,6 +37,7 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         place=was.place,
         attempts=event.attempt,
         tries=was.tries,
+        settled=was.settled,
         cuts=was.cuts,
         seq=event.seq,
         previous=was.previous,
@@ -57,6 +58,7 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         was,
         status="retrying",
         tries=was.tries + 1,
+        settled=was.settled + 1,
         cuts=0,
         seq=event.seq,
         not_before=event.not_before,
@@ -75,6 +77,7 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
         layer=event.layer,
         place=event.place,
         attempts=was.attempts,
+        settled=_settled(facts, event.task_id, was),
         seq=event.seq if was.attempts else was.seq,
         output=_gathered(facts, event.task_id) if event.gathered else event.output,
         messages=event.messages,
@@ -101,6 +104,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         place=event.place,
         attempts=was.attempts,
         tries=was.tries,
+        settled=_settled(facts, event.task_id, was),
         seq=event.seq if was.attempts else was.seq,
         error=event.error,
         execution_time_ms=event.execution_time_ms,
@@ -118,11 +122,16 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
         layer=event.layer,
         place=event.place,
         attempts=was.attempts,
+        settled=was.settled,
         seq=was.seq,
         because=event.because,
         previous=None if by_condition else was.previous,
     )
     return _with_result(facts, event, was, task)
+
+
+def _settled(facts: Facts, task_id: TaskId, was: TaskFacts) -> int:
+    return was.settled + (task_id in facts.running)
 
 
 def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:

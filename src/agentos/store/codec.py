@@ -32,6 +32,9 @@ CODES: Mapping[type[Event], int] = {kind: code for code, kind in enumerate(JOURN
 LARGE: Mapping[type[Event], str] = {TaskComplete: "output", DecisionMade: "output", PlanChanged: "items"}
 """The field of an event that may live in a blob."""
 
+Blobs = Callable[[bytes], bytes | None]
+"""Fetches the body of a blob by its digest."""
+
 _MICROSECOND = timedelta(microseconds=1)
 _head = Struct(">qqHHB").pack
 _encode = msgspec.json.Encoder().encode
@@ -131,7 +134,7 @@ def decode_rows(
     *,
     after: int,
     previous: bytes,
-    blobs: Callable[[bytes], bytes | None],
+    blobs: Blobs,
 ) -> tuple[list[Event], bytes]:
     """The events of rows that must follow `after` without a hole, and the last digest.
 
@@ -163,7 +166,7 @@ def decode_rows(
 def sound_upto(
     workflow_id: WorkflowId,
     rows: Iterable[tuple[int, int, int, int, bytes, bytes | None, bytes]],
-    blobs: Callable[[bytes], bytes | None],
+    blobs: Blobs,
 ) -> int:
     """The last sequence of a journal, read from its start, before which nothing is damaged."""
     after, previous = 0, first_digest(workflow_id)

@@ -1,4 +1,4 @@
-"""The port: what the engine asks of a store. SQLite answers it now, PostgreSQL next; one contract suite holds both.
+"""The port: what the engine asks of a store. SQLite and PostgreSQL answer it; one contract suite holds both.
 
 All verbs are synchronous and are called from threads of the engine's choosing, one thread at a time for each store
 object. Every verb that writes is one transaction: durable on return, or nothing happened.
@@ -47,6 +47,20 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """That holder's process still existed (stopped or stuck) when its lease had run out."""
 
 
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose runs a shared database shows: those of one worktree of one repository. Ids are unique within it.
+
+    A database file is not shared in this way: there all runs have the scope HERE.
+    """
+
+    repository: str = ""
+    worktree: str = ""
+    """Empty for the main one: every clone of the repository has one."""
+
+
+HERE = Scope()
+
+
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """What is written down when a run is created."""
 
@@ -88,6 +102,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Who drives it now, if anybody."""
     lease_until: datetime | None = None
     """Until when the last lease was good that nobody let go; how long its holder gave a sign of life."""
+    scope: Scope = HERE
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,10 +230,13 @@ class StorePort(Protocol):
         """Commands not yet consumed, oldest first."""
 
     def changed(self) -> bool:
-        """Whether any other connection wrote since the last call. Cheap: made for polling."""
+        """Whether others wrote to the runs that this store has looked at, since the last call. Made for polling.
+
+        It may tell of more than that (on SQLite of any write), and a little later than it was written.
+        """
 
     def delete_run(self, lease: Lease) -> None:
-        """Remove the run with its events, checkpoints and blobs nobody else uses, and give the space back."""
+        """Remove the run with its events, checkpoints and blobs nobody else uses; the space can be used again."""
 
     def size(self) -> int:
         """Bytes in use on disk."""

@@ -31,9 +31,9 @@ def script(file: str) -> str:
     return (FOLDER / file).read_text(encoding="utf-8")
 
 
-def migrations() -> tuple[Migration, ...]:
+def migrations(folder: str = "migrations") -> tuple[Migration, ...]:
     """In order, without a gap: 1, 2, 3, …"""
-    files = sorted((FOLDER / "migrations").glob("*.sql"))
+    files = sorted((FOLDER / folder).glob("*.sql"))
     return tuple(Migration(int(f.name[:4]), f.stem[5:], f.read_text(encoding="utf-8")) for f in files)
 
 

@@ -20,12 +20,12 @@ from agentos.exceptions import (
 )
 from agentos.ids import WorkflowId
 from agentos.run.events import Checkpointed, Event, RolledBack
-from agentos.store import codec, sqlite_copies, sqlite_leases, sqlite_records
+from agentos.store import codec, copies, records, sqlite_leases
+from agentos.store.journal_reader import Head, JournalReader
 from agentos.store.port import CheckpointRecord, Holder, Lease, NewRun, PostedCommand, Progress, RunCopy, RunRecord
 from agentos.store.sqlfiles import queries
 from agentos.store.sqlite_driver import Transaction, verb
-from agentos.store.sqlite_journal import Head, SqliteJournal
-from agentos.store.sqlite_leases import Clock
+from agentos.store.sqlite_leases import Clock, StoredLease
 from agentos.values import decode_value, encode_value
 
 Durability = Literal["full", "process"]
@@ -59,7 +59,8 @@ class SqliteStore:
         self._clock = clock
         self._writing = Transaction(connection)
         self._reading = Transaction(connection, "BEGIN")
-        self._journal = SqliteJournal(connection)
+        self._queries = _SqliteQueries(connection)
+        self._journal = JournalReader(self._queries)
         self._heads: dict[WorkflowId, Head] = {}
         self._data_version = self._read_data_version()
 
@@ -156,7 +157,9 @@ class SqliteStore:
                 self._heads.pop(workflow_id, None)
                 raise LeaseLostError(workflow_id)
             if blobs:
-                run.executemany(_Q["insert_blob"], [(digest, len(body), body) for digest, body in blobs.items()])
+                run.executemany(
+                    _Q["insert_blob"], [(head.no, digest, len(body), body) for digest, body in blobs.items()]
+                )
             run.executemany(_INSERT_EVENT, [(head.no, *row) for row in rows])
             self._follow_up(head.no, events, rows)
             if plan is not None:
@@ -217,14 +220,14 @@ class SqliteStore:
     def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
         with self._reading:
             self._journal.verify(workflow_id)
-            record = sqlite_records.run_record(self._clock, self._beginning_with("find_runs", workflow_id)[0])
-            return sqlite_copies.read_copy(self._connection, self._journal, record)
+            record = self._record(self._beginning_with("find_runs", workflow_id)[0])
+            return copies.read_copy(self._queries, record)
 
     @verb
     def insert_copy(self, copy: RunCopy) -> None:
         with self._writing:
             self._check_schema()
-            sqlite_copies.insert_copy(self._connection, copy)
+            copies.insert_copy(self._queries, copy)
             self._journal.verify(copy.run.workflow_id)
 
     @verb
@@ -241,8 +244,13 @@ class SqliteStore:
         if not rows:
             raise RunNotFoundError(workflow_id)
         if len(rows) > 1 and rows[0][0] != workflow_id:
-            raise sqlite_records.ambiguous("runs", workflow_id, [row[0] for row in rows])
-        return sqlite_records.run_record(self._clock, rows[0])
+            raise records.ambiguous("runs", workflow_id, [row[0] for row in rows])
+        return self._record(rows[0])
+
+    def _record(self, row: Sequence[Any]) -> RunRecord:
+        lease = StoredLease(*row[9:13])
+        holder = sqlite_leases.driver(self._clock, lease)
+        return records.run_record(row[:9], row[13:], holder=holder, lease_until=lease.until)
 
     def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
         try:
@@ -254,14 +262,14 @@ class SqliteStore:
     @verb
     def list_runs(self) -> list[RunRecord]:
         rows = self._connection.execute(_Q["list_runs"]).fetchall()
-        return [sqlite_records.run_record(self._clock, row) for row in rows]
+        return [self._record(row) for row in rows]
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         rows = self._beginning_with("find_checkpoints", checkpoint_id)
         if len(rows) > 1 and rows[0][0] != checkpoint_id:
-            raise sqlite_records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
-        return sqlite_records.checkpoint_record(rows[0]) if rows else None
+            raise records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
+        return records.checkpoint_record(rows[0]) if rows else None
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
@@ -345,6 +353,19 @@ class SqliteStore:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class _SqliteQueries:
+    """The queries of queries.sql on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, name: str, *arguments: Any) -> Iterable[tuple[Any, ...]]:
+        return self._connection.execute(_Q[name], arguments)
+
+    def each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        self._connection.executemany(_Q[name], arguments)
 
 
 def _file_size(path: str) -> int:

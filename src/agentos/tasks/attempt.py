@@ -14,6 +14,7 @@ from agentos.dag.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import NOTHING, Session, TaskFailure, TaskFiles, Usage
 from agentos.secrets import NO_SECRETS, Masker
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 
 Stream = Literal["stdout", "stderr", "progress"]
 
@@ -64,6 +65,10 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     attempt_id: str
     """Marks the attempt's processes through `AGENTOS_ATTEMPT_ID`."""
+    settled: int = 0
+    """Attempts of the task that have ended, ever; one that was cut off has not."""
+    models: ModelSettings = NO_MODEL_SETTINGS
+    """agent, llm: limits, prices and defaults of the repository."""
     masker: Masker = NO_SECRETS
     """Masks what its processes print, before any of it is kept or shown."""
     log: AttemptLog | None = None

@@ -51,7 +51,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}" if number <= 64 else ""
 
 
-def last_words(out: Capture, err: Capture) -> str:
-    """The ends of both streams, for an error's text."""
-    shown = (("stderr", err.last_lines()), ("stdout", out.last_lines()))
+def last_words(out: Capture | None, err: Capture) -> str:
+    """The ends of both streams, for an error's text; None: one that is not for people."""
+    shown = (("stderr", err.last_lines()), ("stdout", out.last_lines() if out is not None else ""))
     return "".join(f"\n--- {name}, last lines ---\n{lines}" for name, lines in shown if lines)

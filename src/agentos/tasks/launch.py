@@ -30,6 +30,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     """The whole environment."""
     cwd: Path
+    stdin: Path = Path(os.devnull)
+    """A file that it reads as its stdin."""
     pass_fds: tuple[int, ...] = ()
 
 

@@ -121,22 +121,29 @@ class Limiter:
         self._one_at_a_time = threading.Lock()
 
     @asynccontextmanager
-    async def call(self, credential: str, limits: Limits, on_wait: Callable[[str], None]) -> AsyncIterator[Call]:
-        """Wait for a slot and hold it. `on_wait` is told why, in words. CoolingDownError where it would be too long."""
-        number = await self._insist(lambda book: book.enter(credential))
+    async def call(
+        self, credential: str, limits: Limits, on_wait: Callable[[str], None], *, account: str = ""
+    ) -> AsyncIterator[Call]:
+        """Wait for a slot and hold it. `on_wait` is told why, in words. CoolingDownError where it would be too long.
+
+        `account` tells credentials apart that have one name in two places.
+        """
+        name = _book_name(credential, account)
+        number = await self._insist(lambda book: book.enter(name))
         try:
-            await self._turn(number, credential, limits, on_wait)
-            seeing = asyncio.create_task(self._keep_seeing(number, credential))
+            await self._turn(number, name, limits, on_wait)
+            seeing = asyncio.create_task(self._keep_seeing(number, name))
             try:
-                yield Call(self, credential)
+                yield Call(self, name)
             finally:
                 seeing.cancel()
         finally:
             self._leave(number)
 
-    def pause_s(self, credential: str, limits: Limits) -> float:
+    def pause_s(self, credential: str, limits: Limits, *, account: str = "") -> float:
         """How long no call with this credential can begin: a cool-down, or the day's money is spent; 0 for neither."""
-        found = self.do(lambda book: book.situation(credential))
+        name = _book_name(credential, account)
+        found = self.do(lambda book: book.situation(name))
         wait = None if found is None else wait_of(found, limits)
         return wait.for_s if wait is not None and wait.is_pause else 0.0
 
@@ -150,7 +157,7 @@ class Limiter:
             if wait is None:
                 return
             if wait.is_pause and wait.for_s > limits.max_wait_s:
-                raise CoolingDownError(credential, wait.why, wait.for_s)
+                raise CoolingDownError(_shown(credential), wait.why, wait.for_s)
             now = time.monotonic()
             text = _told(credential, wait)
             if wait is not _LOCKED and text != told and now - told_at >= TELL_S:
@@ -214,10 +221,18 @@ class Limiter:
 _LOCKED = Wait("others are writing", 0.0)
 
 
-def _told(credential: str, wait: Wait) -> str:
+def _book_name(credential: str, account: str) -> str:
+    return f"{credential}#{account}" if account else credential
+
+
+def _shown(name: str) -> str:
+    return name.partition("#")[0]
+
+
+def _told(name: str, wait: Wait) -> str:
     until = ""
     if wait.is_pause:
         at = datetime.now(UTC) + timedelta(seconds=wait.for_s)
         until = f", until {at.astimezone():%H:%M:%S}"
     queue = f"; {wait.before} before this one" if wait.before else ""
-    return f"waiting to call with {credential}: {wait.why}{until}{queue}"
+    return f"waiting to call with {_shown(name)}: {wait.why}{until}{queue}"

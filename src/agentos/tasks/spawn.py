@@ -22,8 +22,9 @@ from agentos.tasks.launch import Launch
 from agentos.tasks.threads import Call, settled
 
 # The child waits on its stdin. A line is leave to go on; the end of the file means that the driver is dead, and then
-# the command never runs. The command is handed over as arguments: nothing is ever pasted into this text.
-_WAIT_FOR_LEAVE = 'read -r go && exec "$@" </dev/null; exit 125'
+# the command never runs. The command and its own stdin are handed over as arguments: nothing is ever pasted into this
+# text.
+_WAIT_FOR_LEAVE = 'read -r go && exec "$@" <"$0"; exit 125'
 
 
 class Child:
@@ -152,7 +153,7 @@ def _serve(calls: queue.SimpleQueue[Call[Any] | None]) -> None:
 
 def _start(launch: Launch) -> tuple[subprocess.Popen[bytes], float]:
     process = subprocess.Popen(
-        (*_death_signal(), "/bin/sh", "-c", _WAIT_FOR_LEAVE, "sh", *launch.argv),
+        (*_death_signal(), "/bin/sh", "-c", _WAIT_FOR_LEAVE, str(launch.stdin), *launch.argv),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

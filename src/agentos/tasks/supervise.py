@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,7 +27,7 @@ DRAIN_S = 0.25
 _READ_BYTES = 65_536
 
 Feed = Callable[[bytes], None]
-Why = Literal["exited", "timeout", "cancelled"]
+Why = Literal["exited", "timeout", "stopped", "cancelled"]
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +55,13 @@ class Supervisor:
         timeout_s: float | None,
         more: Sequence[tuple[int, Feed]] = (),
         on_go: Callable[[], None] = lambda: None,
+        stop: asyncio.Future[Any] | None = None,
     ) -> Ending:
         """Run a command to its end. Cancelling it ends the command and comes back as `cancelled`.
 
-        `feeds` get what it writes to stdout and stderr, `more` what comes out of other descriptors. AttemptFailed
-        where it cannot be started; what `child_started` raises comes out, and the command never ran.
+        `feeds` get what it writes to stdout and stderr, `more` what comes out of other descriptors. Once `stop` is done
+        it is ended like one that ran out of time, and comes back as `stopped`. AttemptFailed where it cannot be
+        started; what `child_started` raises comes out, and the command never ran.
         """
         try:
             child, cancelled = await self._spawner.spawn(launch)
@@ -82,17 +84,26 @@ class Supervisor:
             child.go()
             on_go()
             crashpoints.reach("attempt.inside")
-            return await self._watch(child, mark, pipes, timeout_s)
+            return await self._watch(child, mark, pipes, timeout_s, stop)
         finally:
             for pipe in pipes:
                 pipe.close()
             child.close()
 
-    async def _watch(self, child: Child, mark: Mark, pipes: list[Pipe], timeout_s: float | None) -> Ending:
+    async def _watch(
+        self,
+        child: Child,
+        mark: Mark,
+        pipes: list[Pipe],
+        timeout_s: float | None,
+        stop: asyncio.Future[Any] | None,
+    ) -> Ending:
+        awaited = [child.exited] if stop is None else [child.exited, stop]
         try:
-            await asyncio.wait([child.exited], timeout=timeout_s)
+            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not child.exited.done():
-                return await self._ended(child, pipes, "timeout", GRACE_S, mark)
+                why: Why = "stopped" if stop is not None and stop.done() else "timeout"
+                return await self._ended(child, pipes, why, GRACE_S, mark)
             held_open = await _drained(pipes)
         except asyncio.CancelledError:
             return await self._ended(child, pipes, "cancelled", CANCEL_GRACE_S, mark)

@@ -72,6 +72,8 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     """What is worth saying."""
     moved: dict[str, str] = {}
     """Files that `--set-aside` moved, from each path to the one it has now."""
+    removed: tuple[str, ...] = ()
+    """Temporary folders that `--tidy` removed."""
 
     @property
     def severity(self) -> Severity | None:
@@ -341,5 +343,6 @@ def _folders() -> Iterator[Finding]:
         yield Finding(
             severity="note",
             what=f"{len(folders)} temporary folders were left by processes that are gone: {listed}",
-            mend=f"rm -r {listed}" if len(folders) <= 5 else "Delete them when you like.",
+            mend="`agentos doctor --tidy` removes those of attempts, and so does resuming their run. Others are yours: "
+            + (f"rm -r {listed}" if len(folders) <= 5 else "delete them when you like."),
         )

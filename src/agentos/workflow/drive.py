@@ -47,6 +47,7 @@ from agentos.store.port import PostedCommand, Progress
 from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.asides import Aside
 from agentos.workflow.attempt_host import DriveHost
 from agentos.workflow.file_attempts import FileAttempts
@@ -87,6 +88,7 @@ class Drive:
         root: Path,
         options: ResumeOptions = ResumeOptions(),
         masker: Masker = NO_SECRETS,
+        models: ModelSettings = NO_MODEL_SETTINGS,
         logs: LogWriter | None = None,
         files: FileAttempts | None = None,
         now: Callable[[], datetime] = utc_now,
@@ -101,6 +103,7 @@ class Drive:
         self._root = root
         self._options = options
         self.masker = masker
+        self._models = models
         self._logs = logs
         self.files = files
         self._looking_at_files = False
@@ -312,7 +315,7 @@ class Drive:
         except AgentosError as error:
             return Outcome(error=told(error), retryable=False)
         log_file = self._logs.open(task.id, started.attempt) if self._logs is not None else None
-        spec = msgspec.structs.replace(spec, masker=self.masker, log=log_file)
+        spec = msgspec.structs.replace(spec, masker=self.masker, models=self._models, log=log_file)
         host = DriveHost(self, task, started.attempt, log_file)
         try:
             if is_isolated(task):

@@ -55,7 +55,8 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         functions=ready.functions,
         root=ready.place.root,
         options=ready.choices,
-        masker=masker_for(ready.base, ready.options.secrets),
+        masker=masker_for(ready.base, ready.options.secret_names),
+        models=ready.options.models,
         logs=logs,
         files=files,
     )

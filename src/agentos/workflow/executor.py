@@ -28,6 +28,7 @@ from agentos.workflow.driving import conduct
 from agentos.workflow.journal import MemoryJournal
 from agentos.workflow.place import Place
 from agentos.workflow.plans import plan_for_now
+from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.queue import CommandQueue, post
 from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
 from agentos.workflow.result import RunResult
@@ -214,8 +215,9 @@ def _in_memory(
     root: Path | None,
 ) -> tuple[Drive, Begin]:
     plan = plan_for_now(dag, params)
-    masker = masker_for(plan, options.secrets)
+    masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
+    refuse_unpriced(plan, options.models)
     facts = Facts(workflow_id=WorkflowId(workflow_id or new_id()))
     machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     drive = Drive(
@@ -226,5 +228,6 @@ def _in_memory(
         functions=dag.functions,
         root=root or Path.cwd(),
         masker=masker,
+        models=options.models,
     )
     return drive, Begin(holder="memory", token=0, warnings=plan.warnings)

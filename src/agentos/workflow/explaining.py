@@ -14,7 +14,6 @@ from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.facts import Facts, TaskFacts, counting, fold
-from agentos.run.gates import answer_command
 from agentos.run.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.overview import Journal
@@ -196,7 +195,7 @@ def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
     facts, run = journal.facts, journal.record.workflow_id
     for gate_id in facts.open_gates:
         if facts.gates[gate_id].opened.task_id in (task_id, None):
-            return answer_command(run, gate_id, facts.gates[gate_id].opened.choices)
+            return facts.gates[gate_id].opened.command
     status = journal.record.status
     if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
         return ""

@@ -19,7 +19,6 @@ from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
 from agentos.run.events import Event, TaskFailure, TaskStart
 from agentos.run.facts import Facts, GateFacts, TaskFacts, counting, fold, workflow_state
-from agentos.run.gates import answer_command
 from agentos.run.state import TaskStatus, WorkflowState
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
@@ -178,7 +177,7 @@ def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
         by=opened.by,
         inputs=opened.inputs,
         # Made anew and not taken from the journal: an imported one could have anything typed.
-        command=answer_command(facts.workflow_id, opened.gate_id, opened.choices),
+        command=opened.command,
         choices=opened.choices,
         file=opened.file,
         choice=gate.choice or None,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from agentos.dag.findings import Finding, located
+from agentos.dag.models import WORK_OF
 from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
 from agentos.dag.task import TaskDef
 from agentos.dag.workflow import Workflow
@@ -17,6 +18,8 @@ from agentos.ids import WorkflowId
 from agentos.run.changes import current_plan
 from agentos.run.facts import Facts, fold
 from agentos.store.port import StorePort
+from agentos.tasks.extra import missing_for
+from agentos.tasks.schemas import schema_problem
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,23 +59,30 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
 
 
 def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
-    """What this release cannot perform."""
+    """What this release cannot perform, or not as it is installed here."""
     return located(
         (
-            Finding(
-                problem="bad setting", task_id=task.id, setting=setting, message=f"{what} comes with a later release"
-            )
+            Finding(problem="bad setting", task_id=task.id, setting=setting, message=message)
             for task in plan.tasks.values()
-            for setting, what in _not_yet(task.definition)
+            if task.definition.kind in WORK_OF
+            for setting, message in _not_performed(task.definition)
         ),
         workflow.locate,
     )
 
 
-def _not_yet(definition: TaskDef) -> Iterator[tuple[str, str]]:
-    """The setting that asks for it, and what it is."""
-    if definition.kind in ("agent", "llm"):
-        yield definition.kind, f"the kind {definition.kind!r}"
+def _not_performed(definition: TaskDef) -> Iterator[tuple[str, str]]:
+    """The setting that asks for it, and why not."""
+    if definition.kind == "agent":
+        yield "agent", "the kind 'agent' comes with a later release"
+    elif (missing := missing_for("llm tasks", "httpx2")) is not None:
+        yield "llm", missing
+    work = definition.llm or definition.agent
+    if work is not None and work.schema is not None:
+        if (missing := missing_for("answers with a schema", "jsonschema")) is not None:
+            yield "schema", missing
+        elif (problem := schema_problem(work.schema)) is not None:
+            yield "schema", problem
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -64,6 +64,12 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     files: FilesChoice = "ask"
     """What a resume does with files that a cut-off task may have changed."""
 
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """Variables whose values are masked whatever a workflow says."""
+        key = self.models.llm.key_name
+        return (*self.secrets, key) if key else self.secrets
+
     def __post_init__(self) -> None:
         if self.keep < 0:
             raise AgentosError(f"cannot keep {self.keep} checkpoints", next_step="Keep at least 1, or 0 for all.")

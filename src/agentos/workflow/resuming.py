@@ -21,6 +21,7 @@ from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.events import Event
 from agentos.run.facts import Facts, fold
+from agentos.run.gates import only_rejected
 from agentos.run.inputs import Begin
 from agentos.run.machine import Machine
 from agentos.run.requests import rollback_to
@@ -28,11 +29,13 @@ from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
+from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place
 from agentos.workflow.plans import decode_plan, plan_for_now
+from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
     DriveOptions,
     Finished,
@@ -58,6 +61,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Go on with the plan as it was last accepted, calling functions by the names stored with it."""
     choices: ResumeOptions = ResumeOptions()
     options: DriveOptions = DriveOptions()
+
+
+class Previewed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do."""
+
+    record: RunRecord
+    plan: ResumePlan
+    decided: Decided
+    """What becomes of the files."""
+    own_output: tuple[str, ...]
+    """Files that earlier drives printed to."""
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +112,10 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
             for run in store.list_runs()
             if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
         ]
-        if not unfinished:
-            raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
-        return unfinished[0], None
+        for run in unfinished:
+            if not _was_refused(store, run):
+                return run, None
+        raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
     checkpoint = store.find_checkpoint(target)
     if checkpoint is not None:
         return store.find_run(checkpoint.workflow_id), checkpoint
@@ -110,6 +125,11 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
         if _looks_like_checkpoint(target):
             raise CheckpointNotFoundError(target) from error
         raise
+
+
+def _was_refused(store: StorePort, run: RunRecord) -> bool:
+    """Whether somebody said no to all that is left of it: a resume would run nothing."""
+    return run.status == "failed" and only_rejected(fold(run.workflow_id, store.read_events(run.workflow_id)))
 
 
 def _looks_like_checkpoint(target: str) -> bool:
@@ -223,7 +243,7 @@ def preview_resume(
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
     files: FilesChoice = "ask",
-) -> tuple[RunRecord, ResumePlan]:
+) -> Previewed:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
     try:
@@ -241,7 +261,8 @@ def preview_resume(
         plan, _ = current_plan(base, facts.changes)
         decided = decide(facts, plan, _cuts(store, record, checkpoint), files, record.workflow_id)
         choices = _informed(choices, decided, plan, facts, place.root)
-        return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
     finally:
         store.close()
 
@@ -252,7 +273,8 @@ def preview_resume(
 def compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
     """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
     plan = _with_its_parameters(workflow, accepted)
-    return plan_without_secrets(plan, None, masker_for(plan, options.secrets))
+    refuse_unpriced(plan, options.models)
+    return plan_without_secrets(plan, None, masker_for(plan, options.secret_names))
 
 
 def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
@@ -359,6 +381,8 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
             else:
                 log.warning("could not end process %s", what)
             found = True
+        for folder in remove_abandoned(lease.workflow_id, str(root)):
+            log.info("removed %s, left by an attempt whose driver is dead", folder)
     return found
 
 

@@ -22,7 +22,8 @@ Environment = Mapping[str, str]
 
 def masker_for(plan: Plan, also: Iterable[str] = (), env: Environment = os.environ) -> Masker:
     """What masks a run of this plan: the secrets it declares, those named `also`, and all that look like one."""
-    return Masker.for_run((*plan.settings.secrets, *also, *variables_in(plan.params)), env)
+    keys = {task.definition.llm.key_name for task in plan.tasks.values() if task.definition.llm is not None} - {""}
+    return Masker.for_run((*plan.settings.secrets, *also, *sorted(keys), *variables_in(plan.params)), env)
 
 
 def plan_without_secrets(

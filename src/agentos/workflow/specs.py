@@ -77,6 +77,7 @@ def attempt_spec(
         root=root,
         idempotency_key=idempotency_key(facts, task.id),
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
+        settled=facts.task(task.id).settled,
     )
 
 

@@ -582,14 +582,3 @@ def test_a_function_that_cannot_be_imported_says_why_and_is_not_tried_again(
 
 def _rooted(call: str, root: Path) -> AttemptSpec:
     return msgspec.structs.replace(python_spec(None, call=call), root=root)
-
-
-@pytest.mark.parametrize("kind", ["agent", "llm"])
-def test_kinds_of_a_later_release_say_so(kind: str) -> None:
-    spec = python_spec()
-    spec = msgspec.structs.replace(spec, definition=msgspec.structs.replace(spec.definition, kind=kind))
-    outcome = perform(spec)
-
-    assert outcome.error is not None
-    assert "not available yet" in outcome.error.text
-    assert outcome.retryable is False

@@ -16,8 +16,8 @@ WHERE no = ? AND token = ? AND sequence = ? AND holder IS NOT NULL;
 INSERT INTO event (no, at, type, version, body, blob, digest)
 VALUES ((? << 40) + ?, ?, ?, ?, CAST(? AS TEXT), ?, ?);
 
--- insert_blob: a large output; the same bytes are stored once
-INSERT INTO blob (digest, size, body) VALUES (?, ?, CAST(? AS TEXT)) ON CONFLICT (digest) DO NOTHING;
+-- insert_blob: a large output of a run; the same bytes are stored once, whichever run they are of
+INSERT INTO blob (digest, size, body) SELECT ?2, ?3, CAST(?4 AS TEXT) WHERE ?1 IS NOT NULL ON CONFLICT (digest) DO NOTHING;
 
 -- insert_checkpoint: the cut a checkpoint event makes
 INSERT INTO checkpoint (id, run, sequence, layer, at, digest, snapshot) VALUES (?, ?, ?, ?, ?, ?, ?);
@@ -44,8 +44,8 @@ WHERE no > (?1 << 40) + ?2 AND no <= (?1 << 40) + ?3 ORDER BY no;
 -- read_digest: the running digest at one place
 SELECT digest FROM event WHERE no = (? << 40) + ?;
 
--- read_blob: a large output
-SELECT CAST(body AS BLOB) FROM blob WHERE digest = ?;
+-- read_blob: a large output of a run; here all runs share them
+SELECT CAST(body AS BLOB) FROM blob WHERE ?1 IS NOT NULL AND digest = ?2;
 
 -- find_revision: the number of the newest plan
 SELECT no, plan_revision FROM run WHERE id = ?;
@@ -118,12 +118,12 @@ SELECT digest, CAST(body AS BLOB) FROM blob WHERE digest IN (
 INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
                  lease_boot, lease_expires, lease_until, created_at, updated_at, source, root, fingerprint, parent_id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, '', 0, 0, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO NOTHING;
+ON CONFLICT (id) DO NOTHING RETURNING no;
 
 -- insert_copied_checkpoint: a cut with its name, and whether a rollback left it behind; nothing where the id exists
 INSERT INTO checkpoint (id, run, sequence, layer, at, digest, snapshot, name, abandoned)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (SELECT 1 FROM checkpoint WHERE id = ?1)
-ON CONFLICT (run, sequence) DO NOTHING;
+ON CONFLICT (run, sequence) DO NOTHING RETURNING id;
 
 -- fence_delete: finds the run and checks the token before anything is removed
 SELECT no FROM run WHERE id = ? AND token = ? AND holder IS NOT NULL;

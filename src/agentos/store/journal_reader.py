@@ -1,19 +1,16 @@
-"""Reading what a run wrote, with every digest checked. Each call belongs inside one transaction of the caller's."""
+"""Reading what a run wrote, with every digest checked, from any store. Each call belongs inside one transaction."""
 
 from __future__ import annotations
 
-import sqlite3
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from agentos.exceptions import CheckpointCorruptedError, NotFoundError, RunNotFoundError
 from agentos.ids import WorkflowId
 from agentos.run.events import Event
 from agentos.store import codec
 from agentos.store.port import CheckpointRecord
-from agentos.store.sqlfiles import queries
-from agentos.store.sqlite_records import checkpoint_record
-
-_Q = queries()
+from agentos.store.records import checkpoint_record
 
 
 class Head(NamedTuple):
@@ -24,14 +21,24 @@ class Head(NamedTuple):
     digest: bytes
 
 
-class SqliteJournal:
-    """The journals, plans and checkpoints of one database, for reading."""
+class Queries(Protocol):
+    """The named queries of a store. Names, arguments and columns are the same on every store, the SQL is its own."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def rows(self, name: str, *arguments: Any) -> Iterable[tuple[Any, ...]]:
+        """Run one query."""
+
+    def each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Run one statement for each tuple of arguments."""
+
+
+class JournalReader:
+    """The journals, plans and checkpoints of one database."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
 
     def find_head(self, workflow_id: WorkflowId) -> Head | None:
-        row = self._connection.execute(_Q["find_head"], (workflow_id,)).fetchone()
+        row = self._one("find_head", workflow_id)
         return None if row is None else Head(*row)
 
     def head(self, workflow_id: WorkflowId) -> Head:
@@ -46,8 +53,10 @@ class SqliteJournal:
         if after >= last:
             return []
         previous = self._digest_at(workflow_id, head, after)
-        rows = self._connection.execute(_Q["read_events"], (head.no, after, last))
-        events, digest = codec.decode_rows(workflow_id, rows, after=after, previous=previous, blobs=self._blob)
+        rows: Any = self._queries.rows("read_events", head.no, after, last)
+        events, digest = codec.decode_rows(
+            workflow_id, rows, after=after, previous=previous, blobs=self._blobs(head.no)
+        )
         if not events or events[-1].seq != last:
             raise codec.damaged(workflow_id, (events[-1].seq if events else after) + 1, "the row is missing")
         if last == head.sequence and digest != head.digest:
@@ -57,28 +66,38 @@ class SqliteJournal:
     def _digest_at(self, workflow_id: WorkflowId, head: Head, seq: int) -> bytes:
         if seq <= 0:
             return codec.first_digest(workflow_id)
-        row = self._connection.execute(_Q["read_digest"], (head.no, seq)).fetchone()
+        row = self._one("read_digest", head.no, seq)
         if row is None:
             raise codec.damaged(workflow_id, seq, "the row is missing")
         digest: bytes = row[0]
         return digest
 
-    def _blob(self, digest: bytes) -> bytes | None:
-        row = self._connection.execute(_Q["read_blob"], (digest,)).fetchone()
-        return None if row is None else row[0]
+    def _blobs(self, no: int) -> codec.Blobs:
+        def body(digest: bytes) -> bytes | None:
+            row = self._one("read_blob", no, digest)
+            return None if row is None else row[0]
 
-    def plan(self, workflow_id: WorkflowId, revision: int | None) -> bytes:
-        found = self._connection.execute(_Q["find_revision"], (workflow_id,)).fetchone()
+        return body
+
+    def _one(self, name: str, *arguments: Any) -> tuple[Any, ...] | None:
+        return next(iter(self._queries.rows(name, *arguments)), None)
+
+    def revision(self, workflow_id: WorkflowId) -> tuple[int, int]:
+        """Number of the run, and of its newest plan."""
+        found = self._one("find_revision", workflow_id)
         if found is None:
             raise RunNotFoundError(workflow_id)
-        no, newest = found
+        return found[0], found[1]
+
+    def plan(self, workflow_id: WorkflowId, revision: int | None) -> bytes:
+        no, newest = self.revision(workflow_id)
         wanted = newest if revision is None else revision
         if newest == 0 and revision is None:
             return b""  # a run of kind `states` has none
         what = f"plan revision {wanted} of run {workflow_id}"
         if not 1 <= wanted <= newest:
             raise NotFoundError(f"there is no {what}", next_step=f"Its newest revision is {newest}.")
-        row = self._connection.execute(_Q["read_plan"], (no, wanted)).fetchone()
+        row = self._one("read_plan", no, wanted)
         if row is None:
             raise CheckpointCorruptedError(what, "the row is missing")
         body: bytes = row[0]
@@ -87,14 +106,13 @@ class SqliteJournal:
         return body
 
     def checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
-        rows = self._connection.execute(_Q["list_checkpoints"], (workflow_id,))
-        return [checkpoint_record(row) for row in rows]
+        return [checkpoint_record(row) for row in self._queries.rows("list_checkpoints", workflow_id)]
 
     def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
         head = self.head(workflow_id)
-        rows = self._connection.execute(_Q["read_events"], (head.no, 0, head.sequence))
-        sound = codec.sound_upto(workflow_id, rows, self._blob)
-        for row in reversed(self._connection.execute(_Q["list_checkpoints"], (workflow_id,)).fetchall()):
+        rows: Any = self._queries.rows("read_events", head.no, 0, head.sequence)
+        sound = codec.sound_upto(workflow_id, rows, self._blobs(head.no))
+        for row in reversed(list(self._queries.rows("list_checkpoints", workflow_id))):
             try:
                 record = checkpoint_record(row)
             except CheckpointCorruptedError:
@@ -106,6 +124,5 @@ class SqliteJournal:
     def verify(self, workflow_id: WorkflowId) -> None:
         self.events(workflow_id, 0, None)
         self.checkpoints(workflow_id)
-        newest = self._connection.execute(_Q["find_revision"], (workflow_id,)).fetchone()[1]
-        for revision in range(1, newest + 1):
+        for revision in range(1, self.revision(workflow_id)[1] + 1):
             self.plan(workflow_id, revision)

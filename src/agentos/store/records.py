@@ -11,18 +11,21 @@ from agentos.exceptions import CheckpointCorruptedError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.run.events import Checkpointed
 from agentos.store.codec import CODES, from_microseconds
-from agentos.store.port import CheckpointRecord, RunRecord, RunStatus
-from agentos.store.sqlite_leases import Clock, StoredLease, driver
+from agentos.store.port import HERE, CheckpointRecord, Holder, RunRecord, RunStatus, Scope
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
 _decode_cut = msgspec.json.Decoder(Checkpointed).decode
 
 
-def run_record(clock: Clock, row: Sequence[Any]) -> RunRecord:
-    """A row of `find_runs` or `list_runs`. A run that should be going and has no driver was interrupted."""
-    id_, name, kind, status, layer, layers, epoch, sequence, revision, *lease, created_at, updated_at = row[:15]
-    source, root, fingerprint, parent_id = row[15:]
-    holder = driver(clock, StoredLease(*lease))
+def run_record(
+    stands: Sequence[Any], origin: Sequence[Any], *, holder: Holder | None, lease_until: int, scope: Scope = HERE
+) -> RunRecord:
+    """A run from the columns before its lease and after it; `holder` drives it now, if anybody does.
+
+    One that should be going and has no driver was interrupted.
+    """
+    id_, name, kind, status, layer, layers, epoch, sequence, revision = stands
+    created_at, updated_at, source, root, fingerprint, parent_id = origin
     return RunRecord(
         workflow_id=WorkflowId(id_),
         name=name,
@@ -40,7 +43,8 @@ def run_record(clock: Clock, row: Sequence[Any]) -> RunRecord:
         parent_id=parent_id,
         plan_revision=revision,
         holder=holder,
-        lease_until=from_microseconds(lease[3]) if lease[3] else None,
+        lease_until=from_microseconds(lease_until) if lease_until else None,
+        scope=scope,
     )
 
 

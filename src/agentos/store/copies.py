@@ -1,55 +1,53 @@
-"""A run as a whole, out of one database and into another. Each call belongs inside one transaction of the caller's."""
+"""A run as a whole, out of one store and into another. Each call belongs inside one transaction of the caller's."""
 
 from __future__ import annotations
 
-import sqlite3
-
 from agentos.exceptions import RunRefusedError
 from agentos.store import codec
+from agentos.store.journal_reader import JournalReader, Queries
 from agentos.store.port import RunCopy, RunRecord
-from agentos.store.sqlfiles import queries
-from agentos.store.sqlite_journal import SqliteJournal
 
-_Q = queries()
 _OTHER_ID = "Import it under another id (--id NEW), or delete the one that is here."
 
 
-def read_copy(connection: sqlite3.Connection, journal: SqliteJournal, record: RunRecord) -> RunCopy:
+def read_copy(queries: Queries, record: RunRecord) -> RunCopy:
     """The run of this record. The caller has verified it."""
+    journal = JournalReader(queries)
     head = journal.head(record.workflow_id)
-    rows = connection.execute(_Q["read_events"], (head.no, 0, head.sequence))
+    [(token,)] = queries.rows("read_token", record.workflow_id)
     return RunCopy(
         run=record,
-        token=connection.execute(_Q["read_token"], (record.workflow_id,)).fetchone()[0],
+        token=token,
         plans=tuple(journal.plan(record.workflow_id, number + 1) for number in range(record.plan_revision)),
-        rows=tuple(codec.Row(*row) for row in rows),
-        blobs=dict(connection.execute(_Q["read_blobs"], (head.no,))),
+        rows=tuple(codec.Row(*row) for row in queries.rows("read_events", head.no, 0, head.sequence)),
+        blobs=dict(queries.rows("read_blobs", head.no)),
         checkpoints=tuple(journal.checkpoints(record.workflow_id)),
     )
 
 
-def insert_copy(connection: sqlite3.Connection, copy: RunCopy) -> None:
-    """Every row of the copy. The caller verifies what is then there, and rolls back if it is not sound."""
+def insert_copy(queries: Queries, copy: RunCopy) -> int:
+    """Every row of the copy; the run's number. The caller verifies what is then there, and rolls back if it must."""
     for expected, row in enumerate(copy.rows, 1):  # a number too high would be a row of another run
         if row.seq != expected:
             raise codec.damaged(copy.run.workflow_id, expected, "the row is missing")
-    no = _insert_run(connection, copy)
+    no = _insert_run(queries, copy)
     for revision, body in enumerate(copy.plans, 1):
         digest = codec.plan_digest(copy.run.workflow_id, revision, body)
-        connection.execute(_Q["insert_plan"], (no, revision, body, digest))
+        queries.each("insert_plan", [(no, revision, body, digest)])
     # Only those that rows name, and so are verified: a false one would later be taken for the true one by other runs.
     named_blobs = {row.blob for row in copy.rows}
-    blobs = [(digest, len(body), body) for digest, body in copy.blobs.items() if digest in named_blobs]
-    connection.executemany(_Q["insert_blob"], blobs)
-    connection.executemany(_Q["insert_event"], [(no, *row) for row in copy.rows])
+    blobs = [(no, digest, len(body), body) for digest, body in copy.blobs.items() if digest in named_blobs]
+    queries.each("insert_blob", blobs)
+    queries.each("insert_event", [(no, *row) for row in copy.rows])
     for cut in copy.checkpoints:
         named = (cut.id, no, cut.sequence, cut.layer, codec.to_microseconds(cut.timestamp))
         values = (*named, bytes.fromhex(cut.digest), cut.snapshot, cut.name, cut.abandoned)
-        if connection.execute(_Q["insert_copied_checkpoint"], values).rowcount != 1:
+        if not list(queries.rows("insert_copied_checkpoint", *values)):
             raise RunRefusedError(f"checkpoint {cut.id} exists already", next_step=_OTHER_ID)
+    return no
 
 
-def _insert_run(connection: sqlite3.Connection, copy: RunCopy) -> int:
+def _insert_run(queries: Queries, copy: RunCopy) -> int:
     run = copy.run
     # `interrupted` is what lists make of a run that should be going and is not.
     status = "running" if run.status == "interrupted" else run.status
@@ -57,11 +55,8 @@ def _insert_run(connection: sqlite3.Connection, copy: RunCopy) -> int:
     stands = (status, run.layer, run.layers, run.epoch, len(copy.rows), digest, len(copy.plans), copy.token)
     times = (codec.to_microseconds(run.created_at), codec.to_microseconds(run.updated_at))
     origin = (run.source, run.root, run.fingerprint, run.parent_id)
-    inserted = connection.execute(
-        _Q["insert_copied_run"], (run.workflow_id, run.name, run.kind, *stands, *times, *origin)
-    )
-    if inserted.rowcount != 1:
+    rows = list(queries.rows("insert_copied_run", run.workflow_id, run.name, run.kind, *stands, *times, *origin))
+    if not rows:
         raise RunRefusedError(f"run {run.workflow_id!r} exists already", next_step=_OTHER_ID)
-    no = inserted.lastrowid
-    assert no is not None  # a row was just inserted
+    no: int = rows[0][0]
     return no

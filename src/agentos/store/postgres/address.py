@@ -1,0 +1,89 @@
+"""A PostgreSQL URL taken apart: what the driver gets, which schema is ours, and how it may be printed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from agentos.exceptions import WorkflowConfigurationError
+
+SCHEMA = "agentos"
+"""Where our tables are, unless the URL says `?schema=name`."""
+_MAX_BYTES = 63  # what PostgreSQL keeps of a name; it would cut a longer one without a word
+
+_DEFAULTS = {
+    "application_name": "agentos",
+    "client_encoding": "UTF8",
+    "connect_timeout": "5",
+    # A server that vanished without a word is noticed within the length of a lease.
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    url: str
+    """As it was given, password included: never printed."""
+    conninfo: str
+    schema: str
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return without_password(self.url)
+
+    @property
+    def search_path(self) -> str:
+        """Our schema alone; temporary tables of others must not stand in for ours."""
+        quoted = self.schema.replace('"', '""')
+        return f'"{quoted}", pg_temp'
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be printed; a path as it is."""
+    hidden = re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
+
+
+def read_address(url: str) -> Address:
+    """WorkflowConfigurationError where the driver cannot read the URL, or the schema has an impossible name."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    scheme, _, rest = url.partition("://")
+    base, mark, query = rest.partition("?")
+    kept = [pair for pair in query.split("&") if pair and not pair.startswith("schema=")]
+    named = [unquote(pair.removeprefix("schema=")) for pair in query.split("&") if pair.startswith("schema=")]
+    bare = f"{scheme.lower()}://{base}{mark if kept else ''}{'&'.join(kept)}"
+    try:
+        given = conninfo_to_dict(bare)
+    except (psycopg.Error, UnicodeError) as error:
+        # What the driver says may quote the URL, and with it the password.
+        raise WorkflowConfigurationError(
+            f"{without_password(url)} is not a PostgreSQL URL that can be read",
+            next_step="Write postgresql://user@host:port/database?schema=agentos, special characters as %XX.",
+        ) from error
+    conninfo = make_conninfo("", **(_DEFAULTS | {key: str(value) for key, value in given.items() if value is not None}))
+    return Address(url=url, conninfo=conninfo, schema=_checked(named[-1] if named else SCHEMA, url))
+
+
+def _checked(schema: str, url: str) -> str:
+    problem = ""
+    if not schema:
+        problem = "it is empty"
+    elif "\0" in schema or any("\ud800" <= character <= "\udfff" for character in schema):
+        problem = "it is no text"
+    elif len(schema.encode()) > _MAX_BYTES:
+        problem = f"it has more than {_MAX_BYTES} bytes"
+    elif schema.startswith("pg_") or schema == "information_schema":
+        problem = "PostgreSQL keeps such names for itself"
+    if problem:
+        raise WorkflowConfigurationError(
+            f"no schema can be called {schema[:80]!r}, as {without_password(url)[:200]} has it: {problem}",
+            next_step="Name another one with ?schema=name, or leave it out.",
+        )
+    return schema

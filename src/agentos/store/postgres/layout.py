@@ -1,0 +1,111 @@
+"""From nothing, or an older schema, to the current one: one transaction, one process at a time, never under a live run.
+
+Statements that change tables can be rolled back on PostgreSQL: a migration that fails or is killed leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from psycopg import sql
+
+from agentos import crashpoints
+from agentos.exceptions import ForeignDatabaseError, NewerSchemaError, NotFoundError, StoreUnavailableError
+from agentos.run.events import JOURNALED
+from agentos.store.codec import NEWER
+from agentos.store.postgres import leases
+from agentos.store.postgres.address import Address
+from agentos.store.postgres.session import Session
+from agentos.store.sqlfiles import Migration, migrations, script
+
+APPLICATION = "agentos"
+EVENT_TYPES = len(JOURNALED)
+_VIEWS = "postgres/views.sql"
+
+
+def known_migrations() -> tuple[Migration, ...]:
+    return migrations("postgres/migrations")
+
+
+def found_version(session: Session, address: Address) -> int:
+    """The schema's version; 0 where there is nothing yet. ForeignDatabaseError where it is somebody else's."""
+    rows = session.rows("tables_of", address.schema)
+    tables = [table for _, table in rows if table is not None]
+    if not tables:
+        return 0
+    facts = dict(session.rows("read_facts")) if "meta" in tables and _is_ours(session, address) else {}
+    if facts.get("application") != APPLICATION:
+        listed = ", ".join(tables[:4]) + (", …" if len(tables) > 4 else "")
+        raise ForeignDatabaseError(
+            f"the schema {address.schema!r} of {address.shown} is another program's, with the tables {listed}",
+            next_step="Name another schema (?schema=name). This one was not changed.",
+        )
+    return int(facts["schema"])
+
+
+def _is_ours(session: Session, address: Address) -> bool:
+    """Whether `meta` looks like ours: a table of that name may have any columns."""
+    return {column for (column,) in session.rows("columns_of", address.schema, "meta")} >= {"key", "value"}
+
+
+def check(session: Session, address: Address, known: int) -> None:
+    """Refuse what cannot be read here. Writes nothing."""
+    found = found_version(session, address)
+    if found == 0:
+        raise NotFoundError(
+            f"there is nothing of ours at {address.shown} yet", next_step="The schema is made by the first run."
+        )
+    _refuse_newer(address, found, known)
+
+
+def lay_out(session: Session, address: Address, steps: Sequence[Migration]) -> None:
+    """Make or migrate the schema. Inside a transaction of the caller's; others wait until it ends."""
+    session.rows("lock_layout", address.schema)
+    found = found_version(session, address)
+    _refuse_newer(address, found, len(steps))
+    if found == len(steps):
+        _name_types(session)
+        return
+    connection = session.connection
+    if found:
+        connection.execute("LOCK TABLE run IN ACCESS EXCLUSIVE MODE")
+        _refuse_live(session, address)
+    elif not session.rows("tables_of", address.schema):
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(address.schema)).as_string(connection))
+    for (view,) in session.rows("views_of", address.schema):
+        drop = sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(sql.Identifier(view))
+        connection.execute(drop.as_string(connection))
+    for step in steps[found:]:
+        connection.execute(step.sql)
+        crashpoints.reach("migrate.inside")
+    connection.execute(script(_VIEWS))
+    _name_types(session)
+    if not found:
+        facts = [("application", APPLICATION), ("made_at", datetime.now(UTC).isoformat(timespec="seconds"))]
+        session.each("set_fact", facts)
+    session.each("set_fact", [("schema", str(len(steps)))])
+
+
+def _name_types(session: Session) -> None:
+    """Event types may be added without a change of schema: keep their names for those who read by hand."""
+    if session.rows("count_types")[0][0] < EVENT_TYPES:
+        session.each("insert_type", [(code, kind.type) for code, kind in enumerate(JOURNALED, 1)])
+
+
+def _refuse_newer(address: Address, found: int, known: int) -> None:
+    if found > known:
+        raise NewerSchemaError(
+            f"{address.shown} has schema {found}; this version of AgentOS knows {known}. It was not touched.",
+            next_step=NEWER,
+        )
+
+
+def _refuse_live(session: Session, address: Address) -> None:
+    for workflow_id, holder, current in session.rows("held_leases"):
+        driver = leases.driver(holder, current)
+        if driver is not None:
+            raise StoreUnavailableError(
+                f"{address.shown} has an older schema, and {driver} drives run {workflow_id} on it",
+                next_step="Wait for it to end, or pause it, and try again. Nothing was changed.",
+            )

@@ -1,0 +1,72 @@
+"""Opening a PostgreSQL store: can the server be reached, is the schema ours, is it the one we know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentos.store.codec import BLOB_LIMIT
+from agentos.store.port import HERE, Scope
+from agentos.store.postgres import layout
+from agentos.store.postgres.address import Address, read_address
+from agentos.store.postgres.driver import PATIENCE_S, insist
+from agentos.store.postgres.pool import POOLS, Pool
+from agentos.store.postgres.session import Session, asking, writing
+from agentos.store.postgres.store import Durability, PostgresStore
+from agentos.store.sqlfiles import Migration
+
+OPENING_S = 10.0
+"""How long a server that cannot be reached is tried when a store is opened for writing; a restart takes less."""
+LOOKING_S = 2.0
+"""The same for those who only look: somebody sits there and waits."""
+
+
+def open_store(
+    url: str,
+    *,
+    durability: Durability = "full",
+    create: bool = True,
+    readonly: bool = False,
+    blob_limit: int = BLOB_LIMIT,
+    busy_s: float = PATIENCE_S,
+    scope: Scope | None = HERE,
+    steps: Sequence[Migration] | None = None,
+) -> PostgresStore:
+    """The store at `url`, showing the runs of one scope, or of all (None: for reading only).
+
+    The schema is made unless `create` is false, and an older one migrated by a writing open. Read-only, nothing is
+    changed. WorkflowConfigurationError, ForeignDatabaseError, NewerSchemaError, StoreUnavailableError and
+    NotFoundError each leave the database as it was.
+    """
+    address = read_address(url)
+    known = layout.known_migrations() if steps is None else tuple(steps)
+    pool = POOLS.acquire(address, lazy_commits=durability == "process")
+    try:
+        patience_s = min(busy_s, LOOKING_S if readonly else OPENING_S)
+        insist(lambda: _prepare(pool, address, known, create=create, readonly=readonly), address.shown, patience_s)
+        return PostgresStore(
+            pool,
+            durability=durability,
+            schema_version=len(known),
+            blob_limit=blob_limit,
+            patience_s=busy_s,
+            scope=scope,
+        )
+    except BaseException:
+        POOLS.release(pool)
+        raise
+
+
+def _prepare(pool: Pool, address: Address, known: Sequence[Migration], *, create: bool, readonly: bool) -> None:
+    with asking(pool, _nowhere) as session:
+        found = layout.found_version(session, address)
+        if readonly or (not found and not create):
+            layout.check(session, address, len(known))
+            return
+        if found == len(known) and session.rows("count_types")[0][0] >= layout.EVENT_TYPES:
+            return
+    with writing(pool, _nowhere) as session:
+        layout.lay_out(session, address, known)
+
+
+def _nowhere(_: Session) -> list[int]:
+    return []

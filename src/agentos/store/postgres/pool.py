@@ -1,0 +1,142 @@
+"""The connections of this process to one server: lent for one verb at a time, made when needed, dropped when broken."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.raw_cursor import RawCursor
+
+from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.postgres.address import Address
+from agentos.store.sqlfiles import queries
+
+LIMIT = 8
+"""Connections of one process, however many runs it drives; one more listens for news."""
+IDLE_IN_TRANSACTION = "3s"
+"""Shorter than any lease in use: a process that is stopped inside a transaction loses it before its lease ends."""
+STALE_S = 30.0
+"""A connection that lay idle for longer is asked whether it still lives before it is lent."""
+
+_SETTLE = queries("postgres/queries.sql")["settle_session"]
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class Pool:
+    """Any thread may borrow. Statements commit by themselves, unless a transaction is begun."""
+
+    def __init__(self, address: Address, *, lazy_commits: bool, limit: int = LIMIT) -> None:
+        self.address = address
+        self._lazy_commits = lazy_commits
+        self._idle: list[tuple[float, Connection]] = []
+        self._free = threading.BoundedSemaphore(limit)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """A connection outside any transaction. psycopg.Error where there is none to be had."""
+        with self._free:
+            connection = self._taken() or self.connect()
+            try:
+                yield connection
+            finally:
+                self._take_back(connection)
+
+    def connect(self) -> Connection:
+        """A connection of its own, with our settings."""
+        connection = psycopg.connect(
+            self.address.conninfo, autocommit=True, prepare_threshold=2, cursor_factory=RawCursor
+        )
+        try:
+            arguments = (self.address.search_path, IDLE_IN_TRANSACTION, self._lazy_commits)
+            row = connection.execute(_SETTLE, arguments).fetchone()
+            if row is None or row[-1] != "UTF8":
+                raise WorkflowConfigurationError(
+                    f"the database {self.address.shown} is not encoded in UTF8",
+                    next_step="Make one that is: CREATE DATABASE agentos ENCODING 'UTF8' TEMPLATE template0.",
+                )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _taken(self) -> Connection | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                since, connection = self._idle.pop()
+            if connection.closed:
+                continue
+            if time.monotonic() - since < STALE_S:
+                return connection
+            with suppress(psycopg.Error):
+                connection.execute("SELECT 1")
+                return connection
+            connection.close()
+
+    def _take_back(self, connection: Connection) -> None:
+        if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+            with suppress(psycopg.Error):
+                connection.rollback()
+        if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+            connection.close()
+            # The server went away: the others that lie idle went with it.
+            self._drop_idle()
+            return
+        with self._lock:
+            if not self._closed:
+                self._idle.append((time.monotonic(), connection))
+                return
+        connection.close()
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._drop_idle()
+
+
+class SharedPools:
+    """Pools by address, each open as long as somebody uses it.
+
+    Stores are opened for every thread and every question; connections are dear, and belong to the process, as file
+    descriptors do. That is why the one object of this class lives in a module.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[int, str, bool], tuple[Pool, int]] = {}
+
+    def acquire(self, address: Address, *, lazy_commits: bool) -> Pool:
+        key = (os.getpid(), address.url, lazy_commits)  # a forked child must not write to its parent's sockets
+        with self._lock:
+            pool, users = self._pools.get(key) or (Pool(address, lazy_commits=lazy_commits), 0)
+            self._pools[key] = (pool, users + 1)
+            return pool
+
+    def release(self, pool: Pool) -> None:
+        with self._lock:
+            for key, (known, users) in list(self._pools.items()):
+                if known is pool:
+                    if users > 1:
+                        self._pools[key] = (pool, users - 1)
+                        return
+                    del self._pools[key]
+        pool.close()
+
+
+POOLS = SharedPools()

@@ -1,0 +1,410 @@
+"""The PostgreSQL store: the verbs of the port on the connections of a pool. `open_store` (opening.py) makes one.
+
+A batch of events is one statement: fencing, the head of the journal and all rows together. No transaction is open
+while this process does anything else, so that one which is stopped in the middle holds no lock that others wait for.
+Every verb may be repeated after a lost connection: where it could not be told whether the first try arrived, the second
+one finds out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import psycopg
+
+from agentos import crashpoints
+from agentos.exceptions import (
+    AgentosError,
+    CheckpointCutError,
+    LeaseLostError,
+    RunNotFoundError,
+    RunRefusedError,
+)
+from agentos.ids import WorkflowId
+from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.store import codec, copies, records
+from agentos.store.journal_reader import Head, JournalReader
+from agentos.store.port import (
+    CheckpointRecord,
+    Holder,
+    Lease,
+    NewRun,
+    PostedCommand,
+    Progress,
+    RunCopy,
+    RunRecord,
+    Scope,
+)
+from agentos.store.postgres import batch, leases
+from agentos.store.postgres.driver import verb
+from agentos.store.postgres.pool import POOLS, Pool
+from agentos.store.postgres.session import Session, asking, reading, writing
+from agentos.store.postgres.watching import FOLLOW_S, Watch
+from agentos.values import decode_value, encode_value
+
+Durability = Literal["full", "process"]
+
+
+class PostgresStore:
+    """Any thread may use it, one at a time. Cheap to open: its connections are the process's, see pool.py."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        durability: Durability,
+        schema_version: int,
+        blob_limit: int,
+        patience_s: float,
+        scope: Scope | None,
+    ) -> None:
+        self.shown = pool.address.shown
+        self.patience_s = patience_s
+        self.durability: Durability = durability
+        self._pool = pool
+        self._schema = str(schema_version)
+        self._blob_limit = blob_limit
+        self._scope = scope
+        self._scopes: list[int] = []
+        self._heads: dict[WorkflowId, Head] = {}
+        self._watch = Watch(pool)
+        self._open = True
+
+    def _looked_at(self, session: Session) -> list[int]:
+        """The numbers of our scope, or of all. A worktree that has no run yet is looked for again each time."""
+        if self._scope is None:
+            return [no for (no,) in session.rows("all_scopes")]
+        if not self._scopes:
+            self._scopes = [no for (no,) in session.rows("find_scope", self._scope.repository, self._scope.worktree)]
+        return self._scopes
+
+    def _own_scope(self, session: Session) -> int:
+        if self._scope is None:
+            raise AgentosError("a view of all repositories cannot begin a run", next_step="Work in one of them.")
+        if not self._looked_at(session):
+            session.changed("insert_scope", self._scope.repository, self._scope.worktree)
+        return self._looked_at(session)[0]
+
+    # --- runs and leases ------------------------------------------------------------------------------------------
+
+    def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
+        crashpoints.reach("lease.before")
+        self._know(run.workflow_id, self._create(run, holder, lease_s, []))
+        crashpoints.reach("lease.after")
+        return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
+
+    @verb
+    def _create(self, run: NewRun, holder: Holder, lease_s: float, tries: list[int]) -> Head:
+        digest = codec.first_digest(run.workflow_id)
+        plan = (run.plan, codec.plan_digest(run.workflow_id, 1, run.plan)) if run.plan else (None, None)
+        at = codec.to_microseconds(run.created_at)
+        origin = (run.source, run.root, run.fingerprint, run.parent_id)
+        lease = (leases.encoded(holder), lease_s)
+        with asking(self._pool, self._looked_at) as session:
+            named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
+            crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
+            tries.append(1)
+            rows = session.rows("insert_run", *named, *plan, *lease, at, *origin, self._schema)
+            if not rows:
+                leases.refuse_other_schema(session, self._schema)
+                if len(tries) > 1:  # an earlier one may have arrived, though its answer did not
+                    rows = session.rows("find_made", run.workflow_id, lease[0], at, run.fingerprint)
+        if not rows:
+            raise RunRefusedError(
+                f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
+            )
+        return Head(rows[0][0], 0, digest)
+
+    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
+        crashpoints.reach("lease.before")
+        lease, head = self._take(leases.Taker(workflow_id, holder, lease_s, self._schema, []))
+        self._know(workflow_id, head)
+        crashpoints.reach("lease.after")
+        return lease
+
+    @verb
+    def _take(self, taker: leases.Taker) -> tuple[Lease, Head]:
+        with asking(self._pool, self._looked_at) as session:
+            return taker.take(session)
+
+    @verb
+    def renew_lease(self, lease: Lease) -> None:
+        with asking(self._pool, self._looked_at) as session:
+            if not session.rows("renew_lease", lease.workflow_id, lease.token, lease.lease_s):
+                raise LeaseLostError(lease.workflow_id)
+
+    @verb
+    def release_lease(self, lease: Lease) -> None:
+        with asking(self._pool, self._looked_at) as session:
+            session.changed("release_lease", lease.workflow_id, lease.token)
+        self._heads.pop(lease.workflow_id, None)
+
+    def _know(self, workflow_id: WorkflowId, head: Head) -> None:
+        self._heads[workflow_id] = head
+        self._watch.saw_events(head.no, head.sequence)
+
+    # --- the journal ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        lease: Lease,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Iterable[str] = (),
+    ) -> None:
+        crashpoints.reach("commit.before")
+        head = self._head_before(lease.workflow_id, events)
+        rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
+        after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
+        at = rows[-1].at if rows else int(time.time() * 1_000_000)
+        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
+        named = (head.no, lease.token, head.sequence, after.sequence, after.digest, *state)
+        arguments = (*named, *batch.event_columns(rows), self._pool.address.schema)
+        more = self._more(lease.workflow_id, head.no, events, rows, blobs, plan, tuple(consumed))
+        crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
+        revision = more[-3] if more else None
+        try:
+            self._write(lease, after, revision, "append_all" if more else "append", (*arguments, *more))
+        except LeaseLostError:
+            self._heads.pop(lease.workflow_id, None)
+            raise
+        self._know(lease.workflow_id, after)
+        crashpoints.reach("commit.after")
+
+    def _more(
+        self,
+        workflow_id: WorkflowId,
+        no: int,
+        events: Sequence[Event],
+        rows: Sequence[codec.Row],
+        blobs: dict[bytes, bytes],
+        plan: bytes | None,
+        consumed: tuple[str, ...],
+    ) -> tuple[Any, ...]:
+        """Arguments of what most batches do not have; nothing where this one has none of it."""
+        cuts = any(isinstance(event, (Checkpointed, RolledBack)) for event in events)
+        if not cuts and not blobs and plan is None and not consumed:
+            return ()
+        large = ([*blobs], [body.decode() for body in blobs.values()])
+        newest: tuple[Any, ...] = (None, None, None)
+        if plan is not None:
+            revision = self._plan_revision(no, workflow_id) + 1
+            newest = (revision, plan, codec.plan_digest(workflow_id, revision, plan))
+        return (*large, *batch.cut_columns(events, rows), list(consumed), *newest)
+
+    @verb
+    def _plan_revision(self, no: int, workflow_id: WorkflowId) -> int:
+        with asking(self._pool, self._looked_at) as session:
+            rows = session.rows("find_plan", no)
+        if not rows:
+            raise LeaseLostError(workflow_id)
+        revision: int = rows[0][0]
+        return revision
+
+    @verb
+    def _write(
+        self, lease: Lease, after: Head, revision: int | None, statement: str, arguments: tuple[Any, ...]
+    ) -> None:
+        try:
+            with asking(self._pool, self._looked_at) as session:
+                if session.rows(statement, *arguments):
+                    return
+                # The journal's digest tells whether what stands there is this very batch, from a try of ours that
+                # arrived though its answer was lost.
+                stands = session.rows("written_head", after.no)
+        except psycopg.IntegrityError as error:
+            if error.diag.table_name != "checkpoint":
+                raise
+            raise CheckpointCutError(
+                f"a checkpoint cannot be written: {error.diag.message_primary}",
+                next_step="The run goes on without it, unless checkpoints are strict.",
+            ) from error
+        ours = (lease.token, after.sequence, after.digest)
+        if not stands or stands[0][:3] != ours or revision not in (None, stands[0][3]):
+            raise LeaseLostError(lease.workflow_id)
+        if arguments[2] == after.sequence and revision is None:  # nothing new was to be written, so nothing proves it
+            raise LeaseLostError(lease.workflow_id)
+
+    @verb
+    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> Head:
+        head = self._heads.get(workflow_id)
+        if head is None or (events and events[0].seq != head.sequence + 1):
+            with asking(self._pool, self._looked_at) as session:
+                head = JournalReader(session).find_head(workflow_id)
+        if head is None or (events and events[0].seq != head.sequence + 1):
+            raise LeaseLostError(workflow_id)
+        return head
+
+    @verb
+    def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
+        with reading(self._pool, self._looked_at) as session:
+            journal = JournalReader(session)
+            head = journal.head(workflow_id)
+            events = journal.events(workflow_id, after, upto)
+        if upto is None:
+            self._watch.saw_events(head.no, head.sequence)
+            self._watch.follow(head.no)
+        return events
+
+    @verb
+    def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
+        with reading(self._pool, self._looked_at) as session:
+            return JournalReader(session).plan(workflow_id, revision)
+
+    @verb
+    def verify(self, workflow_id: WorkflowId) -> None:
+        with reading(self._pool, self._looked_at) as session:
+            JournalReader(session).verify(workflow_id)
+
+    @verb
+    def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
+        with reading(self._pool, self._looked_at) as session:
+            return JournalReader(session).newest_sound_checkpoint(workflow_id)
+
+    @verb
+    def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
+        with reading(self._pool, self._looked_at) as session:
+            JournalReader(session).verify(workflow_id)
+            return copies.read_copy(session, _record(_beginning_with(session, "find_runs", workflow_id)[0]))
+
+    @verb
+    def insert_copy(self, copy: RunCopy) -> None:
+        with asking(self._pool, self._looked_at) as session:
+            self._own_scope(session)
+        with writing(self._pool, self._looked_at) as session:
+            leases.refuse_other_schema(session, self._schema)
+            no = copies.insert_copy(session, copy)
+            texts = [(no, row.seq, plain) for row in copy.rows if (plain := batch.plain(row.body)) is not None]
+            session.each("set_plain", texts)
+            JournalReader(session).verify(copy.run.workflow_id)
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    @verb
+    def find_run(self, workflow_id: str) -> RunRecord:
+        with asking(self._pool, self._looked_at) as session:
+            rows = _beginning_with(session, "find_runs", workflow_id)
+        exact = [row for row in rows if row[0] == workflow_id]
+        if len(exact) > 1 or (len(rows) > 1 and not exact):
+            raise records.ambiguous("runs", workflow_id, [row[0] for row in exact or rows])
+        if not rows:
+            raise RunNotFoundError(workflow_id)
+        return _record((exact or rows)[0])
+
+    @verb
+    def list_runs(self) -> list[RunRecord]:
+        with asking(self._pool, self._looked_at) as session:
+            return [_record(row) for row in session.rows("list_runs")]
+
+    @verb
+    def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
+        with asking(self._pool, self._looked_at) as session:
+            rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
+        if len(rows) > 1 and rows[0][0] != checkpoint_id:
+            raise records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
+        return records.checkpoint_record(rows[0]) if rows else None
+
+    @verb
+    def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
+        with asking(self._pool, self._looked_at) as session:
+            return JournalReader(session).checkpoints(workflow_id)
+
+    # --- the inbox, and news --------------------------------------------------------------------------------------
+
+    @verb
+    def post_command(self, workflow_id: WorkflowId, command: PostedCommand) -> None:
+        body = encode_value(command.command).decode()
+        posted = (command.id, codec.to_microseconds(command.posted_at), command.author, command.attempt_id, body)
+        with asking(self._pool, self._looked_at) as session:
+            no = JournalReader(session).head(workflow_id).no
+            session.rows("insert_command", no, *posted, self._pool.address.schema)
+
+    @verb
+    def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
+        with asking(self._pool, self._looked_at) as session:
+            head = self._heads.get(workflow_id) or JournalReader(session).find_head(workflow_id)
+            rows = session.rows("read_inbox", head.no) if head is not None else []
+        if head is not None:
+            self._watch.saw_commands(head.no, rows[-1][-1] if rows else 0)
+        return [
+            PostedCommand(
+                id=id_,
+                author=author,
+                attempt_id=attempt_id,
+                posted_at=codec.from_microseconds(at),
+                command=decode_value(body),
+            )
+            for id_, at, author, attempt_id, body, _ in rows
+        ]
+
+    @verb
+    def changed(self) -> bool:
+        followed, wanted = self._watch.to_follow(), self._watch.to_look_at()
+        if not followed and not wanted:
+            return False
+        with asking(self._pool, self._looked_at) as session:
+            if followed:
+                self._follow(session, followed)
+            found = session.rows("read_marks", wanted) if wanted else []
+        news = [self._watch.compare(*row) for row in found]  # each of them, so that each is seen
+        return any(news)
+
+    def _follow(self, session: Session, runs: list[int]) -> None:
+        try:
+            session.changed("follow", runs, FOLLOW_S)
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
+            return  # who may only read looks by the clock
+
+    # --- housekeeping ---------------------------------------------------------------------------------------------
+
+    @verb
+    def prune(self, workflow_id: WorkflowId, keep: int) -> int:
+        if keep < 1:
+            raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
+        with asking(self._pool, self._looked_at) as session:
+            head = self._heads.get(workflow_id) or JournalReader(session).head(workflow_id)
+            crashpoints.reach("prune.inside")
+            return session.changed("prune_checkpoints", head.no, keep)
+
+    @verb
+    def delete_run(self, lease: Lease) -> None:
+        with writing(self._pool, self._looked_at) as session:
+            rows = session.rows("fence_delete", lease.workflow_id, lease.token)
+            if not rows:
+                raise LeaseLostError(lease.workflow_id)
+            # After the lock is ours: a statement sees only what was there when it began.
+            for name in ("blobs", "events", "plans", "checkpoints", "inbox", "followers", "run"):
+                session.changed(f"delete_{name}", rows[0][0])
+        self._heads.pop(lease.workflow_id, None)
+        self._watch.forget(rows[0][0])
+
+    @verb
+    def size(self) -> int:
+        with asking(self._pool, self._looked_at) as session:
+            size: int = session.rows("size", self._pool.address.schema)[0][0]
+            return size
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._watch.close()
+            POOLS.release(self._pool)
+
+
+def _record(row: Sequence[Any]) -> RunRecord:
+    holder, current, until = row[9:12]
+    scope = Scope(repository=row[18], worktree=row[19])
+    driving = leases.driver(holder, current)
+    return records.run_record(row[:9], row[12:18], holder=driving, lease_until=until if holder else 0, scope=scope)
+
+
+def _beginning_with(session: Session, query: str, prefix: str) -> list[tuple[Any, ...]]:
+    try:
+        prefix.encode()
+    except UnicodeEncodeError:  # bytes from the command line that are no text name nothing
+        return []
+    return session.rows(query, prefix, 4) if prefix and "\0" not in prefix else []

@@ -1,0 +1,196 @@
+"""What AgentOS must know of an agent's program: how it is called, what it says, how it ended.
+
+Each agent is a module that gives a `TRAITS`, a `call` and a `reader`. They read text and write arguments and touch
+nothing else, so that a recorded stream tests them as well as the program does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from agentos.run.events import Usage
+
+Word = Literal[
+    "ok",
+    "agent_error",
+    "api_auth",
+    "api_rate",
+    "api_5xx",
+    "bad_input",
+    "budget",
+    "turn_limit",
+    "timeout",
+    "killed",
+    "no_result",
+]
+"""How an agent's attempt ended, whatever the agent."""
+
+Permissions = Literal["read", "edit", "full"]
+
+MAX_SHOWN = 200
+"""Characters of a tool's argument in a line for people."""
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent can be told, and what it cannot."""
+
+    program: str
+    """Looked for in PATH."""
+    names_session: bool = True
+    """Takes the id of a new session from us; otherwise it tells its own, or is found by its title."""
+    titled: bool = False
+    """Takes a title for a new session, by which its id can be looked up later."""
+    forks: bool = False
+    """Can go on in a copy of a session."""
+    counts_turns: bool = False
+    """Keeps to a number of turns by itself. Others are stopped by us."""
+    counts_cost: bool = False
+    """Keeps to a budget in dollars by itself."""
+    tells_cost: bool = False
+    """Says what it has cost. Of others that is counted by the settings' price of the model."""
+    takes_tools: bool = True
+    """Takes a list of allowed tools."""
+    takes_schema: bool = False
+    """Answers by a JSON schema. Others are asked for it in the prompt."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is asked to do. The prompt reaches it on stdin: of any length, and in no list of processes."""
+
+    model: str = ""
+    permissions: Permissions = "edit"
+    allowed_tools: tuple[str, ...] = ()
+    max_turns: int | None = None
+    budget_usd: float | None = None
+    schema: Mapping[str, Any] | None = None
+    command: tuple[str, ...] = ()
+    session: str = ""
+    """The id, or where the agent makes its own the title, of the new session."""
+    goes_on: str = ""
+    """The session to go on with: in a fork where the agent can, else in itself."""
+    folder: str = ""
+    """A private folder, gone after the attempt."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """How the program is started."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = {}
+    """Added where the user has not set them."""
+    files: Mapping[str, str] = {}
+    """Written into the private folder first."""
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """What one line of an agent's stream says."""
+
+    session: str = ""
+    model: str = ""
+    shown: tuple[str, ...] = ()
+    """For people, a line each: what the agent says and which tool it uses."""
+    used: Usage | None = None
+    """Paid for since the last time."""
+    turn: bool = False
+    """A turn is over: what it did to the files is done."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The program has exited."""
+
+    status: int | None = 0
+    stderr: str = ""
+    left: Mapping[str, str] = {}
+    """Files it left in the private folder."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent ended, as far as it can be told from what it said."""
+
+    outcome: Word
+    text: str = ""
+    """Its last answer."""
+    why: str = ""
+    """For outcomes other than ok: what it, or the service it calls, said."""
+    json: Any = None
+    turns: int = 0
+    used: Usage | None = None
+    """What had not been told before."""
+    denials: tuple[str, ...] = ()
+    """Tools it asked for and did not get."""
+    retry_after_s: float | None = None
+    session_lost: bool = False
+    """The session it was to use does not exist, or its id is taken: a new one would help."""
+
+
+class Reader(Protocol):
+    """Reads the stream of one attempt, a line at a time. Lines that are no JSON, or unknown, say nothing."""
+
+    def line(self, text: str) -> Heard: ...
+
+    def verdict(self, ended: Ended) -> Verdict: ...
+
+
+class Agent(Protocol):
+    """A module for one agent."""
+
+    TRAITS: Traits
+
+    def call(self, ask: Ask) -> Call: ...
+
+    def reader(self) -> Reader: ...
+
+
+NOTHING_HEARD = Heard()
+
+
+def document(text: str) -> dict[str, Any]:
+    """The JSON object of a line; an empty one where there is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def part(value: Any, *names: str) -> dict[str, Any]:
+    """The object at a path of names; an empty one where there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def count(value: Any) -> int:
+    """A number of tokens; 0 for anything else."""
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0
+
+
+def dollars(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0.0
+
+
+def tool_line(name: Any, arguments: Any) -> str:
+    """One line for people: the tool and the argument that tells most."""
+    told = ""
+    if isinstance(arguments, dict):
+        known = [arguments[key] for key in _TELLING if isinstance(arguments.get(key), str)]
+        told = known[0] if known else json.dumps(arguments, ensure_ascii=False) if arguments else ""
+    elif isinstance(arguments, str):
+        told = arguments
+    told = " ".join(told.split())
+    if len(told) > MAX_SHOWN:
+        told = f"{told[:MAX_SHOWN]}…"
+    return f"[{name}] {told}".rstrip()
+
+
+_TELLING = ("file_path", "filePath", "path", "command", "cmd", "pattern", "query", "url", "prompt", "description")
+
+
+def json_text(text: str) -> str:
+    """The part of an answer that is meant as JSON: what stands in its only fence, or all of it."""
+    fenced = text.split("```")
+    return fenced[1].partition("\n")[2] if len(fenced) == 3 else text

@@ -1,0 +1,42 @@
+"""What the log of an attempt holds beside the agent's own stream: how it was started, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from agentos.run.events import Session
+from agentos.tasks.agents.adapter import Verdict
+from agentos.tasks.agents.job import Job
+from agentos.tasks.attempt import AttemptSpec
+from agentos.tasks.launch import Launch
+
+
+def digest_of(prompt: str) -> str:
+    return blake2b(prompt.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def write_start(job: Job, session: Session, launch: Launch, prompt: str) -> None:
+    """Names of variables, never their values."""
+    began = {
+        "session": msgspec.to_builtins(session),
+        "argv": list(launch.argv),
+        "env": sorted(launch.env),
+        "prompt": prompt,
+        "timeout_s": job.time.left_s,
+        "budget": msgspec.to_builtins(job.spec.definition.budget),
+    }
+    _write(job.spec, {"agent_started": began})
+
+
+def write_end(spec: AttemptSpec, status: int | None, verdict: Verdict) -> None:
+    _write(spec, {"agent_ended": {"exit_code": status, **msgspec.to_builtins(verdict)}})
+
+
+def _write(spec: AttemptSpec, value: dict[str, Any]) -> None:
+    if spec.log is not None:
+        masked, _ = spec.masker.masked(value)
+        spec.log.write("progress", json.dumps(masked, ensure_ascii=False, default=str).encode(errors="replace") + b"\n")

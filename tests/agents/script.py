@@ -1,0 +1,109 @@
+"""What a scripted model says to an agent, in terms of the tools that this agent has.
+
+with ModelServer(PROTOCOLS) as server:
+    script = AgentScript(server, WriteFile("a.txt", "hello"), says("Done."))
+    ... run an agent against `server.url` ...
+    assert len(script.calls) == 2
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tests.agents.protocols import GenerateContent, Messages, Responses
+from tests.models.chat import ChatCompletions
+from tests.models.received import Received
+from tests.models.replies import Answer, Reply, ToolCall, says
+from tests.models.server import ModelServer
+
+PROTOCOLS = (Messages(), Responses(), GenerateContent(), ChatCompletions())
+
+
+class WriteFile(NamedTuple):
+    """Use of whatever tool of the agent's writes a file."""
+
+    path: str
+    content: str
+
+
+class RunShell(NamedTuple):
+    """Use of whatever tool of the agent's runs a command."""
+
+    command: str
+
+
+Step = Reply | WriteFile | RunShell
+
+
+class AgentScript:
+    """Answers each call of an agent's conversation with the next step, and with `done` after the last.
+
+    Calls without tools (titles, summaries) are answered by themselves and not counted: agents make them as they like.
+    """
+
+    def __init__(self, server: ModelServer, *steps: Step) -> None:
+        self._server = server
+        self._steps: deque[Step] = deque(steps)
+        server.choose(self._choose)
+
+    def then(self, *steps: Step) -> None:
+        """What is said from now on; what was left of the script is forgotten."""
+        self._steps = deque(steps)
+
+    @property
+    def calls(self) -> list[Received]:
+        return [request for request in self._server.requests if offered(request)]
+
+    def wait_for_calls(self, count: int, timeout_s: float = 60) -> None:
+        """Until so many calls have come, answered or not."""
+        self._server.wait_for(lambda: len(self.calls) >= count, timeout_s)
+
+    def _choose(self, request: Received) -> Reply | None:
+        tools = offered(request)
+        if not tools:
+            return says("a title")
+        step = self._steps.popleft() if self._steps else says("done")
+        return step if not isinstance(step, (WriteFile, RunShell)) else _with_tool(step, tools)
+
+
+def offered(request: Received) -> frozenset[str]:
+    """The tools of the agent that the model may use; none in a request that is not a part of its conversation."""
+    if request.method != "POST":
+        return frozenset()
+    names: set[str] = set()
+    for tool in request.json.get("tools") or ():
+        declared = tool.get("functionDeclarations")
+        for one in (tool.get("function", tool),) if declared is None else declared:
+            names.add(one.get("name") or one.get("type", ""))
+    return frozenset(names)
+
+
+def _with_tool(step: WriteFile | RunShell, tools: frozenset[str]) -> Answer:
+    table: Mapping[str, Callable[..., Mapping[str, Any]]] = _WRITERS if isinstance(step, WriteFile) else _SHELLS
+    for name, arguments in table.items():
+        if name in tools:
+            call = ToolCall(name, arguments(*step))
+            return Answer(text="", tool_calls=(call,), finish_reason="tool_calls")
+    return says(f"there is no tool for {step!r} among {sorted(tools)}")
+
+
+_WRITERS: Mapping[str, Callable[[str, str], Mapping[str, Any]]] = {
+    "Write": lambda path, content: {"file_path": path, "content": content},  # claude
+    "write_file": lambda path, content: {"file_path": path, "content": content},  # gemini
+    "write": lambda path, content: {"filePath": path, "content": content},  # opencode
+    "create": lambda path, content: {"path": path, "file_text": content},  # copilot
+    "exec_command": lambda path, content: {"cmd": _printing(path, content)},  # codex
+}
+_SHELLS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
+    "Bash": lambda command: {"command": command, "description": "as asked"},
+    "run_shell_command": lambda command: {"command": command},
+    "exec_command": lambda command: {"cmd": command},
+    "bash": lambda command: {"command": command, "description": "as asked"},
+}
+
+
+def _printing(path: str, content: str) -> str:
+    return f"printf %s {shlex.quote(content)} > {shlex.quote(path)}"

@@ -1,0 +1,134 @@
+"""Any other program as an agent: the prompt on stdin, the answer on stdout; and what holds for every agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agentos.secrets import Masker
+from tests.agents.support import agent_spec
+from tests.unit.tasks.support import RecordingHost, cancel_when, is_alive, output_of, perform, pid_in
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "agent.py"
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+class Log:
+    """An AttemptLog that remembers."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, stream: str, data: bytes) -> None:
+        self.data += data
+
+
+def test_the_prompt_is_its_input_and_what_it_prints_the_answer(tmp_path: Path) -> None:
+    agent = program(tmp_path, "prompt = sys.stdin.read()\nprint(f'{len(prompt)} characters')\nprint(prompt[-9:])")
+    host = RecordingHost()
+    outcome = perform(agent_spec(tmp_path, "command", agent, prompt="é" * 1_000_000 + "\nThe end."), host)
+
+    assert output_of(outcome)["text"] == "1000009 characters\n\nThe end."
+    assert host.lines("stdout") == ["1000009 characters", "", "The end."]
+    assert host.sessions == []
+
+
+def test_an_agent_has_no_colours_its_attempt_and_its_settings_in_its_environment(tmp_path: Path) -> None:
+    names = "['NO_COLOR', 'AGENTOS_ATTEMPT_ID', 'AGENTOS_AGENT_MODEL', 'AGENTOS_AGENT_PERMISSIONS']"
+    agent = program(tmp_path, f"import json\nprint(json.dumps([os.environ[name] for name in {names}]))")
+    spec = agent_spec(tmp_path, "command", agent, model="m-1", permissions="read")
+
+    assert json.loads(output_of(perform(spec))["text"]) == ["1", spec.attempt_id, "m-1", "read"]
+
+
+@pytest.mark.parametrize(("status", "word", "retryable"), [(75, "api_rate", True), (3, "agent_error", True)])
+def test_an_exit_code_other_than_0_is_a_failure(tmp_path: Path, status: int, word: str, retryable: bool) -> None:
+    agent = program(tmp_path, f"print('half', file=sys.stderr)\nsys.exit({status})")
+    outcome = perform(agent_spec(tmp_path, "command", agent))
+
+    assert outcome.error is not None
+    assert f"({word}): half" in outcome.error.text
+    assert outcome.retryable == retryable
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    outcome = perform(agent_spec(tmp_path, "command", "no-such-agent"))
+
+    assert outcome.error is not None
+    assert "'no-such-agent' is in no folder of PATH" in outcome.error.text
+    assert not outcome.retryable
+
+
+def test_its_word_is_not_taken_where_verify_says_otherwise(tmp_path: Path) -> None:
+    agent = program(tmp_path, "open('made', 'w')\nprint('All tests pass!')")
+    good = perform(agent_spec(tmp_path, "command", agent, verify="test -e made && echo checked"))
+    bad = perform(agent_spec(tmp_path, "command", agent, verify="echo 2 failed; exit 1"))
+
+    assert output_of(good)["verify"]["stdout"] == "checked"
+    assert bad.error is not None
+    assert "`verify` says otherwise" in bad.error.text
+    assert "2 failed" in bad.error.text
+
+
+def test_an_answer_by_schema_is_given_as_a_value(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    says = program(tmp_path, "asked = sys.stdin.read()\nprint('{\"n\": %d}' % ('JSON Schema' in asked))")
+    assert output_of(perform(agent_spec(tmp_path, "command", says, schema=schema)))["json"] == {"n": 1}
+
+    for text in ("print('no idea')", 'print(\'{"n": "one"}\')'):
+        outcome = perform(agent_spec(tmp_path, "command", program(tmp_path, text), schema=schema))
+        assert outcome.error is not None
+        assert "(agent_error)" in outcome.error.text
+
+
+def test_a_cancelled_agent_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    agent = program(
+        tmp_path,
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "open('pid', 'w').write(f'{child.pid}\\n')\nos.rename('pid', 'grandchild')\ntime.sleep(600)",
+    )
+    host = RecordingHost()
+    outcome = asyncio.run(
+        cancel_when(agent_spec(tmp_path, "command", agent), host, lambda: (tmp_path / "grandchild").exists())
+    )
+
+    assert outcome.cancelled
+    assert not is_alive(host.children[0].pid)
+    assert not is_alive(pid_in(tmp_path / "grandchild"))
+
+
+def test_secrets_stop_before_lines_log_and_result(tmp_path: Path) -> None:
+    secret = 'hunter2-"quoted"-and-long'
+    log, host = Log(), RecordingHost()
+    agent = program(tmp_path, f"print({secret!r})\nprint({secret!r}, file=sys.stderr)\nsys.exit(1)")
+    spec = agent_spec(tmp_path, "command", agent, prompt=f"Use {secret}.", log=log)
+    spec = msgspec.structs.replace(spec, masker=Masker([("TOKEN", secret)]))
+    outcome = perform(spec, host)
+
+    assert outcome.error is not None
+    for told in (outcome.error.text, repr(host.shown), log.data.decode()):
+        assert "hunter2" not in told
+
+
+def test_the_log_says_how_it_was_started_and_how_it_ended(tmp_path: Path) -> None:
+    log = Log()
+    agent = program(tmp_path, "print('fine')")
+    perform(agent_spec(tmp_path, "command", agent, "--flag", prompt="The prompt.", log=log, env={"VALUE": "hidden"}))
+
+    first, said, last = log.data.decode().splitlines()
+    started = json.loads(first)["agent_started"]
+    assert started["argv"] == [agent, "--flag"]
+    assert started["prompt"] == "The prompt."
+    assert "VALUE" in started["env"]
+    assert "hidden" not in first
+    assert said == "fine"
+    assert json.loads(last)["agent_ended"]["outcome"] == "ok"
