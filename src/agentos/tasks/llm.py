@@ -8,7 +8,6 @@ task's timeout. Everything else ends the attempt, and the task's own retries dec
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from agentos.tasks.chat import ChatRequest, complete
 from agentos.tasks.chat_answer import ChatAnswer
 from agentos.tasks.endpoints import Account, account_for
 from agentos.tasks.failures import told
+from agentos.tasks.launch import environment_of
 from agentos.tasks.limiter import Call, Limiter
 from agentos.tasks.masking import capture_of, masked_outcome
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
@@ -68,8 +68,7 @@ class LlmPerformer:
             raise AttemptFailed(told(AttemptError("the task says no model")), retryable=False)
         try:
             schema = AnswerSchema(work.schema) if work.schema is not None else None
-            environ = {**os.environ, **spec.env}
-            account = await account_for(work, spec.models.llm, environ, spec.root)
+            account = await account_for(work, spec.models.llm, environment_of(spec), spec.root)
             refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
         except AttemptError as error:
             raise AttemptFailed(told(error), retryable=False) from None
