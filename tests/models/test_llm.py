@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch, model_server: ModelServer) -> None:
 
 
 @pytest.fixture
-def limiter(tmp_path: Path) -> Limiter:
-    return Limiter(lambda: tmp_path / "calls.db")
+def limiter(tmp_path: Path) -> Iterator[Limiter]:
+    limiter = Limiter(lambda: tmp_path / "calls.db")
+    yield limiter
+    limiter.close()
 
 
 def spec_of(

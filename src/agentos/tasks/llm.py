@@ -124,7 +124,11 @@ class _Conversation:
                 async with self._limiter.call(
                     self._account.credential, self._limits, self._waiting, account=self._account.account
                 ) as call:
-                    return await self._called(request, call, tries.total())
+                    answer, usage = await self._called(request, call, tries.total())
+                # Written down outside: nobody has to wait for our disk to get the slot.
+                await self._record(usage)
+                crashpoints.reach("call.recorded")
+                return answer, usage
             except CoolingDownError as error:
                 raise AttemptFailed(told(error), retryable=False) from None
             except ModelCallError as error:
@@ -144,7 +148,7 @@ class _Conversation:
                     self._account.endpoint, request, lambda text: capture.feed(text.encode(errors="replace"))
                 )
         except TimeoutError:
-            await self._record(Usage(calls=1), call)
+            await self._record(Usage(calls=1))
             text = f"the model did not answer within the task's timeout of {self._timeout_s:g} s; waiting not counted"
             raise AttemptFailed(told(TaskTimeoutError(text))) from None
         except ModelCallError as error:
@@ -156,8 +160,7 @@ class _Conversation:
                 self._left_s = max(0.001, self._left_s - (perf_counter() - began))
         crashpoints.reach("call.answered")
         usage = usage_of(answer, cost_of(answer, request.model, self._prices))
-        await self._record(usage, call)
-        crashpoints.reach("call.recorded")
+        call.spent(usage.cost_usd)
         return answer, usage
 
     async def _note_trouble(self, error: ModelCallError, call: Call, tries: int) -> None:
@@ -167,11 +170,10 @@ class _Conversation:
         elif error.retry_after_s is not None:
             call.cool_down(error.retry_after_s, crowded=False)
         elif error.kind in CHARGED:
-            await self._record(Usage(calls=1), call)
+            await self._record(Usage(calls=1))
 
-    async def _record(self, usage: Usage, call: Call) -> None:
+    async def _record(self, usage: Usage) -> None:
         """Durable on return. What was paid for is written down even where the attempt is cancelled meanwhile."""
-        call.spent(usage.cost_usd)
         recording = asyncio.ensure_future(self._host.used(usage))
         while not recording.done():
             with suppress(asyncio.CancelledError):  # a moment later the attempt is over anyway
