@@ -34,8 +34,9 @@ Examples:
   agentos doctor --deep
   agentos doctor --set-aside
 
-Shows versions, where state lives and why, and each setting with where it came from. Looks for wrong permissions, a full
-disk, damage, interrupted runs, stale leases, and what dead processes left behind. It changes nothing and runs no hooks.
+Shows versions, which agents are installed, where state lives and why, and each setting with where it came from. Looks
+for wrong permissions, a full disk, damage, interrupted runs, stale leases, and what dead processes left behind. It
+changes nothing and runs no hooks.
 
 \b
 Exit codes:
@@ -76,6 +77,7 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
     click.echo(f"python    {checkup.python}")
     click.echo(f"sqlite    {checkup.sqlite}")
     click.echo(f"git       {checkup.git or 'none'}")
+    click.echo(f"agents    {_agents(checkup) or 'none'}")
     if checkup.database:
         size = (
             f"{checkup.database_bytes:,} bytes, {count(checkup.runs, 'run')}"
@@ -96,6 +98,11 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
                 _show_finding(finding)
     if checkup.sound:
         say("All is sound." if deep else "All is sound, as far as a quick look tells; --deep reads every record.")
+
+
+def _agents(checkup: Checkup) -> str:
+    found = (agent for agent in checkup.agents if agent.path)
+    return ", ".join(f"{agent.agent} {printable(agent.version) or 'of unknown version'}" for agent in found)
 
 
 def _show_finding(finding: Finding) -> None:
