@@ -292,7 +292,7 @@ class Client:
     ) -> ResumePlan:
         """What a resume would keep, repeat and ask, task by task. Writes nothing."""
         choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
-        return preview_resume(self.place, target, workflow=workflow, choices=choices, files=files)[1]
+        return preview_resume(self.place, target, workflow=workflow, choices=choices, files=files).plan
 
     def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
         """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""
@@ -351,9 +351,9 @@ class Client:
 
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
-            refuse_foreign(self.place.database, record.workflow_id)
+            refuse_foreign(self.place.kept_beside, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
-        delete_logs(self.place.database, record.workflow_id)
+        delete_logs(self.place.kept_beside, record.workflow_id)
         let_go_of_all(self.place, record)
 
     def export(self, workflow_id: str) -> Iterator[bytes]:

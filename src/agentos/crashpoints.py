@@ -53,6 +53,13 @@ ISOLATION_POINTS: dict[str, str] = {
 }
 """Points of tasks with `isolation: worktree`."""
 
+CALL_POINTS: dict[str, str] = {
+    "call.before": "a call of a model has its slot and is not yet made",
+    "call.answered": "a model has answered, and nothing of that is written down",
+    "call.recorded": "what a call has used is durable, its answer is not",
+}
+"""Points of llm tasks."""
+
 
 def _armed() -> tuple[str, int, str]:
     point, _, rest = os.environ.get(VARIABLE, "").partition(":")

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.crashpoints import FILE_POINTS, ISOLATION_POINTS, LOG, POINTS, VARIABLE
+from agentos.crashpoints import CALL_POINTS, FILE_POINTS, ISOLATION_POINTS, LOG, POINTS, VARIABLE
 
 __all__ = ["POINTS", "Ended", "passes", "resume", "start"]
 
@@ -121,7 +121,7 @@ def passes(
 
 def _checked(at: str) -> str:
     point, _, count = at.partition(":")
-    if point not in {**POINTS, **FILE_POINTS, **ISOLATION_POINTS}:
+    if point not in {**POINTS, **FILE_POINTS, **ISOLATION_POINTS, **CALL_POINTS}:
         raise ValueError(f"no crash point {point!r}; there are {', '.join(POINTS)}")
     if count and (not count.isdigit() or int(count) < 1):
         raise ValueError(f"the n-th pass is a number from 1 on, not {count!r}")

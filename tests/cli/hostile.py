@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     ),
     "fork": (opening("fork", CUT), opening("fork", SNAP, "--worktree", "aside")),
     "watch": (opening("watch", RUN), opening("watch")),
+    "issue": (opening("issue", "--brief", FILE, "--dry-run"),),
     "demo": (Typed(("demo",)),),
     "list": (opening("list"), opening("list", "--all", "--json")),
     "inbox": (opening("inbox"), opening("inbox", "--json")),

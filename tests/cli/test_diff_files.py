@@ -19,6 +19,16 @@ tasks:
   none:  {needs: [left, right], run: "true", effects: none}
 """
 
+ASIDE = """
+name: aside
+defaults: {isolation: worktree}
+tasks:
+  left:  {run: "echo left > left.txt; echo left >> mine.txt"}
+  right: {run: "echo right > right.txt"}
+  none:  {run: "true"}
+  each:  {for_each: [1, 2], run: ["sh", "-c", "echo x > $0.txt", "${{ item }}"], key: item}
+"""
+
 
 @pytest.fixture
 def repo(tmp_git_repo: Path, home: Path) -> Path:
@@ -82,6 +92,19 @@ def test_tasks_that_overlapped_are_named(agentos: Agentos, repo: Path) -> None:
     none = agentos("diff", "beside", "none", cwd=repo)
     assert none.code == 0
     assert "declared to change none" in none.err
+
+
+def test_what_an_isolated_task_did_is_its_own(agentos: Agentos, repo: Path) -> None:
+    (repo / "aside.yaml").write_text(ASIDE)
+    assert agentos("run", "aside.yaml", "--id", "aside", "-q", cwd=repo).code == 0
+    done = agentos("diff", "aside", "left", cwd=repo)
+    assert (done.out.splitlines(), done.err) == (["M  mine.txt", "A  left.txt"][::-1], "")
+    shown = edits.shown(agentos, repo, "diff", "aside", "right", "--patch")
+    assert ([row["path"] for row in shown["files"]["changes"]], shown["others"]) == (["right.txt"], [])
+    assert "+right" in shown["patch"]
+    assert "No file differs" in agentos("diff", "aside", "none", cwd=repo).err
+    assert "name one, as each[…]" in agentos("diff", "aside", "each", cwd=repo).err
+    assert agentos("diff", "aside", "each[1]", cwd=repo).out == "A  1.txt\n"
 
 
 def test_a_task_that_was_cut_off_has_not_ended(agentos: Agentos, repo: Path) -> None:

@@ -150,6 +150,27 @@ def test_what_dead_processes_left_in_the_temporary_folder(
     assert old.exists()
 
 
+def test_folders_of_attempts_whose_driver_is_dead_are_removed_on_request(
+    tmp_git_repo: Path, agentos: Agentos, temporary: Path
+) -> None:
+    ours, unknown = temporary / "agentos-ours", temporary / "agentos-unknown"
+    for folder in (ours, unknown):
+        folder.mkdir(mode=0o700)
+    (ours / "owner").write_text('["run/task/1", "/somewhere"]')
+    for folder in (ours, unknown):
+        os.utime(folder, (time.time() - 3600,) * 2)
+    [note] = findings(examined(agentos, tmp_git_repo, code=0), "note")
+    assert "--tidy" in note
+    assert ours.exists()
+    used = agentos("doctor", "--tidy", cwd=tmp_git_repo, env={"AGENTOS_OUTPUT": str(ours / "output")})
+    assert (used.code, ours.exists()) == (0, True)
+    shown = json.loads(agentos("doctor", "--tidy", "--json", cwd=tmp_git_repo).out)
+    assert shown["removed"] == [str(ours)]
+    assert not ours.exists()
+    assert unknown.exists()
+    assert "Removed" not in agentos("doctor", "--tidy", cwd=tmp_git_repo).err
+
+
 def test_the_old_global_database_is_mentioned_and_not_touched(tmp_git_repo: Path, agentos: Agentos, home: Path) -> None:
     (home / ".agentos").mkdir()
     (home / ".agentos" / "issue_workflow.db").write_text("precious")

@@ -22,10 +22,13 @@ from tests.cli.sample import begin, make_repository, write_flow
 from tests.conftest import git
 from tools.write_docs import schema_file
 
+APPROVES = """command:echo '{"verdict": "approve", "summary": "", "changes": []}'"""
+ROLES = ["--drafter", "command:cat", "--reviewer", APPROVES, "--gates", "none", "--file-with", "none"]
 CALLS: dict[str, list[list[str]]] = {
     "check": [["flow.py:good"]],
     "prove": [["flow.py:good"]],
     "run": [["flow.py:good", "--id", "fresh"]],
+    "issue": [["--brief", "flow.py", *ROLES, "--dry-run"], ["--brief", "flow.py", *ROLES]],
     "resume": [["waits", "--dry-run"]],
     "fork": [["CUT"]],
     "watch": [["ended"]],

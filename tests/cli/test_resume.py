@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.cli import edits
 from tests.cli.conftest import SOURCES, Agentos
 
 FLOW = """
@@ -147,3 +149,21 @@ def test_what_was_edited_is_told_of_a_task_that_runs_again(agentos: Agentos, fai
     assert agentos("resume", cwd=failed).code == 0
     why = json.loads(agentos("why", "mine", "bad", "--json", cwd=failed).out)["resume"]
     assert "in plan revision 2" in why["compared"]
+
+
+def test_a_dry_run_shows_the_paths_that_would_be_put_back(agentos: Agentos, tmp_git_repo: Path, home: Path) -> None:
+    repo = edits.make_repository(tmp_git_repo)
+    edits.killed(repo)
+    before = edits.files(repo)
+    done = agentos("resume", "cut-1", "--dry-run", cwd=repo)
+    assert done.code == 0
+    assert "M  cut.txt\n1 path would be put back to what they were before the task began." in done.err
+    files = edits.shown(agentos, repo, "resume", "cut-1", "--dry-run")["files"]
+    assert files["changes"] == [{"path": "cut.txt", "change": "modified"}]
+    assert (files["asks"], files["problem"]) == ("", "")
+    assert edits.shown(agentos, repo, "resume", "cut-1", "--dry-run", "--files", "keep")["files"] is None
+    assert edits.files(repo) == before
+    later = time.time() + 60
+    os.utime(repo / "cut.txt", (later, later))
+    asked = edits.shown(agentos, repo, "resume", "cut-1", "--dry-run")["files"]
+    assert (asked["asks"], asked["disputed"]) == ("these files were changed after it", ["cut.txt"])

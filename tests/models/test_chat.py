@@ -403,6 +403,13 @@ def test_the_library_is_missed_with_the_command_that_installs_it() -> None:
         extra.needed("no_such_library_at_all", "llm tasks")
 
 
+def test_a_library_is_looked_for_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extra.missing_for("llm tasks", "httpx2") is None
+    told = extra.missing_for("llm tasks", "no_such_library_at_all")
+    assert told is not None
+    assert told.endswith("Install it: `pip install 'agentos-workflow[llm]'`.")
+
+
 def test_nothing_of_http_is_imported_before_the_first_call() -> None:
     looked_for = "{'httpx2', 'jsonschema'} & set(sys.modules)"
     code = f"import agentos, agentos.tasks.registry, agentos.tasks.chat, sys; print(sorted({looked_for}))"

@@ -64,7 +64,7 @@ def cut_off(repo: Path, does: str) -> None:
 
 def test_a_task_that_changed_nothing_counts_as_none_whatever_the_other_did(repo: Path) -> None:
     cut_off(repo, "true")
-    _, plan = preview_resume(find_place(), "r")
+    plan = preview_resume(find_place(), "r").plan
     verdicts = {str(row.task_id): row.verdict for row in plan.verdicts}
     assert verdicts == {"beside": "reuse", "edit": "rerun"}
     assert plan.undone == ()
@@ -78,7 +78,7 @@ def test_a_task_that_changed_nothing_counts_as_none_whatever_the_other_did(repo:
 )
 def test_one_that_changed_something_is_repeated_with_the_one_that_was_cut_off(repo: Path, does: str) -> None:
     cut_off(repo, does)
-    _, plan = preview_resume(find_place(), "r")
+    plan = preview_resume(find_place(), "r").plan
     assert plan.undone == ("beside",)
     [beside] = [row for row in plan.verdicts if row.task_id == "beside"]
     assert (beside.verdict, beside.reason) == ("rerun", "what it did to files is undone")

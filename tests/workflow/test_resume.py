@@ -254,7 +254,8 @@ def test_an_edited_task_is_kept_with_a_warning_unless_asked_for(place: Place) ->
         return flow
 
     kill(place, version(1), killer, "w")
-    record, plan = preview_resume(place, "w", workflow=version(2))
+    previewed = preview_resume(place, "w", workflow=version(2))
+    record, plan = previewed.record, previewed.plan
     assert record.workflow_id == "w"
     assert {row.task_id: row.verdict for row in plan.verdicts} == {"edited": "reuse, changed", "dies": "rerun"}
     assert go_on(place, "w", version(2)).outputs["edited"] == 1
@@ -267,7 +268,7 @@ def test_a_preview_writes_nothing_and_says_what_the_resume_does(place: Place) ->
     flow = chain(3, [], killer, "t1")
     kill(place, flow, killer, "w")
     before = len(journal(place, "w"))
-    _, plan = preview_resume(place, "w", workflow=flow)
+    plan = preview_resume(place, "w", workflow=flow).plan
     assert len(journal(place, "w")) == before
     assert [(row.task_id, row.verdict) for row in plan.verdicts] == [("t0", "reuse"), ("t1", "rerun"), ("t2", "run")]
     go_on(place, "w", flow)
@@ -281,7 +282,7 @@ def test_a_preview_of_going_back_says_what_going_back_asks(place: Place) -> None
     flow = chain(3, ran, effects="external")
     drive(place, flow, id="w")
     older = checkpoints(journal(place, "w"))[0]
-    _, plan = preview_resume(place, older, workflow=flow)
+    plan = preview_resume(place, older, workflow=flow).plan
     result = go_on(place, older, flow)
     assert result.status == "waiting"
     planned = of_type(journal(place, "w"), ev.ResumePlanned)[-1]

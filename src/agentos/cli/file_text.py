@@ -16,12 +16,12 @@ MOST = 200
 _SIGNS = {"added": "A", "deleted": "D", "modified": "M", "retyped": "T"}
 
 
-def change_lines(changes: Sequence[FileChange]) -> Iterator[str]:
+def change_lines(changes: Sequence[FileChange], most: int = MOST) -> Iterator[str]:
     """A line for each path, as `git diff --name-status` has it."""
-    for change in changes[:MOST]:
+    for change in changes[:most]:
         yield f"{_SIGNS[change.change]}  {printable(change.path)}"
-    if len(changes) > MOST:
-        yield f"… and {len(changes) - MOST:,} more (--json shows all)"
+    if len(changes) > most:
+        yield f"… and {len(changes) - most:,} more (--json shows all)"
 
 
 def show_put_back(shown: PutBack, source: str) -> None:

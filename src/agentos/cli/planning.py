@@ -12,7 +12,7 @@ from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError, WorkflowDefinitionError
 from agentos.workflow.loading import find_workflow
-from agentos.workflow.plans import plan_to_look_at
+from agentos.workflow.plans import plan_to_look_at, refused_now
 
 
 @contextmanager
@@ -33,7 +33,8 @@ def looked_at(name_or_path: str, root: Path) -> tuple[Workflow | None, Plan | No
     try:
         with only_looking():
             flow = find_workflow(name_or_path, root, static=True)
-        return flow, plan_to_look_at(flow), ()
+        plan = plan_to_look_at(flow)
+        return flow, plan, refused_now(flow, plan)
     except WorkflowDefinitionError as error:
         return flow, None, tuple(_finding(found, error, name_or_path) for found in error.findings)
     except (NotFoundError, RunRefusedError) as error:

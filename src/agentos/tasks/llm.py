@@ -108,7 +108,6 @@ class _Conversation:
         )
         key = _call_key(self._spec, request)
         answer, usage = await self._answered(msgspec.structs.replace(request, idempotency_key=key))
-        crashpoints.reach("attempt.inside")
         try:
             output = _output(answer, usage, schema)
         except ModelCallError as error:
@@ -137,6 +136,7 @@ class _Conversation:
                     await self._rest(tries["server"], error)
 
     async def _called(self, request: ChatRequest, call: Call, tries: int) -> tuple[ChatAnswer, Usage]:
+        crashpoints.reach("call.before")
         capture = capture_of("stdout", self._spec, self._host)
         began = perf_counter()
         try:
@@ -155,8 +155,10 @@ class _Conversation:
             capture.close()
             if self._left_s is not None:
                 self._left_s = max(0.001, self._left_s - (perf_counter() - began))
+        crashpoints.reach("call.answered")
         usage = usage_of(answer, cost_of(answer, request.model, self._prices))
         await self._record(usage, call)
+        crashpoints.reach("call.recorded")
         return answer, usage
 
     async def _note_trouble(self, error: ModelCallError, call: Call, tries: int) -> None:

@@ -44,6 +44,15 @@ class AnswerSchema:
         return value
 
 
+def schema_problem(schema: Mapping[str, Any]) -> str | None:
+    """Why it is no schema; None where it is one."""
+    try:
+        AnswerSchema(schema)
+    except AttemptError as error:
+        return error.message
+    return None
+
+
 def _parsed(text: str) -> Any:
     """Some models put their JSON between ``` marks, whatever they are told."""
     fenced = _FENCED.fullmatch(text.strip())

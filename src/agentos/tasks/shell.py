@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +22,7 @@ from agentos.tasks.launch import Launch, cannot_start, environment_of, refused, 
 from agentos.tasks.masking import capture_of, result_warning
 from agentos.tasks.orphans import Mark
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
+from agentos.tasks.private_folder import PrivateFolder
 from agentos.tasks.supervise import Feed, Supervisor
 
 MAX_DOCUMENT_BYTES = 64 << 20
@@ -39,15 +39,15 @@ class ShellPerformer:
 
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         began = perf_counter()
-        folder: Path | None = None
+        folder: PrivateFolder | None = None
         try:
-            folder = _private_folder()
-            output, warnings = await self._output(spec, host, folder)
+            folder = _private_folder(spec)
+            output, warnings = await self._output(spec, host, folder.path)
         except AttemptFailed as failed:
             return unsuccessful(failed, began)
         finally:
             if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                folder.remove()
         return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
 
     async def _output(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> tuple[bytes, tuple[str, ...]]:
@@ -88,10 +88,10 @@ def _launch(spec: AttemptSpec, folder: Path) -> Launch:
         raise cannot_start(error) from None
 
 
-def _private_folder() -> Path:
+def _private_folder(spec: AttemptSpec) -> PrivateFolder:
     try:
-        folder = Path(tempfile.mkdtemp(prefix="agentos-"))
-        (folder / "output").touch(mode=0o600)
+        folder = PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
+        (folder.path / "output").touch(mode=0o600)
     except OSError as error:
         raise cannot_start(error) from None
     return folder

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.plan import compile_plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
@@ -25,7 +24,7 @@ from agentos.workflow.forking import forked_event
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place, known_run, refuse_bad_id
-from agentos.workflow.plans import decode_plan, encode_plan
+from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
     DriveOptions,
@@ -52,14 +51,14 @@ def begin_run(
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
     refuse_bad_id(workflow_id)
-    plan = compile_plan(workflow, params)
+    plan = plan_for_now(workflow, params)
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
     if workflow_id is not None and masker.found_in(workflow_id.encode()):
         raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
     reach("plan.after")
-    refuse_foreign(place.database)
+    refuse_foreign(place.kept_beside)
     store = place.open(create=True)
     with closed_on_error(store):
         fingerprint = run_fingerprint(plan)

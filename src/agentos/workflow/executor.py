@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.plan import compile_plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
@@ -28,6 +27,7 @@ from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.journal import MemoryJournal
 from agentos.workflow.place import Place
+from agentos.workflow.plans import plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.queue import CommandQueue, post
 from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
@@ -214,7 +214,7 @@ def _in_memory(
     options: DriveOptions,
     root: Path | None,
 ) -> tuple[Drive, Begin]:
-    plan = compile_plan(dag, params)
+    plan = plan_for_now(dag, params)
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)

@@ -29,6 +29,7 @@ from agentos.workflow.asides import Aside, HandedOver, hand_over, make_aside, th
 from agentos.workflow.files import BEAT_S, WorktreeFiles
 from agentos.workflow.layer_merge import Work, go_on
 from agentos.workflow.waiting import in_thread, to_the_end
+from agentos.worktree.git import path_text
 from agentos.worktree.snapshots import Snapshot, find, take
 
 
@@ -248,7 +249,7 @@ def _told(
         why=why,
         snapshot=found.id,
         tree=found.tree,
-        partial=tuple(left.path for left in found.partial),
+        partial=tuple(path_text(left.path) for left in found.partial),
         task_id=task_id,
         base=base,
         layer=layer,

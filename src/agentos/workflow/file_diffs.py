@@ -137,10 +137,10 @@ def compare_task(
     root: Path, events: Sequence[ev.Event], plan: Plan, task_id: TaskId, paths: Collection[str] = ()
 ) -> tuple[FilesDiff, bytes, tuple[TaskId, ...]]:
     """What a task did to files, as a patch too, and the tasks that were at work beside it."""
+    if plan.tasks[task_id].definition.isolation == "worktree":
+        return *_compare_aside(root, events, plan, task_id, paths), ()
     if not _works_on_files(plan, task_id):
-        isolated = plan.tasks[task_id].definition.isolation == "worktree"
-        why = "it ran in a worktree of its own" if isolated else "it is declared to change none (`effects`)"
-        return not_compared(why), b"", ()
+        return not_compared("it is declared to change none (`effects`)"), b"", ()
     window = task_window(events, plan, task_id)
     if window is None:
         return not_compared("it has not begun to work"), b"", ()
@@ -151,3 +151,18 @@ def compare_task(
         return not_compared(why, before.snapshot), b"", others
     after = Moment(root=root, snapshot=window.after.snapshot, tree=window.after.tree)
     return *compare_files(before, after, paths), others
+
+
+def _compare_aside(
+    root: Path, events: Sequence[ev.Event], plan: Plan, task_id: TaskId, paths: Collection[str]
+) -> tuple[FilesDiff, bytes]:
+    """What a task did in a worktree of its own, between what that was made from and what it left there."""
+    if plan.tasks[task_id].definition.for_each is not None:
+        return not_compared(f"each item had a worktree of its own; name one, as {task_id}[…]"), b""
+    ends = [event for event in events if isinstance(event, ev.TaskComplete) and event.task_id == task_id]
+    if not ends:
+        return not_compared("it has not succeeded, and what it did is gone with its own worktree"), b""
+    left = ends[-1].files
+    if left is None:
+        return FilesDiff(compared=True, why="", before=None, after=None, changes=[]), b""
+    return compare_files(Moment(root=root, snapshot=left.base), Moment(root=root, snapshot=left.snapshot), paths)

@@ -24,11 +24,13 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord
 from agentos.workflow.agents_cut_off import agents_cut_off
 from agentos.workflow.settings_file import SETTINGS
+from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.housekeeping import retain_ids
 from agentos.worktree.restore import finish_interrupted, preview, restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
 from agentos.worktree.survey import read_head
+from agentos.worktree.trees import Change
 
 FilesChoice = Literal["ask", "restore", "keep", "checkpoint"]
 """What a resume does with files that a cut-off task may have changed: put them back unless somebody else changed them
@@ -70,17 +72,18 @@ class WorktreeFiles:
         self._lock.release()
 
     def protect(self, paths: Iterable[str]) -> None:
-        """Never put these back either."""
-        self._protected = tuple(dict.fromkeys((*self._protected, *paths)))
+        """Never put these back either; as text, the way `own_output` gives them."""
+        also = (path for text in paths for path in text_paths(text))
+        self._protected = tuple(dict.fromkeys((*self._protected, *also)))
 
     def own_output(self) -> tuple[str, ...]:
-        """The files of the worktree that this process prints to."""
+        """The files of the worktree that this process prints to, as text."""
         found = []
         for stream in (1, 2):
             with suppress(OSError, ValueError):
                 named = Path(os.readlink(f"/proc/self/fd/{stream}"))
                 if os.path.samestat(os.stat(named), os.fstat(stream)):
-                    found.append(str(named.relative_to(self.worktree.root)))
+                    found.append(path_text(str(named.relative_to(self.worktree.root))))
         return tuple(dict.fromkeys(found))
 
     def capture(self) -> Snapshot:
@@ -91,12 +94,12 @@ class WorktreeFiles:
         """What the machine is told of a snapshot, or of why there is none."""
         if isinstance(found, str):
             return msgspec.structs.replace(about, problem=found)
-        partial = tuple(left.path for left in found.partial)
+        partial = tuple(path_text(left.path) for left in found.partial)
         return msgspec.structs.replace(about, snapshot=found.id, tree=found.tree, partial=partial)
 
     def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
-        """The paths that differ from an earlier snapshot."""
-        return tuple(change.path for change in diff(self.worktree, find(self.worktree, before), now))
+        """The paths that differ from an earlier snapshot, as text."""
+        return tuple(path_text(change.path) for change in diff(self.worktree, find(self.worktree, before), now))
 
     def is_unchanged(self, since: Snapshot) -> bool:
         """Whether the files, and where HEAD stands, are as in the snapshot, as far as either could be captured."""
@@ -110,12 +113,7 @@ class WorktreeFiles:
 
     def last_beat(self) -> datetime | None:
         """The last sign of life of this run, if it was the last to give one here."""
-        path = self.worktree.folder / "alive"
-        try:
-            ours = path.read_text() == self.workflow_id
-            return datetime.fromtimestamp(path.stat().st_mtime, UTC) if ours else None
-        except (OSError, ValueError):
-            return None
+        return last_beat(self.worktree, self.workflow_id)
 
     def finish_interrupted(self) -> None:
         """A restore that a killed process had begun is brought to its end, before anything else looks at the files."""
@@ -125,7 +123,7 @@ class WorktreeFiles:
         """Make the files those of the snapshot; what was there is in `undo`. Never the workflow's file or settings."""
         target = find(self.worktree, snapshot_id)
         done = restore(self.worktree, target, workflow_id=self.workflow_id, protected=self._protected)
-        paths = done.paths[:_SHOWN]
+        paths = tuple(map(path_text, done.paths[:_SHOWN]))
         return FilesRestored(
             snapshot=target.id, tree=target.tree, undo=done.undo.id, paths=paths, count=len(done.paths)
         )
@@ -134,12 +132,7 @@ class WorktreeFiles:
         """Why the files are not simply put back, and which: they changed after the driver's last sign of life."""
         target, now = find(self.worktree, snapshot_id), self.capture()
         changes = preview(self.worktree, target, now, protected=self._protected)
-        late = tuple(change.path for change in changes if _changed_at(self.worktree.root / change.path) > alive_until)
-        if late:
-            return "these files were changed after it", late
-        if changes and read_head(self.worktree.user_git(timeout_s=60)) != target.head:
-            return "HEAD was moved since it began; these files would be put back", tuple(row.path for row in changes)
-        return "", ()
+        return disputed(self.worktree, target, changes, alive_until)
 
     def retain(self, snapshots: Iterable[str]) -> None:
         """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
@@ -204,6 +197,30 @@ def alive_until(record: RunRecord, beat: datetime | None, *, lease_s: float, end
         # It renews the lease every third of it, so that it may have lived so much longer than its last renewal.
         last = max(last, record.lease_until - timedelta(seconds=lease_s * 2 / 3))
     return last + timedelta(seconds=_SLACK_S)
+
+
+def last_beat(worktree: Worktree, workflow_id: str) -> datetime | None:
+    """The last sign of life of a run in this worktree, if it was the last to give one here."""
+    path = worktree.folder / "alive"
+    try:
+        ours = path.read_text() == workflow_id
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC) if ours else None
+    except (OSError, ValueError):
+        return None
+
+
+def disputed(
+    worktree: Worktree, target: Snapshot, changes: Iterable[Change], alive_until: datetime
+) -> tuple[str, tuple[str, ...]]:
+    """Why these changes back to `target` are not simply made, and the paths that this is about, as text."""
+    changes = list(changes)
+    late = [change for change in changes if _changed_at(worktree.root / change.path) > alive_until]
+    if late:
+        return "these files were changed after it", tuple(path_text(change.path) for change in late)
+    if changes and read_head(worktree.user_git(timeout_s=60)) != target.head:
+        why = "HEAD was moved since it began; these files would be put back"
+        return why, tuple(path_text(change.path) for change in changes)
+    return "", ()
 
 
 def refuse_foreign_changes(files: WorktreeFiles, decided: Decided, record: RunRecord, until: datetime) -> None:

@@ -14,7 +14,7 @@ from agentos.ids import new_id
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import reading
 from agentos.workflow.place import Place, find_place, refuse_bad_id
-from agentos.workflow.restoring import path_text
+from agentos.worktree.git import path_text
 from agentos.worktree.linked import make_linked, release_linked, remove_linked
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot, find, take

@@ -1,8 +1,9 @@
-"""What dead drives leave behind on the machine: processes, and folders for temporary files. Looks, and ends nothing."""
+"""What dead drives leave behind on the machine: processes, and folders for temporary files. Ends no process."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -12,9 +13,8 @@ from pathlib import Path
 
 from agentos.store.port import RunRecord
 from agentos.tasks.orphans import AttemptProcess, attempt_processes
+from agentos.tasks.private_folder import PREFIX, abandoned
 
-TEMPORARY = "agentos-"
-"""How the names of our temporary folders begin."""
 YOUNG_S = 60.0
 """A folder younger than this may belong to an attempt that is just being started."""
 
@@ -32,11 +32,23 @@ def leftover_processes(runs: Iterable[RunRecord]) -> list[tuple[AttemptProcess, 
 
 def leftover_folders() -> list[Path]:
     """Our temporary folders that no living process of this user uses."""
-    folders = [path for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*") if _is_old_and_ours(path)]
+    folders = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_old_and_ours(path)]
     if not folders:
         return []
     used = _used_places()
     return sorted(path for path in folders if not any(_lies_in(place, str(path)) for place in used))
+
+
+def remove_leftover_folders() -> list[Path]:
+    """Remove the folders of attempts whose driver is dead and that nothing uses any more; gives them.
+
+    Others of `leftover_folders` do not say whose they are, and are left to the user.
+    """
+    dead = {folder for folder, _, _ in abandoned()}
+    removed = [folder for folder in leftover_folders() if folder in dead]
+    for folder in removed:
+        shutil.rmtree(folder, ignore_errors=True)
+    return removed
 
 
 def _is_old_and_ours(path: Path) -> bool:
@@ -58,7 +70,7 @@ def _used_places() -> set[str]:
         with suppress(psutil.Error, OSError):
             places.update(process.cmdline())
         with suppress(psutil.Error, OSError):
-            places.update(value for value in process.environ().values() if TEMPORARY in value)
+            places.update(value for value in process.environ().values() if PREFIX in value)
         with suppress(psutil.Error, OSError):
             places.update(opened.path for opened in process.open_files())
     return places

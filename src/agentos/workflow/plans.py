@@ -1,21 +1,25 @@
-"""Base plans: stored with their run, and read back."""
+"""Base plans: compiled for this release, stored with their run, and read back."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from agentos.dag.findings import Finding
+from agentos.dag.findings import Finding, located
+from agentos.dag.models import WORK_OF
 from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
+from agentos.dag.task import TaskDef
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
 from agentos.ids import WorkflowId
 from agentos.run.changes import current_plan
 from agentos.run.facts import Facts, fold
 from agentos.store.port import StorePort
+from agentos.tasks.extra import missing_for
+from agentos.tasks.schemas import schema_problem
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +36,14 @@ _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(StoredPlan)
 
 
+def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a workflow that this release can perform. WorkflowDefinitionError holds all that it cannot."""
+    plan = compile_plan(workflow, params)
+    if findings := refused_now(workflow, plan):
+        raise WorkflowDefinitionError(findings, name=plan.name)
+    return plan
+
+
 def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
     """The plan as far as the definition goes: parameters that only a run can give are null in it.
 
@@ -44,6 +56,31 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
     if wrong := tuple(finding for finding in findings if not finding.parameter):
         raise WorkflowDefinitionError(wrong, name=workflow.name)
     return compile_plan(workflow, {**(params or {}), **dict.fromkeys(finding.parameter for finding in findings)})
+
+
+def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
+    """What cannot be performed as AgentOS is installed here."""
+    return located(
+        (
+            Finding(problem="bad setting", task_id=task.id, setting=setting, message=message)
+            for task in plan.tasks.values()
+            if task.definition.kind in WORK_OF
+            for setting, message in _not_performed(task.definition)
+        ),
+        workflow.locate,
+    )
+
+
+def _not_performed(definition: TaskDef) -> Iterator[tuple[str, str]]:
+    """The setting that asks for it, and why not."""
+    if definition.kind == "llm" and (missing := missing_for("llm tasks", "httpx2")) is not None:
+        yield "llm", missing
+    work = definition.llm or definition.agent
+    if work is not None and work.schema is not None:
+        if (missing := missing_for("answers with a schema", "jsonschema")) is not None:
+            yield "schema", missing
+        elif (problem := schema_problem(work.schema)) is not None:
+            yield "schema", problem
 
 
 def encode_plan(plan: Plan) -> bytes:

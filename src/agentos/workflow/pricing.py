@@ -23,7 +23,7 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
     unknown = sorted({model for model in asked if OPEN not in model and model not in models.prices})
     if unknown:
         raise RunRefusedError(
-            f"there is a budget in dollars, and nobody knows what {listed(unknown)} costs",
+            f"there is a budget in dollars, and nobody knows the price of {listed(unknown)}",
             next_step=f'Nothing was run. Say it in agentos.toml: [prices."{unknown[0]}"] with input_per_million and '
             "output_per_million (0 for a model of your own), or give a budget of tokens.",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -24,6 +23,7 @@ from agentos.workflow.finding import find_checkpoint, reading
 from agentos.workflow.loading import source_files
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.settings_file import SETTINGS
+from agentos.worktree.git import path_text
 from agentos.worktree.git_state import check_git, restore_git
 from agentos.worktree.manifest import Left
 from agentos.worktree.protection import Protection
@@ -36,7 +36,7 @@ from agentos.worktree.undo_points import find_by_prefix, last_replaced, undo_poi
 ChangeWord = Literal["added", "deleted", "modified", "retyped"]
 
 _WORDS: dict[str, ChangeWord] = {"A": "added", "D": "deleted", "M": "modified", "T": "retyped"}
-_LOOK = "look"
+LOOK = "look"
 """The name of what a dry run captures: there is never more than one of a run."""
 
 
@@ -159,11 +159,6 @@ def list_undo_points(repo: Path | None) -> list[UndoPoint]:
     ]
 
 
-def path_text(path: str) -> str:
-    """A path as text that every program takes: names need not be UTF-8."""
-    return os.fsencode(path).decode(errors="backslashreplace")
-
-
 def file_changes(changes: Iterable[Change]) -> list[FileChange]:
     """Differences of trees, as they are shown."""
     return [FileChange(path=path_text(change.path), change=_WORDS[change.status]) for change in changes]
@@ -229,7 +224,7 @@ def _protected(record: RunRecord | None) -> tuple[str, ...]:
 
 
 def _foreseen(worktree: Worktree, meant: _Meant, *, only: Protection | None = None) -> PutBack:
-    now = take(worktree, workflow_id=meant.workflow_id, name=_LOOK)
+    now = take(worktree, workflow_id=meant.workflow_id, name=LOOK)
     changes, left = foresee(worktree, meant.snapshot, now, protected=meant.protected, only=only)
     return _shown(meant, changes, left)
 

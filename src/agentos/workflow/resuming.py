@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.plan import Plan, compile_plan
+from agentos.dag.plan import Plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
@@ -29,11 +29,12 @@ from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
+from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place
-from agentos.workflow.plans import decode_plan
+from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
     DriveOptions,
@@ -46,6 +47,7 @@ from agentos.workflow.ready import (
     space_warnings,
 )
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
+from agentos.workflow.taking_over import take_lease
 
 log = logging.getLogger("agentos")
 
@@ -60,6 +62,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Go on with the plan as it was last accepted, calling functions by the names stored with it."""
     choices: ResumeOptions = ResumeOptions()
     options: DriveOptions = DriveOptions()
+
+
+class Previewed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do."""
+
+    record: RunRecord
+    plan: ResumePlan
+    decided: Decided
+    """What becomes of the files."""
+    own_output: tuple[str, ...]
+    """Files that earlier drives printed to."""
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,8 +150,8 @@ def resumed(
         store.close()
         return finished
     found = _found(asked, store, record, named, back_to)
-    refuse_foreign(asked.place.database, record.workflow_id)
-    lease = store.take_lease(record.workflow_id, current_holder(), asked.options.lease_s)
+    refuse_foreign(asked.place.kept_beside, record.workflow_id)
+    lease = take_lease(store, record.workflow_id, asked.options.lease_s)
     try:
         roots = {Path(record.root), asked.place.root}
         ended = end_stale_work(lease, (found.accepted, found.base), roots) or lease.taken_alive
@@ -231,7 +244,7 @@ def preview_resume(
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
     files: FilesChoice = "ask",
-) -> tuple[RunRecord, ResumePlan]:
+) -> Previewed:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
     store = place.open(readonly=True)
     try:
@@ -249,7 +262,8 @@ def preview_resume(
         plan, _ = current_plan(base, facts.changes)
         decided = decide(facts, plan, _cuts(store, record, checkpoint), files, record.workflow_id)
         choices = _informed(choices, decided, plan, facts, place.root)
-        return record, plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
+        return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
     finally:
         store.close()
 
@@ -265,7 +279,7 @@ def compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) ->
 
 
 def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
-    return compile_plan(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
 
 
 def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
@@ -368,6 +382,8 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
             else:
                 log.warning("could not end process %s", what)
             found = True
+        for folder in remove_abandoned(lease.workflow_id, str(root)):
+            log.info("removed %s, left by an attempt whose driver is dead", folder)
     return found
 
 

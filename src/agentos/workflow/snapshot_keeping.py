@@ -17,7 +17,7 @@ from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.files import WorktreeLock
 from agentos.workflow.finding import places, reading
 from agentos.workflow.place import Place, find_place
-from agentos.workflow.restoring import path_text
+from agentos.worktree.git import path_text
 from agentos.worktree.housekeeping import Sizes, collect, forget, purge, purged_ids, retain_ids, sizes
 from agentos.worktree.snapshot_store import Worktree, known_worktree
 

@@ -161,6 +161,17 @@ def shown(path: PurePath | str) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def path_text(path: str) -> str:
+    """A path as text that every program, and the journal, takes: bytes that are no UTF-8 are written as `\\xff`."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def text_paths(text: str) -> tuple[str, ...]:
+    """What `path_text` may have made this text of: itself, and the path with such bytes."""
+    raw = re.sub(rb"\\x([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), text.encode())
+    return tuple(dict.fromkeys((text, os.fsdecode(raw))))
+
+
 def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[bytes]:
     """One git command in `directory`. A status other than 0 is the caller's to read; only a missing git raises."""
     try:

@@ -15,8 +15,10 @@ from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable
 from agentos.workflow.doctor import Checkup, Finding, examine
+from agentos.workflow.leftovers import remove_leftover_folders
 from agentos.workflow.location import find_location
 from agentos.workflow.setting_aside import set_aside
+from agentos.worktree.git import path_text
 
 OUTPUT = Checkup
 
@@ -33,10 +35,11 @@ Examples:
   agentos doctor
   agentos doctor --deep
   agentos doctor --set-aside
+  agentos doctor --tidy      also remove temporary folders that killed processes left
 
 Shows versions, which agents are installed, where state lives and why, and each setting with where it came from. Looks
-for wrong permissions, a full disk, damage, interrupted runs, stale leases, and what dead processes left behind. It
-changes nothing and runs no hooks.
+for wrong permissions, a full disk, damage, interrupted runs, stale leases, and what dead processes left behind. By
+itself it changes nothing; it runs no hooks.
 
 \b
 Exit codes:
@@ -48,9 +51,10 @@ Exit codes:
 )
 @click.option("--deep", is_flag=True, help="Read every record of every run, and check its digests.")
 @click.option("--set-aside", "aside", is_flag=True, help="Move a damaged database to a dated name beside it.")
+@click.option("--tidy", is_flag=True, help="Remove temporary folders of attempts whose driver is dead.")
 @json_option
 @repo_option
-def command(deep: bool, aside: bool, as_json: bool, repo: Path | None) -> int:
+def command(deep: bool, aside: bool, tidy: bool, as_json: bool, repo: Path | None) -> int:
     if aside:
         moved = set_aside(find_location(repo)).moved
         if as_json:
@@ -59,11 +63,14 @@ def command(deep: bool, aside: bool, as_json: bool, repo: Path | None) -> int:
             say(f"{printable(before)} is now {printable(after)}")
         say("Nothing was deleted. The next run makes a new database.")
         return Exit.COMPLETE
-    checkup = examine(repo, version=__version__, deep=deep)
+    removed = tuple(map(path_text, map(str, remove_leftover_folders()))) if tidy else ()
+    checkup = msgspec.structs.replace(examine(repo, version=__version__, deep=deep), removed=removed)
     if as_json:
         print_json(checkup)
     else:
         _show(checkup, deep=deep)
+        for folder in removed:
+            say(f"Removed {printable(folder)}")
     match checkup.severity:
         case "damage":
             return Exit.INTEGRITY

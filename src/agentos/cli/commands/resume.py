@@ -14,6 +14,7 @@ from agentos.cli.boundary import exit_code
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.exits import Exit
 from agentos.cli.file_choice import drive_with_files
+from agentos.cli.file_text import change_lines
 from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable, printable_lines
@@ -22,9 +23,13 @@ from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError
 from agentos.run.resume import ResumeOptions
 from agentos.workflow.files import FilesChoice
 from agentos.workflow.finding import find_run
+from agentos.workflow.foreseeing import FilesForeseen, foreseen_files
 from agentos.workflow.place import Place
 from agentos.workflow.resuming import preview_resume, resume_run
 from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
+
+_SHOWN = 10
+"""So many paths are shown to people; programs get all."""
 
 
 class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +50,8 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[TaskVerdict]
     undone: list[str]
     """Finished tasks that run again because they changed files beside one that was cut off."""
+    files: FilesForeseen | None
+    """What would be put back first; null: nothing."""
 
 
 OUTPUT = DryRun
@@ -134,20 +141,38 @@ def _refuse_elsewhere(target: str | None, repo: Path | None) -> None:
 def _preview(
     place: Place, target: str | None, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool, as_json: bool
 ) -> int:
-    record, plan = preview_resume(place, target, choices=choices, as_stored=as_stored, files=files)
+    found = preview_resume(place, target, choices=choices, as_stored=as_stored, files=files)
+    record, plan = found.record, found.plan
+    foreseen = foreseen_files(place.root, record, found.decided, files, found.own_output)
     if as_json:
         rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]
-        print_json(DryRun(workflow_id=record.workflow_id, counts=plan.counts, tasks=rows, undone=list(plan.undone)))
+        run = record.workflow_id
+        undone = [str(task_id) for task_id in plan.undone]
+        print_json(DryRun(workflow_id=run, counts=plan.counts, tasks=rows, undone=undone, files=foreseen))
         return 0
     print_table(
         ("TASK", "VERDICT", "REASON"),
         [(row.task_id, row.verdict, row.reason) for row in plan.verdicts],
         empty="This run has no tasks.",
     )
+    if foreseen is not None:
+        _say_about(foreseen)
     if plan.undone:
         say(f"{count(len(plan.undone), 'finished task')} changed files beside one that was cut off: repeated with it.")
     say(f"{printable(record.workflow_id)}: {resume_in_short(plan.counts)}. Nothing was touched.")
     return 0
+
+
+def _say_about(foreseen: FilesForeseen) -> None:
+    if foreseen.problem:
+        say(f"Which files would be put back is not known: {printable(foreseen.problem)}")
+        return
+    for line in change_lines(foreseen.changes, most=_SHOWN):
+        say(line)
+    say(f"{count(len(foreseen.changes), 'path')} would be put back to what they were before the task began.")
+    if foreseen.asks:
+        disputed = ", ".join(map(printable, foreseen.disputed[:_SHOWN])) + (" …" if foreseen.disputed[_SHOWN:] else "")
+        say(f"Not unasked: {printable(foreseen.asks)}: {disputed}. --files restore or --files keep chooses.")
 
 
 def _all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool) -> int:

@@ -7,7 +7,9 @@ brief has that name already; a run of it has the id `issue-NAME`, those begun an
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import unicodedata
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -73,24 +75,38 @@ class IssueRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_brief(given: Path, root: Path) -> Brief:
     """The brief of this file. RunRefusedError where it cannot be one."""
-    path = given.absolute()
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RunRefusedError(f"the brief {given} cannot be read: {error.strerror}") from error
+    data = _read(given)
     if data.startswith(_ENCRYPTED):
-        raise RunRefusedError(f"the brief {given} is encrypted by git-crypt", next_step="Unlock the repository first.")
+        raise _refused(given, "is encrypted by git-crypt", "Unlock the repository first.")
     if len(data) > MAX_BYTES:
-        raise RunRefusedError(f"the brief {given} has {len(data):,} bytes; {MAX_BYTES:,} are allowed")
+        raise _refused(given, f"has more than {MAX_BYTES:,} bytes", "Write down what is wanted, in a page or two.")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise RunRefusedError(f"the brief {given} is not UTF-8: {error}") from error
+        raise _refused(given, f"is not UTF-8: {error}", "Name a text file.") from error
     if not text.strip():
-        raise RunRefusedError(f"the brief {given} is empty", next_step="Write down what is wanted, in a line or two.")
-    real, top = path.resolve(), root.resolve()
+        raise _refused(given, "is empty", "Write down what is wanted, in a line or two.")
+    real, top = given.resolve(), root.resolve()
     identity = real.relative_to(top) if real.is_relative_to(top) else real
     return Brief(path=str(identity), digest=digest_of(data), characters=len(text.strip()))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        # Else the open itself would hang at a named pipe.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _refused(path, "is not a regular file", "Name a text file.")
+            return file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = getattr(error, "strerror", None) or error
+        raise _refused(
+            path, f"cannot be read: {why}", "Name another; --select shows those of ideas/active/."
+        ) from error
+
+
+def _refused(path: Path, why: str, next_step: str) -> RunRefusedError:
+    return RunRefusedError(f"the brief {path} {why}", next_step=next_step)
 
 
 def ideas(root: Path) -> tuple[list[Path], int]:

@@ -91,10 +91,13 @@ def _add_review(flow: Workflow, reviewer: str, *, max_rounds: int, always_ask: b
         "choices": ["accept", "revise"],
         "file": "${{ tasks.drafted.output.file }}",
     }
-    flow.add("decide", "approval", if_=f"{sent} and tasks.verdict.output.ask", question=question)
+    # Named here, too: a verdict that was skipped because a call failed says only that it was skipped.
+    calls = ["review", "review_again"]
+    flow.add("decide", "approval", needs=calls, if_=f"{sent} and tasks.verdict.output.ask", question=question)
     flow.add(
         "outcome",
         steps.conclude,
+        needs=calls,
         if_="not failure()",
         inputs={
             **_outputs(draft="drafted", taken="taken"),

@@ -36,7 +36,7 @@ def parse_role(text: str, option: str) -> Role:
     """The role that was typed. RunRefusedError, naming the option, where it is none."""
     kind, colon, rest = text.partition(":")
     if not colon or not rest.strip():
-        raise RunRefusedError(f"{option} takes {_FORMS}, not {text!r}")
+        raise _refused(option, _FORMS, text)
     match kind:
         case "command":
             return Role(kind="command", argv=_words(rest, option))
@@ -45,7 +45,7 @@ def parse_role(text: str, option: str) -> Role:
         case "agent":
             name, _, model = rest.strip().partition(":")
             return Role(kind="agent", name=name, model=model)
-    raise RunRefusedError(f"{option} takes {_FORMS}, not {text!r}")
+    raise _refused(option, _FORMS, text)
 
 
 def parse_filer(text: str, option: str = "--file-with") -> Filer:
@@ -54,7 +54,7 @@ def parse_filer(text: str, option: str = "--file-with") -> Filer:
         return Filer(kind=text)  # type: ignore[arg-type]  # told apart above
     kind, _, rest = text.partition(":")
     if kind != "command" or not rest.strip():
-        raise RunRefusedError(f"{option} takes gh, none or command:PROGRAM [ARGUMENT …], not {text!r}")
+        raise _refused(option, "gh, none or command:PROGRAM [ARGUMENT …]", text)
     return Filer(kind="command", argv=_words(rest, option))
 
 
@@ -62,4 +62,8 @@ def _words(text: str, option: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise RunRefusedError(f"{option}: {text!r} cannot be taken apart into words: {error}") from error
+        raise _refused(option, f"words as a shell would take them apart ({error})", text) from error
+
+
+def _refused(option: str, takes: str, text: str) -> RunRefusedError:
+    return RunRefusedError(f"{option} takes {takes}, not {text!r}", next_step="`agentos issue --help` has examples.")

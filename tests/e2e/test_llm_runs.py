@@ -1,0 +1,123 @@
+"""Runs with llm tasks, as a user has them: the program, a workflow file, a server, kills and money."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LinkedWorktree
+from tests.models.flows import FLOW, Place, keys, reviewing
+from tests.models.replies import says
+from tests.models.server import ModelServer
+
+
+@pytest.fixture
+def place(tmp_git_repo: Path, model_server: ModelServer) -> Place:
+    return reviewing(tmp_git_repo, model_server)
+
+
+def test_a_workflow_asks_models_and_one_uses_what_the_other_said(place: Place) -> None:
+    assert place.agentos("check", "flow").code == 0
+    done = place.agentos("run", "flow", "--id", "r")
+    assert done.code == 0, done.err
+    state = place.state()
+    tasks = {task.task_id: task.output for task in state.tasks}
+    assert tasks["draft"]["text"] == "The draft."
+    assert tasks["review"]["json"]["verdict"] == "approve"
+    assert tasks["said"]["stdout"] == "approve"
+    assert [message["role"] for message in state.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert state.messages[3]["content"] == "Review: The draft."
+    assert place.usage() == [("draft", 1, 0.0), ("review", 1, 0.0)]
+    assert "sk-of-this-test" not in (place.root / ".agentos" / "issue_workflow.db").read_bytes().decode("latin-1")
+
+
+def test_an_answer_that_does_not_fit_is_asked_for_again_with_another_key(place: Place) -> None:
+    place.server.script(says("The draft."), says("hm"))
+    assert place.agentos("run", "flow", "--id", "r").code == 0
+    assert len(set(keys(place.server, "m2"))) == 2
+    assert [calls for task, calls, _ in place.usage() if task == "review"] == [1, 1]
+
+
+def test_killed_in_the_middle_of_an_answer_the_connection_is_gone_and_the_slot_free(place: Place) -> None:
+    place.write(FLOW, "[limits.OPENAI_API_KEY]\nslots = 1\n")
+    place.server.script(says("a long answer that takes its time", pieces=30, pause_s=0.2))
+    process = place.start("run", "flow", "--id", "r")
+    place.server.wait_for(lambda: len(place.server.requests) == 1, 30)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    place.server.wait_for(lambda: place.server.requests[0].client_left)
+    assert place.agentos("resume", "r").code == 0
+    assert len(set(keys(place.server, "m1"))) == 1
+
+
+def test_an_abort_closes_the_connection(place: Place) -> None:
+    place.server.script(says("a long answer that takes its time", pieces=30, pause_s=0.5))
+    process = place.start("run", "flow", "--id", "r")
+    place.server.wait_for(lambda: len(place.server.requests) == 1, 30)
+    assert place.agentos("abort", "r").code in (0, 4)
+    place.server.wait_for(lambda: place.server.requests[0].client_left, 20)
+    process.wait(20)
+
+
+# --- money --------------------------------------------------------------------------------------------------------
+
+
+PRICES = "".join(f'[prices."{model}"]\ninput_per_million = 0\noutput_per_million = 200_000\n' for model in ("m1", "m2"))
+
+
+def test_a_budget_in_dollars_needs_prices_before_anything_runs(place: Place) -> None:
+    place.write(f"budget: 1.5\n{FLOW}")
+    done = place.agentos("run", "flow", "--id", "r")
+    assert done.code not in (0, 3)
+    assert "nobody knows the price of 'm1', 'm2'" in done.err
+    assert '[prices."m1"]' in done.err
+    assert place.server.requests == []
+
+
+def test_a_budget_that_is_used_up_asks_and_a_resume_does_not_reset_it(place: Place) -> None:
+    place.write(f"budget: 1.0\n{FLOW}", PRICES)
+    waiting = place.agentos("run", "flow", "--id", "r")
+    assert waiting.code == 3, waiting.err
+    assert place.agentos("resume", "r").code == 3
+    assert place.usage() == [("draft", 1, 1.0)]
+    assert len(place.server.requests) == 1
+    assert place.agentos("approve", "r").code == 0
+    assert place.usage() == [("draft", 1, 1.0), ("review", 1, 1.0)]
+
+
+def test_a_budget_of_tokens_needs_no_price(place: Place) -> None:
+    place.write(FLOW.replace("llm: m1\n", "llm: m1\n    budget: {tokens: 10}\n"))
+    assert place.agentos("run", "flow", "--id", "r").code == 0
+
+
+def test_two_worktrees_share_the_slots_of_a_key(place: Place, tmp_worktree: LinkedWorktree) -> None:
+    place.server.otherwise = says("x", pause_s=0.05)
+    other = Place(tmp_worktree.worktree, place.server)
+    flow = "tasks:\n" + "".join(f"  t{n}: {{llm: m1, prompt: '{n}'}}\n" for n in range(6))
+    for one in (place, other):
+        one.write(flow, "[limits.OPENAI_API_KEY]\nslots = 1\n")
+    running = [one.start("run", "flow", "--id", "r") for one in (place, other)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert (place.server.most_at_once, len(place.server.requests)) == (1, 12)
+
+
+# --- what is told before anything runs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("prompt: hi, schema: {type: nonsense}", "the task's schema is no JSON Schema: 'nonsense' is not valid"),
+        ("prompt: ''", "llm tasks need a prompt, or messages"),
+        ("prompt: hi, temprature: 1", "did you mean 'temperature'?"),
+        ("prompt: hi, max_tokens: 0", "max_tokens must be 1 or more"),
+        ("prompt: hi, key_name: K, key_command: [pass]", "key_name and key_command: give one of them"),
+        ("prompt: hi, key_command: pass show x", "key_command takes a list"),
+    ],
+)
+def test_check_tells_what_is_wrong_with_a_call(place: Place, settings: str, said: str) -> None:
+    place.write(f"tasks:\n  a: {{llm: m1, {settings}}}\n")
+    done = place.agentos("check", "flow")
+    assert (done.code, said in done.out) == (2, True), done.out

@@ -1,0 +1,267 @@
+"""`agentos issue`, through the real program: rounds, verdicts, gates, names, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.issue.stage import BRIEF, Stage
+
+RUN = "issue-dark-mode"
+
+
+def test_a_brief_becomes_a_filed_issue(stage: Stage) -> None:
+    stage.reviewer("revise", "approve")
+    stage.drafts("Here you are:\n\n# Night\n\nOne.\n", "# Dark mode\n\nTwo.\n\nLabels: ui, `night`\n")
+    done = stage.issue("--brief", "dark-mode.md")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == "https://tracker.invalid/issues/1"
+    [issue] = stage.filed
+    assert issue.startswith("create --title Dark mode --label ui --label night\nTwo.\n\n<!-- agentos-issue:")
+    folder = "done/1-dark-mode"
+    assert stage.artefacts(folder) == [
+        "001-brief.md",
+        "002-draft.md",
+        "003-verdict.md",
+        "004-draft.md",
+        "005-verdict.md",
+        "006-filed.json",
+    ]
+    assert stage.artefact(f"{folder}/001-brief.md") == BRIEF
+    assert stage.artefact(f"{folder}/002-draft.md") == "# Night\n\nOne.\n", "without the word before it"
+    assert stage.artefact(f"{folder}/003-verdict.md") == "# Revise\n\nNearly.\n\n- Name the user.\n"
+    record = json.loads(stage.artefact(f"{folder}/006-filed.json"))
+    assert (record["number"], record["rounds"], record["brief"]) == ("1", 2, "dark-mode.md")
+    first, second = stage.calls("drafter")
+    assert BRIEF.strip() in first
+    assert "Name the user." not in first
+    assert all(text in second for text in (BRIEF.strip(), "# Night", "Nearly.", "Name the user."))
+    assert "# Dark mode" in stage.calls("reviewer")[1]
+    assert not (stage.repo / "docs/lineage/active/dark-mode").exists()
+
+
+def test_the_same_brief_is_not_filed_twice(stage: Stage) -> None:
+    assert stage.issue("--brief", "dark-mode.md").code == 0
+    again = stage.issue("--brief", "./dark-mode.md")
+    assert (again.code, again.out) == (0, "https://tracker.invalid/issues/1\n")
+    assert "is done already" in again.err
+    assert len(stage.filed) == len(stage.calls("drafter")) == 1
+
+
+def test_a_human_looks_at_the_draft_and_the_verdict(stage: Stage) -> None:
+    done = stage.issue("--brief", "dark-mode.md", gates="draft,verdict")
+    assert done.code == 3
+    assert f"agentos approve {RUN} approval:look --choose revise\n" in done.err
+    assert "about the file docs/lineage/active/dark-mode/002-draft.md" in done.err
+    assert stage.calls("reviewer") == []
+
+    said = ("--choose", "revise", "--reason", "Too short.")
+    assert stage.agentos("approve", RUN, *said).code == 3, "the next draft waits"
+    assert "Too short." in stage.calls("drafter")[1], "what a human says before any review counts"
+    assert stage.artefact("active/dark-mode/003-feedback.md") == "Too short.\n"
+
+    draft = stage.repo / "docs/lineage/active/dark-mode/004-draft.md"
+    draft.write_text("# Darker\n\nBy hand.\n")
+    assert stage.agentos("approve", RUN, "--choose", "send").code == 3, "the verdict waits"
+    assert "By hand." in stage.calls("reviewer")[0]
+    draft.write_text("# Darkest\n\nBy hand, again.\n")
+    assert stage.agentos("approve", RUN, "--choose", "accept").code == 0
+    assert stage.filed[0].startswith("create --title Darkest\nBy hand, again.\n")
+
+
+def test_a_rejected_draft_ends_it_and_anew_begins_another(stage: Stage) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    assert stage.agentos("reject", RUN, "--reason", "no").code == 0
+    assert stage.agentos("resume", RUN).code == 1
+    done = stage.issue("--brief", "dark-mode.md", "--anew")
+    assert done.code == 0, done.err
+    assert stage.status("issue-dark-mode-2") == "complete"
+    assert stage.artefacts("active/dark-mode") == ["001-brief.md", "002-draft.md"], "a folder for each run"
+    assert len(stage.filed) == 1
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "asks"),
+    [
+        (("discuss",), "wants a human to decide. Two aims in one."),
+        (("garbage", "[X] **APPROVED**"), "no readable verdict, twice"),
+        (('{"verdict": "APPROVE", "summary": "", "changes": []}', "approve it"), "no readable verdict, twice"),
+        (("revise", "revise again"), "the same as in the round before"),
+        (("revise", "revise more"), "not content after 2 round(s)"),
+    ],
+)
+def test_a_human_is_asked_though_gates_are_off(stage: Stage, answers: tuple[str, ...], asks: str) -> None:
+    stage.reviewer(*answers)
+    done = stage.issue("--brief", "dark-mode.md", "--max-rounds", "2" if "revise more" in answers else "5")
+    assert done.code == 3, done.err
+    [(gate, question)] = stage.gates().items()
+    assert gate.startswith("approval:decide")
+    assert asks in question
+    assert stage.filed == []
+    stage.reviewer("approve")
+    assert stage.agentos("approve", RUN, "--choose", "revise", "--reason", "Split it.").code == 0
+    assert "Split it." in stage.calls("drafter")[-1]
+    assert len(stage.filed) == 1
+
+
+def test_an_unreadable_verdict_is_asked_for_once_more(stage: Stage) -> None:
+    stage.reviewer("garbage", '```json\n{"verdict": "approve", "summary": "ok", "changes": []}\n```')
+    assert stage.issue("--brief", "dark-mode.md").code == 0
+    first, again = stage.calls("reviewer")
+    assert again.startswith(first.rstrip())
+    assert "could not be read as that JSON object" in again
+
+
+def test_a_repeated_complaint_counts_only_in_a_row(stage: Stage) -> None:
+    stage.reviewer("revise", "revise more", "revise again", "approve")
+    assert stage.issue("--brief", "dark-mode.md").code == 0
+    assert len(stage.calls("drafter")) == 4
+
+
+# --- trouble --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["drafter", "reviewer"])
+def test_75_from_a_program_is_75_and_a_later_try_goes_on(stage: Stage, role: str) -> None:
+    if role == "drafter":
+        stage.drafts(75, "# Later\n\nText.\n")
+    else:
+        stage.reviewer(75, "approve")
+    done = stage.issue("--brief", "dark-mode.md")
+    assert done.code == 75, done.err
+    assert "asks to be tried again later" in done.err
+    assert stage.issue("--brief", "dark-mode.md").code == 0
+    assert len(stage.filed) == 1
+    assert len(stage.calls("drafter")) == (2 if role == "drafter" else 1), "what was paid for is not asked again"
+
+
+def test_a_program_that_fails_is_told(stage: Stage) -> None:
+    stage.drafts(3)
+    done = stage.issue("--brief", "dark-mode.md")
+    assert done.code == 1
+    assert "drafter.sh ended with 3" in done.err
+    assert f"agentos resume {RUN}" in done.err
+
+
+def test_what_is_missing_is_found_before_anything_is_spent(stage: Stage) -> None:
+    missing = ["--reviewer", "command:no-such-program --fast", "--file-with", "command:./gone"]
+    done = stage.agentos("issue", "--brief", "dark-mode.md", *stage.roles[:2], *missing, "--gates", "none")
+    assert done.code == 1
+    assert "missing: reviewer: no-such-program; filer: ./gone" in done.err
+    assert stage.calls("drafter") == []
+
+
+def test_agents_and_models_that_this_release_has_not_are_refused(stage: Stage) -> None:
+    roles = ["--drafter", "agent:nobody", "--reviewer", "llm:"]
+    done = stage.agentos("issue", "--brief", "dark-mode.md", *roles)
+    assert (done.code, "--reviewer takes agent:NAME" in done.err) == (2, True)
+    done = stage.agentos("issue", "--brief", "dark-mode.md", *roles[:2], *stage.roles[2:])
+    assert done.code == 2
+    assert "draft" in done.err
+
+
+# --- names and changes ----------------------------------------------------------------------------------------------
+
+
+def test_two_briefs_of_one_name_have_runs_of_their_own(stage: Stage) -> None:
+    other = stage.brief("Another thing altogether, in a brief of the same name.\n", "more/Dark_Mode.md")
+    assert stage.issue("--brief", "dark-mode.md").code == 0
+    assert stage.issue("--brief", str(other)).code == 0
+    both = ("dark-mode.md", str(other))
+    rows = [json.loads(stage.issue("--brief", name, "--dry-run", "--json").out)[0] for name in both]
+    assert [row["brief"] for row in rows] == ["dark-mode.md", "more/Dark_Mode.md"]
+    assert rows[0]["name"] == "dark-mode"
+    assert rows[1]["name"].startswith("dark-mode-")
+    assert [row["status"] for row in rows] == ["filed", "filed"]
+    assert len(stage.filed) == 2
+
+
+@pytest.mark.parametrize("what", ["the brief", "drafter"])
+def test_what_changed_is_asked_about_and_never_taken_silently(stage: Stage, what: str) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    given = ["issue", "--brief", "dark-mode.md", *stage.roles, "--gates", "draft"]
+    if what == "the brief":
+        stage.brief("Something else is wanted now.\n")
+    else:
+        given[given.index("--drafter") + 1] = "command:cat"
+    asked = stage.agentos(*given)
+    assert asked.code == 3
+    assert what in asked.err
+    assert "--as-begun" in asked.err
+    assert "--anew" in asked.err
+    assert len(stage.calls("drafter")) == 1
+
+    assert stage.agentos(*given, "--as-begun").code == 3, "it waits where it waited"
+    assert stage.status() == "waiting"
+    done = stage.agentos(*given, "--anew")
+    assert done.code == 3
+    assert (stage.status(), stage.status("issue-dark-mode-2")) == ("aborted", "waiting")
+
+
+def test_resume_names_the_issue_or_takes_the_newest(stage: Stage) -> None:
+    stage.brief(name="other.md")
+    for brief in ("dark-mode.md", "other.md"):
+        assert stage.issue("--brief", brief, gates="draft").code == 3
+    for run in (RUN, "issue-other"):
+        assert stage.agentos("approve", run, "--choose", "send", "--no-resume").code == 0
+    done = stage.agentos("issue", "--resume")
+    assert (done.code, stage.status("issue-other"), stage.status()) == (0, "complete", "paused")
+    assert stage.agentos("issue", "--resume", "dark-mode").code == 0
+    nothing = stage.agentos("issue", "--resume")
+    assert (nothing.code, "no unfinished issue is here" in nothing.err) == (2, True)
+
+
+def test_a_dry_run_writes_nothing_and_calls_nobody(stage: Stage) -> None:
+    done = stage.issue("--brief", "dark-mode.md", "--dry-run", "--json")
+    [row] = json.loads(done.out)
+    assert (row["status"], row["name"], row["workflow_id"]) == ("would begin", "dark-mode", RUN)
+    assert not (stage.repo / ".agentos").exists()
+    assert not (stage.repo / "docs").exists()
+    assert stage.calls("drafter") == []
+
+
+def test_select_and_all_look_into_ideas(stage: Stage) -> None:
+    for name in ("one", "two"):
+        stage.brief(name=f"ideas/active/{name}.md")
+    (stage.repo / "ideas/active/locked.md").write_bytes(b"\0GITCRYPT\0secret")
+    shown = stage.issue("--select")
+    assert shown.code == 3, "nobody is there to choose"
+    assert "  1  one" in shown.err
+    assert "  2  two" in shown.err
+    assert "1 brief encrypted" in shown.err
+    assert "--brief" in shown.err
+    done = stage.issue("--all")
+    assert done.code == 0, done.err
+    assert len(stage.filed) == 2
+    again = stage.issue("--all")
+    assert (again.code, "0 briefs to do of 2" in again.err) == (0, True)
+
+
+def test_without_a_filer_the_issue_stays_as_a_file(stage: Stage) -> None:
+    done = stage.agentos("issue", "--brief", "dark-mode.md", *stage.roles[:4], "--gates", "none", "--file-with", "none")
+    assert done.code == 0, done.err
+    assert stage.artefact("active/dark-mode/004-issue.md").startswith("# Dark mode\n\nFirst text.\n")
+    assert stage.filed == []
+
+
+def test_links_that_lead_out_of_the_repository_are_not_written_through(stage: Stage, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (stage.repo / "docs").symlink_to(outside)
+    done = stage.issue("--brief", "dark-mode.md")
+    assert (done.code, "leads out of" in done.err) == (1, True)
+    assert list(outside.iterdir()) == []
+
+
+def test_an_issue_run_takes_commands_as_any_other(stage: Stage) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    assert stage.agentos("graph", RUN).out.startswith("flowchart TD")
+    assert "approval:look" in stage.agentos("inbox").out
+    assert stage.agentos("abort", RUN).code == 0
+    refused = stage.issue("--brief", "dark-mode.md", gates="draft")
+    assert (refused.code, "--anew" in refused.err) == (2, True)
