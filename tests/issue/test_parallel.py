@@ -38,13 +38,17 @@ def replace_drafter(stage: Stage, text: str) -> None:
     program.chmod(0o755)
 
 
+EVENTS = 5
+"""Of the stream of an answer in one piece; the server pauses before each."""
+
+
 def all_at_once(stage: Stage, briefs: int, parallel: int, call_s: float) -> float:
     """Make issues of so many briefs with a server that takes two calls at a time; how long that took."""
     names = [f"idea-{number:02}" for number in range(briefs)]
     ideas(stage, *names)
     stage.env[KEY] = "k-1234567890"
     with ModelServer(key="k-1234567890", at_most=2) as server:
-        server.choose(lambda request: answer(request, pieces=1, pause_s=call_s))
+        server.choose(lambda request: answer(request, pieces=1, pause_s=call_s / EVENTS))
         (stage.repo / "agentos.toml").write_text(TOML.format(url=server.base_url))
         roles = ("--drafter", "llm:writer", "--reviewer", "llm:critic", "--gates", "none", *stage.roles[4:])
         began = time.monotonic()
