@@ -351,9 +351,9 @@ class Client:
 
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
-            refuse_foreign(self.place.database, record.workflow_id)
+            refuse_foreign(self.place.kept_beside, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
-        delete_logs(self.place.database, record.workflow_id)
+        delete_logs(self.place.kept_beside, record.workflow_id)
         let_go_of_all(self.place, record)
 
     def export(self, workflow_id: str) -> Iterator[bytes]:

@@ -125,7 +125,8 @@ class AgentPerformer:
                 session = _session_for(job, goes_on)
                 asked = job.agent.call(job.ask(host, session=session.title or session.id, goes_on=goes_on))
                 schema = None if traits.takes_schema else job.work.schema
-                prompt = prompt_for(job.work.prompt, goes_on=spec.session is not None, schema=schema)
+                interrupted = job.work.on_resume if spec.session is not None else None
+                prompt = prompt_for(job.work.prompt, interrupted=interrupted, schema=schema)
                 launch = Launch(
                     argv=(job.program, *asked.argv[1:]),
                     env={**asked.env, **job.env},

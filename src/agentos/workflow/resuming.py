@@ -47,6 +47,7 @@ from agentos.workflow.ready import (
     space_warnings,
 )
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
+from agentos.workflow.taking_over import take_lease
 
 log = logging.getLogger("agentos")
 
@@ -149,8 +150,8 @@ def resumed(
         store.close()
         return finished
     found = _found(asked, store, record, named, back_to)
-    refuse_foreign(asked.place.database, record.workflow_id)
-    lease = store.take_lease(record.workflow_id, current_holder(), asked.options.lease_s)
+    refuse_foreign(asked.place.kept_beside, record.workflow_id)
+    lease = take_lease(store, record.workflow_id, asked.options.lease_s)
     try:
         roots = {Path(record.root), asked.place.root}
         ended = end_stale_work(lease, (found.accepted, found.base), roots) or lease.taken_alive

@@ -21,6 +21,7 @@ from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
+from agentos.workflow.location import find_location
 from agentos.workflow.place import Place, find_place
 from agentos.workflows.issue import briefs
 from agentos.workflows.issue.briefs import Settings
@@ -98,6 +99,9 @@ def command(
     # First of all: no brief is read where no state can be kept.
     flags = DriveFlags(quiet=quiet, verbose=verbose)
     place, options, manner = (find_place(repo, make=False), None, None) if dry_run else flags.settled(repo)
+    location = find_location(repo)
+    if not quiet:
+        say(f"Database: {location.shown}, because {location.why}.")
     asked, settings = _settings(typed)
     if as_begun and anew:
         raise click.UsageError("--as-begun and --anew exclude each other.")
