@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from agentos import Client
 from agentos.run import events as ev
+from tests.agents.programs import MODELS, environment
+from tests.agents.script import PROTOCOLS, offered
+from tests.agents.support import need
 from tests.issue.stage import VERDICTS, Stage
 from tests.models.received import Received
-from tests.models.replies import Answer, Failure, Reply, too_many
+from tests.models.replies import Answer, Failure, Reply, says, too_many
 from tests.models.server import ModelServer
 
 RUN = "issue-dark-mode"
@@ -102,3 +107,31 @@ def test_a_key_that_is_not_set_is_told_before_anything_is_spent(stage: Stage, se
     code, _, err = made(stage, "--brief", "dark-mode.md")
     assert (code, "missing: drafter: ISSUE_TEST_KEY; reviewer: ISSUE_TEST_KEY" in err) == (1, True)
     assert server.requests == []
+
+
+def test_an_agent_that_is_not_installed_is_told_before_anything_is_spent(stage: Stage, tmp_path: Path) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "git").symlink_to(git)
+    roles = ("--drafter", "agent:claude", "--reviewer", "agent:codex:o4", "--file-with", "none", "--gates", "none")
+    done = stage.agentos("issue", "--brief", "dark-mode.md", *roles, env={"PATH": str(bare)})
+    assert done.code == 1
+    assert "missing: drafter: claude; reviewer: codex" in done.err
+
+
+def test_real_agents_draft_and_review(stage: Stage, home: Path) -> None:
+    """Two agents, each pointed at a scripted model: they only answer, and change nothing in the worktree."""
+    for agent in ("claude", "codex"):
+        need(agent)
+    roles = ("--drafter", f"agent:claude:{MODELS['claude']}", "--reviewer", f"agent:codex:{MODELS['codex']}")
+    with ModelServer(PROTOCOLS) as server:
+        server.choose(lambda request: answer(request) if offered(request) else says("a title"))
+        env = {**environment("claude", server.url, home), **environment("codex", server.url, home)}
+        done = stage.agentos("issue", "--brief", "dark-mode.md", *roles, *stage.roles[4:], "--gates", "none", env=env)
+    assert done.code == 0, done.err
+    assert stage.filed[0].startswith("create --title Dark mode\nBy a model.\n")
+    sessions = [event.session.agent for event in Client(stage.repo).events(RUN) if isinstance(event, ev.TaskSession)]
+    assert set(sessions) == {"claude", "codex"}
+    assert stage.artefacts("done/1-dark-mode")[:3] == ["001-brief.md", "002-draft.md", "003-verdict.md"]
