@@ -62,8 +62,8 @@ lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows betwee
 docs: $(VENV)/.core ## write docs/cli.md and docs/schemas/ anew from the commands themselves
 	@$(VENV)/bin/python tools/write_docs.py
 
-matrix: $(VENV)/.test ## the whole kill matrix: every crash point, workflow and second kill (long)
-	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash $(PYTEST_ARGS)
+matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every crash point, workflow and second kill (long)
+	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash tests/agents $(PYTEST_ARGS)
 
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import agentos
+from agentos.client import Client
+from agentos.run.events import FilesCaptured, TaskUsage
 from tests.agents.programs import MODELS
 from tests.agents.script import RunShell, Step, WriteFile
 from tests.agents.support import REAL, Scripted, scripted
@@ -23,6 +24,7 @@ from tests.models.replies import Hang, says
 
 FULL = os.environ.get("AGENTOS_MATRIX") == "full"
 QUICK = ("claude", "codex")
+"""Those that begin within two seconds; `AGENTOS_MATRIX=full` (`make matrix`) kills all five."""
 PATIENCE_S = 60.0
 
 
@@ -31,6 +33,7 @@ class Runs:
 
     def __init__(self, repo: Path, model: Scripted) -> None:
         self.repo, self.model = repo, model
+        self.client = Client(repo)
         source = str(Path(agentos.__file__).parents[1])
         self.env = {**os.environ, **model.env, "PYTHONPATH": source, "NO_COLOR": "1"}
 
@@ -59,21 +62,17 @@ class Runs:
             while not arrived():
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < until, "waited in vain"
-                time.sleep(0.02)
+                time.sleep(0.05)
         finally:
             process.kill()
             process.communicate()
 
-    def events(self) -> list[dict[str, Any]]:
-        shown = self.start("events", "r1", "--json").communicate()[0]
-        return [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
-
     def turns(self) -> int:
-        return sum(event["type"] == "files_captured" and event["why"] == "turn" for event in self.events())
+        events = self.client.events("r1")
+        return sum(isinstance(event, FilesCaptured) and event.why == "turn" for event in events)
 
-    def output(self, task: str = "work") -> Any:
-        shown = json.loads(self.start("show", "r1", "--json").communicate()[0])
-        return next(one["output"] for one in shown["tasks"] if one["id"] == task)
+    def paid_tokens(self) -> int:
+        return sum(event.usage.input_tokens for event in self.client.events("r1") if isinstance(event, TaskUsage))
 
     def tree(self) -> dict[str, str]:
         names = git("ls-files", "--others", "--cached", "--exclude-standard", cwd=self.repo).splitlines()
@@ -108,6 +107,8 @@ def test_killed_after_a_turn_it_goes_on_with_its_files_and_its_session(agent: st
     with runs(agent, repo, home, "", file(repo, "a"), file(repo, "b"), Hang()) as run:
         script = run.model.script
         run.killed_when(lambda: len(script.calls) == 3 and run.turns() >= 2)
+        before = run.paid_tokens()
+        assert before == (20 if agent in ("claude", "opencode") else 0), "as far as the agent tells before its end"
         script.then(file(repo, "c"), says("All done."))
         told = run.finish("resume", "r1")
 
@@ -117,7 +118,9 @@ def test_killed_after_a_turn_it_goes_on_with_its_files_and_its_session(agent: st
         assert "You were interrupted" in goes_on
         assert "a by the agent" in goes_on, "its session went on"
         assert "a new one was begun" not in told
-        assert run.output()["text"] == "All done."
+        # Codex and copilot count over the whole session; gemini never tells what was cut off.
+        assert run.paid_tokens() == (20 if agent == "gemini" else 40)
+        assert run.client.show("r1").outputs["work"]["text"] == "All done."
 
 
 @pytest.mark.parametrize("agent", REAL if FULL else ("codex",))
@@ -133,7 +136,7 @@ def test_killed_in_the_middle_of_a_turn_what_that_did_is_gone(agent: str, repo: 
         assert len(script.calls) == 4
 
 
-@pytest.mark.parametrize("agent", QUICK)
+@pytest.mark.parametrize("agent", REAL if FULL else ("claude",))
 def test_killed_in_its_first_turn_it_does_the_task_once(agent: str, repo: Path, home: Path) -> None:
     with runs(agent, repo, home, "", Hang()) as run:
         script = run.model.script
@@ -170,7 +173,7 @@ def test_a_fork_knows_that_what_it_did_was_undone(repo: Path, home: Path) -> Non
         assert "was undone" in script.calls[2].text
 
 
-@pytest.mark.parametrize("agent", QUICK)
+@pytest.mark.parametrize("agent", QUICK if FULL else ("claude",))
 def test_an_isolated_agent_goes_on_in_a_new_worktree(agent: str, repo: Path, home: Path) -> None:
     with runs(agent, repo, home, "isolation: worktree", WriteFile("a", "a by the agent"), Hang()) as run:
         script = run.model.script
@@ -215,12 +218,21 @@ def test_an_agent_whose_run_was_rolled_back_does_not_believe_in_what_it_did(repo
         assert "a by the agent" not in run.model.script.calls[2].text
 
 
-def test_what_an_agent_paid_before_it_was_killed_is_counted(repo: Path, home: Path) -> None:
-    with runs("claude", repo, home, "", file(repo, "a"), file(repo, "b"), Hang()) as run:
-        run.killed_when(lambda: run.turns() >= 2 and len(run.model.script.calls) == 3)
-        paid = [event["usage"] for event in run.events() if event["type"] == "task_usage"]
-        assert sum(usage.get("input_tokens", 0) for usage in paid) == 20
-        run.model.script.then(says("All done."))
-        run.finish("resume", "r1")
-        paid = [event["usage"] for event in run.events() if event["type"] == "task_usage"]
-        assert sum(usage.get("input_tokens", 0) for usage in paid) == 30
+def test_what_these_kills_leave_out() -> None:
+    """Not a test: the summary shows the reason of a skip."""
+    slow = ", ".join(agent for agent in REAL if agent not in QUICK)
+    pytest.skip("agents killed: nothing left out" if FULL else f"agents killed: {slow} only by `make matrix`")
+
+
+def test_an_agent_cannot_approve_what_waits_for_a_human(repo: Path, home: Path) -> None:
+    approve = RunShell(f"{sys.executable} -m agentos approve r1 ship > answer 2>&1; echo $? >> answer")
+    with runs("codex", repo, home, "permissions: full", approve, says("I approved it myself.")) as run:
+        flow = repo / "flow.yaml"
+        flow.write_text(flow.read_text() + "  ship: {approve: 'Ship it?', run: touch shipped, effects: none}\n")
+        run.finish("run", "flow.yaml", "--id", "r1", code=3)
+
+        assert not (repo / "shipped").exists()
+        answer = (repo / "answer").read_text()
+        assert "is for a human; the answer came from attempt r1/work/1 of an agent" in answer
+        assert answer.splitlines()[-1] == "2"
+        assert [record.status for record in run.client.list_runs()] == ["waiting"]
