@@ -119,12 +119,13 @@ def judge(
     number = draft["number"] + 1
     if not read["readable"]:
         text = f"# Unreadable\n\n{read['why']}\n\n```text\n{read['answer']}\n```\n"
-        lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
+        file = lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
         ask = "The reviewer gave no readable verdict, twice."
-        return {"verdict": "", "summary": "", "changes": [], "complaint": "", "ask": ask, "number": number}
+        nothing = {"verdict": "", "summary": "", "changes": [], "complaint": ""}
+        return {**nothing, "ask": ask, "number": number, "file": file}
     verdict = read_verdict(read["verdict"])
     text = f"# {verdict.verdict.capitalize()}\n\n{verdict.summary}\n\n{as_list(verdict.changes)}".rstrip()
-    lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
+    file = lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
     complaint = complaint_of(verdict)
     return {
         "verdict": verdict.verdict,
@@ -133,6 +134,7 @@ def judge(
         "complaint": complaint,
         "ask": _why_ask(verdict.verdict, complaint, draft["round"], last, max_rounds, always_ask),
         "number": number,
+        "file": file,
     }
 
 
