@@ -15,6 +15,7 @@ from agentos.dag.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import Session
 from agentos.tasks.attempt import AttemptSpec
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from tests.agents.programs import MODELS, environment, installed
 from tests.agents.script import PROTOCOLS, AgentScript, Step
 from tests.models.server import ModelServer
@@ -52,6 +53,7 @@ def agent_spec(
     session: Session | None = None,
     timeout_s: float | None = 60,
     log: Any = None,
+    models: ModelSettings = NO_MODEL_SETTINGS,
     **work: Any,
 ) -> AttemptSpec:
     model = {"model": MODELS[agent]} if agent in MODELS else {}
@@ -71,4 +73,5 @@ def agent_spec(
         idempotency_key="key",
         attempt_id=f"{workflow_id}/t/1",
         log=log,
+        models=models,
     )

@@ -11,6 +11,9 @@ import msgspec
 import pytest
 
 from agentos.secrets import Masker
+from agentos.tasks.attempt import Outcome
+from agentos.tasks.model_settings import Limits, ModelSettings
+from agentos.tasks.registry import performers
 from tests.agents.support import agent_spec
 from tests.unit.tasks.support import RecordingHost, cancel_when, is_alive, output_of, perform, pid_in
 
@@ -58,6 +61,31 @@ def test_an_exit_code_other_than_0_is_a_failure(tmp_path: Path, status: int, wor
     assert outcome.error is not None
     assert f"({word}): half" in outcome.error.text
     assert outcome.retryable == retryable
+
+
+def test_a_credential_that_was_sent_away_rests_for_everybody(tmp_path: Path) -> None:
+    agent = program(tmp_path, "sys.exit(75)")
+    impatient = ModelSettings(limits={"agent.py": Limits(max_wait_s=0)})
+    first = perform(agent_spec(tmp_path, "command", agent, models=impatient))
+    second = perform(agent_spec(tmp_path, "command", agent, models=impatient))
+
+    assert first.error is not None
+    assert second.error is not None
+    assert (first.error.type, second.error.type) == ("AgentFailed", "CoolingDownError")
+
+
+def test_an_agent_takes_one_slot_and_waiting_for_it_takes_none_of_its_time(tmp_path: Path) -> None:
+    text = "at = time.time()\ntime.sleep(1)\nprint(at, time.time())"
+    limits = ModelSettings(limits={"agent.py": Limits(slots=1)})
+    spec = agent_spec(tmp_path, "command", program(tmp_path, text), models=limits, timeout_s=1.9)
+
+    async def both() -> list[Outcome]:
+        agent = performers()["agent"]
+        other = msgspec.structs.replace(spec, attempt_id=f"{spec.attempt_id}-other")
+        return list(await asyncio.gather(agent(spec, RecordingHost()), agent(other, RecordingHost())))
+
+    spans = sorted(tuple(map(float, output_of(outcome)["text"].split())) for outcome in asyncio.run(both()))
+    assert spans[0][1] <= spans[1][0], "one after the other"
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from agentos.dag.models import Budget
 from agentos.run.events import Session
-from tests.agents.programs import KEY
+from agentos.tasks.model_settings import ModelSettings, Price
+from tests.agents.programs import KEY, MODELS
 from tests.agents.script import RunShell, WriteFile
 from tests.agents.support import REAL, agent_spec, scripted
 from tests.models.replies import Failure, Hang, says, unauthorised
@@ -115,6 +116,21 @@ def test_an_agent_whose_tokens_are_used_up_is_stopped_by_us(tmp_git_repo: Path, 
     assert outcome.error is not None
     assert "(budget)" in outcome.error.text
     assert len(model.script.calls) < 30
+
+
+def test_what_an_agent_does_not_tell_is_priced_by_the_settings(tmp_git_repo: Path, home: Path) -> None:
+    prices = ModelSettings(prices={MODELS["codex"]: Price(input_per_million=1_000, output_per_million=2_000)})
+    with scripted("codex", home, says("Done.")) as model:
+        host = RecordingHost()
+        host.budget = Budget(cost_usd=5)
+        refused = perform(agent_spec(tmp_git_repo, "codex", env=model.env), host)
+        assert model.script.calls == []
+        outcome = perform(agent_spec(tmp_git_repo, "codex", env=model.env, models=prices), host)
+
+    assert refused.error is not None
+    assert "codex does not tell what it costs" in refused.error.text
+    assert output_of(outcome)["usage"]["cost_usd"] == pytest.approx(10 * 0.001 + 5 * 0.002)
+    assert host.usages[0].cost_usd == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])

@@ -68,13 +68,14 @@ def test_a_deleted_run_can_be_made_again(store: StorePort) -> None:
     assert len(store.read_events(RUN)) == 1
 
 
-def test_fifty_processes_make_and_fill_one_database_at_once(backend: Backend) -> None:
+def test_many_processes_make_and_fill_one_database_at_once(backend: Backend) -> None:
+    many = 50 if backend.name == "sqlite" else 20  # where one file is locked by all of them it matters more
     with ExitStack() as stack:
-        names = [f"run-{number:02d}" for number in range(50)]
+        names = [f"run-{number:02d}" for number in range(many)]
         children = [stack.enter_context(backend.child("write", name, 10)) for name in names]
         for child in children:
             child.tell()
-        assert [child.hear() for child in children] == ["done"] * 50
+        assert [child.hear() for child in children] == ["done"] * many
     store = backend.open()
     runs = store.list_runs()
     assert sorted(run.workflow_id for run in runs) == names

@@ -23,10 +23,10 @@ from agentos.crashpoints import LOG, VARIABLE
 from agentos.exceptions import NotFoundError
 from agentos.run.events import Event
 from agentos.run.facts import Facts, fold
-from agentos.store.port import RunRecord
-from agentos.store.sqlite import SqliteStore
+from agentos.store.port import RunRecord, StorePort
+from agentos.store.postgres import opening
 from agentos.store.sqlite_open import open_store
-from tests.crash.children.schema import newer_schema
+from tests.crash.children.schema import newer_postgres_schema, newer_schema
 
 T = TypeVar("T")
 
@@ -82,6 +82,8 @@ class Theatre:
         self.env: dict[str, str] = {}
         """For every process."""
         self.database = self.repo / ".agentos" / "issue_workflow.db"
+        self.url = ""
+        """Of the PostgreSQL schema that state is kept in instead."""
         self.migrates = False
         """From the second process on, the database is to have a newer schema."""
         self._allowed_s: float | None = None
@@ -209,8 +211,11 @@ class Theatre:
                 line["attempt"] = int(attempt)
         return lines
 
-    def open(self) -> SqliteStore:
+    def open(self) -> StorePort:
         """The store as somebody sees it who only looks."""
+        if self.url:
+            steps = newer_postgres_schema() if self.migrates else None
+            return opening.open_store(self.url, readonly=True, scope=None, steps=steps)
         return open_store(self.database, readonly=True, steps=newer_schema() if self.migrates else None)
 
     def record(self, workflow_id: str = WORKFLOW_ID) -> RunRecord | None:
@@ -244,6 +249,11 @@ class Theatre:
         """Keep state in this file, as AGENTOS_WORKFLOW_DB asks for."""
         self.database = path
         self.env["AGENTOS_WORKFLOW_DB"] = str(path)
+
+    def use_server(self, url: str) -> None:
+        """Keep state in this PostgreSQL schema, as AGENTOS_WORKFLOW_DB asks for."""
+        self.url = url
+        self.env["AGENTOS_WORKFLOW_DB"] = url
 
     def clear(self) -> None:
         """End children that are still there."""

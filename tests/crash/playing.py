@@ -107,7 +107,8 @@ def check_end(theatre: Theatre, killed: list[int]) -> None:
     events, trace = theatre.journal(), theatre.trace()
     checks.check_journal(events, killed=killed)
     checks.check_trace(events, trace)
-    checks.check_file(theatre.database)
+    if not theatre.url:
+        checks.check_file(theatre.database)
     scenario = theatre.name.partition("-")[0]
     checks.check_at_most_once(trace, EXTERNAL.get(scenario, ()))
     commands = {event.command_id for event in events if hasattr(event, "command_id") and event.command_id[0] == "c"}

@@ -14,8 +14,10 @@ import pytest
 from agentos.client import Client
 from agentos.run.events import LeaseTaken, WorkflowStart
 from agentos.store.holder import process_started
+from tests.contract.backends import Backend
 from tests.crash import checks
 from tests.crash.harness import REFUSED, Theatre, wait_for
+from tests.postgres.server import fresh_url
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
 
@@ -98,6 +100,8 @@ class Stage(Theatre):
         wait_for(lambda: self.status() == "interrupted", "the lease to run out")
 
     def _is_free(self) -> bool:
+        if self.url:
+            return True  # there is no transaction to be stopped in: every write is one statement
         with closing(sqlite3.connect(self.database, timeout=0.2, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -111,9 +115,13 @@ class Stage(Theatre):
         return record.status if record is not None else ""
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Journal and run, as they stand in the file."""
+        """Journal and run, as they stand in the database."""
+        columns = "token, holder, sequence, digest, status, updated_at"
+        if self.url:
+            backend = Backend("postgres", self.url)
+            return [*backend.query(f"SELECT {columns} FROM run"), *backend.query("SELECT * FROM event ORDER BY seq")]
         with closing(sqlite3.connect(self.database)) as connection:
-            run = connection.execute("SELECT token, holder, sequence, digest, status, updated_at FROM run").fetchall()
+            run = connection.execute(f"SELECT {columns} FROM run").fetchall()
             return [*run, *connection.execute("SELECT * FROM event ORDER BY seq")]
 
 
@@ -122,7 +130,16 @@ def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Stage:
     return Stage.of_text(tmp_path, getattr(request, "param", HELD.replace("(SETTINGS)", "")), request.node.name)
 
 
-def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(stage: Stage) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def any_stage(stage: Stage, request: pytest.FixtureRequest) -> Stage:
+    """The same on every store."""
+    if request.param == "postgres":
+        stage.use_server(fresh_url())
+    return stage
+
+
+def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(any_stage: Stage) -> None:
+    stage = any_stage
     assert stage.run(at="attempt.before:2").killed
     racing = [stage.start("-m", "tests.crash.children.witness", "resume") for _ in range(4)]
     wait_for(lambda: sum(process.poll() is not None for process in racing) == 3, "all but one to be refused")
@@ -142,7 +159,8 @@ def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(stage: Sta
 
 
 @pytest.mark.parametrize("wakes", ["while the other drives", "after the other has ended"])
-def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(stage: Stage, wakes: str) -> None:
+def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(any_stage: Stage, wakes: str) -> None:
+    stage = any_stage
     stale = stage.start_holder(SHORT)
     stage.stop_past_the_lease(stale)
     taker = stage.start("-m", "tests.crash.children.driven", "resume", LONG)
@@ -166,8 +184,9 @@ def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(s
     checks.check_journal(stage.journal(), killed=[stale.pid])
 
 
-def test_without_the_token_the_same_process_would_have_spoilt_the_journal(stage: Stage) -> None:
+def test_without_the_token_the_same_process_would_have_spoilt_the_journal(any_stage: Stage) -> None:
     """The control: shows that the test above can fail."""
+    stage = any_stage
     stale = stage.start_holder(SHORT, "unfenced")
     stage.stop_past_the_lease(stale)
     taker = stage.start("-m", "tests.crash.children.driven", "resume", LONG)
@@ -206,7 +225,8 @@ def test_taking_over_a_run_with_effects_first_ends_the_stale_holder_and_its_chil
     checks.check_journal(stage.journal(), killed=[stale.pid])
 
 
-def test_a_killed_holder_is_taken_over_at_once(stage: Stage) -> None:
+def test_a_killed_holder_is_taken_over_at_once(any_stage: Stage) -> None:
+    stage = any_stage
     holder = stage.start_holder(LONG)
     holder.kill()
     stage.end(holder)

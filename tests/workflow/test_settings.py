@@ -19,6 +19,7 @@ from tests.conftest import git
 
 EVERY_KIND = """
 database = ".agentos/other.db"
+repository = "team/app"
 durability = "process"
 keep = 3
 lease_s = 20
@@ -36,6 +37,7 @@ prices."gpt-x.1" = {input_per_million = 2, output_per_million = 8.5}
 """
 READ = Settings(
     database=".agentos/other.db",
+    repository="team/app",
     durability="process",
     keep=3,
     lease_s=20.0,
@@ -125,7 +127,7 @@ def test_a_variable_outweighs_the_file_and_says_so(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("kep = 3", "Did you mean `keep`?"),
-        ("zzz = 3", "There are: database, durability"),
+        ("zzz = 3", "There are: database, repository, durability"),
         ("keep = -1", "`keep` in"),
         ("keep = true", "is True"),
         ("keep = 2.5", "Allowed: a whole number, 0 or more"),

@@ -9,68 +9,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from agentos.ids import WorkflowId
-from agentos.store.port import Holder
 from agentos.store.sqlfiles import migrations, queries
 from agentos.store.sqlite_driver import BUSY_S, insist
 from agentos.store.sqlite_leases import Clock, StoredLease, driver
 from agentos.store.sqlite_migrate import backup_path, schema_version
 from agentos.store.sqlite_open import connect_readonly, open_store
+from agentos.store.stats import DatabaseStats, HeldLease, PendingMigrations, RunSize
 
 _Q = queries("stats.sql")
 T = TypeVar("T")
-
-
-class RunSize(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run takes. Outputs that several runs share count for each of them."""
-
-    workflow_id: str
-    name: str
-    status: str
-    events: int
-    checkpoints: int
-    prunable: int
-    """Checkpoints that `prune` would delete."""
-    bytes: int
-
-
-class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A database in numbers."""
-
-    file_bytes: int
-    log_bytes: int
-    """The write-ahead log, which is folded into the file by and by."""
-    schema: int
-    known_schema: int
-    """The schema this AgentOS writes: a lower `schema` is migrated by the next command that writes."""
-    free_bytes: int
-    """Pages inside the file that hold nothing; given back when runs are deleted."""
-    blobs: int
-    blob_bytes: int
-    tables: dict[str, int]
-    """Bytes of each table with its indexes; empty where this SQLite cannot tell."""
-    runs: tuple[RunSize, ...]
-    """Largest first."""
-
-
-class PendingMigrations(msgspec.Struct, frozen=True, kw_only=True):
-    """What a writing open would do to the schema."""
-
-    found: int
-    known: int
-    steps: tuple[str, ...]
-    backup: Path
-    """Where the copy is put that is made before the first step."""
-
-
-class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease that was not let go; `live` while its holder drives the run."""
-
-    workflow_id: str
-    holder: Holder
-    live: bool
 
 
 def measure(path: Path, *, keep: int) -> DatabaseStats:
@@ -122,7 +70,7 @@ def pending_migrations(path: Path) -> PendingMigrations:
         found=found,
         known=len(known),
         steps=tuple(step.name for step in known if step.number > found),
-        backup=backup_path(path, found),
+        backup=str(backup_path(path, found)),
     )
 
 

@@ -58,7 +58,7 @@ def begin_run(
     if workflow_id is not None and masker.found_in(workflow_id.encode()):
         raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
     reach("plan.after")
-    refuse_foreign(place.database)
+    refuse_foreign(place.kept_beside)
     store = place.open(create=True)
     with closed_on_error(store):
         fingerprint = run_fingerprint(plan)

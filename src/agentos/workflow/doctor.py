@@ -19,10 +19,13 @@ import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
 from agentos.store.port import RunRecord, StorePort
-from agentos.store.sqlite_open import OLDEST_SQLITE, open_store
-from agentos.store.sqlite_stats import DatabaseStats, damage, held_leases, measure
+from agentos.store.sqlite_open import OLDEST_SQLITE
+from agentos.store.stats import DatabaseStats
+from agentos.tasks.agents.installed import Installed, installed_agents
+from agentos.workflow.inspecting import damage, held_leases, measure
 from agentos.workflow.leftovers import leftover_folders, leftover_processes
 from agentos.workflow.location import VARIABLE, Location, Source, find_location, unused_old_database
+from agentos.workflow.place import Place, find_place
 from agentos.workflow.settings import Setting, Settings, explain_settings, load_settings
 from agentos.workflow.worktrees import interrupted_runs
 from agentos.worktree import git
@@ -54,6 +57,8 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     sqlite: str
     git: str
     """Its version; empty where there is none."""
+    agents: tuple[Installed, ...]
+    """Those that agent tasks can name, with path and version; both empty where one is not installed."""
     root: str
     """The repository or worktree; empty where none was found."""
     database: str
@@ -104,12 +109,13 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
             settings, in_force = explain_settings(root), load_settings(root)
         except AgentosError as error:
             findings.append(_told("wrong", error))
+        path = location.root if location.is_postgresql else Path(location.database)
+        free = shutil.disk_usage(_existing(path)).free
+        stats, found = _database(_place(location), in_force, deep=deep)
+        findings += [*found, *_space(path, free)]
         if not location.is_postgresql:
-            path = Path(location.database)
-            free = shutil.disk_usage(_existing(path)).free
-            stats, found = _database(path, in_force, deep=deep)
             # Permissions after that: looking in makes a log beside the database, with the same mode.
-            findings += [*found, *_permissions(location, path), *_space(path, free)]
+            findings += _permissions(location, path)
     findings += [*_elsewhere(location), *_folders()]
     return Checkup(
         sound=not any(found.severity != "note" for found in findings),
@@ -117,6 +123,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         sqlite=sqlite3.sqlite_version,
         git=_git_version(),
+        agents=tuple(installed_agents(os.environ)),
         root="" if location is None else str(location.root),
         database="" if location is None else location.shown,
         because="" if location is None else location.why,
@@ -164,7 +171,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _old_database(location: Location) -> Iterator[Finding]:
-    old = unused_old_database(location)
+    old = unused_old_database(location.database)
     if old is not None:
         yield Finding(
             severity="note",
@@ -223,15 +230,21 @@ def _space(path: Path, free: int) -> Iterator[Finding]:
 # --- the database -------------------------------------------------------------------------------------------------
 
 
-def _database(path: Path, settings: Settings, *, deep: bool) -> tuple[DatabaseStats | None, list[Finding]]:
+def _place(location: Location) -> Place:
+    if not location.is_postgresql:
+        return Place(database=location.database, root=location.root)
+    return find_place(location.root, make=False)
+
+
+def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[DatabaseStats | None, list[Finding]]:
     findings: list[Finding] = []
     try:
-        broken = damage(path, thorough=deep)
+        broken = damage(place, thorough=deep)
         if broken:
-            findings.append(_broken(path, broken))
-        stats = measure(path, keep=settings.keep)
+            findings.append(_broken(Path(place.database), broken))
+        stats = measure(place, keep=settings.keep)
         findings += [*_schema(stats), *_size(stats, settings)]
-        store = open_store(path, create=False, readonly=True)
+        store = place.open(readonly=True)
         try:
             runs = store.list_runs()
             if deep:
@@ -239,7 +252,7 @@ def _database(path: Path, settings: Settings, *, deep: bool) -> tuple[DatabaseSt
                     findings += _verified(store, run)
         finally:
             store.close()
-        findings += [*_runs(runs), *_stale(path, runs)]
+        findings += [*_runs(runs), *_stale(place, runs)]
         return stats, findings
     except NotFoundError:  # no run yet
         return None, findings
@@ -310,9 +323,9 @@ def _runs(runs: list[RunRecord]) -> Iterator[Finding]:
         )
 
 
-def _stale(path: Path, runs: list[RunRecord]) -> Iterator[Finding]:
+def _stale(place: Place, runs: list[RunRecord]) -> Iterator[Finding]:
     interrupted = {run.workflow_id for run in runs if run.status == "interrupted"}
-    for lease in held_leases(path):
+    for lease in held_leases(place):
         if not lease.live and lease.workflow_id not in interrupted:
             yield Finding(
                 severity="note",

@@ -80,7 +80,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
 
 
 def _logs(ready: Ready) -> LogWriter | None:
-    folder = logs_folder(ready.place.database)
+    folder = logs_folder(ready.place.kept_beside)
     if folder is None or not ready.options.max_log:
         return None
     return LogWriter(folder, ready.lease.workflow_id, limit=ready.options.max_log)

@@ -63,7 +63,7 @@ def find_run(run: str | None, repo: Path | None = None) -> FoundRun:
     if run is None:
         return _newest_run(find_place(repo, make=False))
     place, record = _find(run, repo, lambda store: store.find_run(run), RunNotFoundError(run))
-    return FoundRun(place=_at_home(place, record.root), record=record)
+    return FoundRun(place=_at_home(place, record), record=record)
 
 
 def _newest_run(place: Place) -> FoundRun:
@@ -72,7 +72,7 @@ def _newest_run(place: Place) -> FoundRun:
         raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
     driven = [record for record in runs if record.holder is not None]
     record = (driven or runs)[0]
-    return FoundRun(place=_at_home(place, record.root), record=record)
+    return FoundRun(place=_at_home(place, record), record=record)
 
 
 def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, CheckpointRecord]:
@@ -84,7 +84,11 @@ def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, C
             raise CheckpointNotFoundError(checkpoint)
         return record
 
-    return _find(checkpoint, repo, within, CheckpointNotFoundError(checkpoint))
+    place, record = _find(checkpoint, repo, within, CheckpointNotFoundError(checkpoint))
+    if place.everywhere:
+        with reading(place) as store:
+            place = _at_home(place, store.find_run(record.workflow_id))
+    return place, record
 
 
 def places(*, everywhere: bool = False, repo: Path | None = None) -> list[Place]:
@@ -102,6 +106,8 @@ def places(*, everywhere: bool = False, repo: Path | None = None) -> list[Place]
         return elsewhere
     if not everywhere:
         return here
+    if here[0].is_shared:
+        here = [msgspec.structs.replace(here[0], everywhere=True)]
     return [*here, *(place for place in known_places() if place.database != here[0].database)]
 
 
@@ -131,6 +137,10 @@ def _find(given: str, repo: Path | None, within: Callable[[StorePort], T], missi
         nowhere = error
     if here is not None and (found := _asked(here, within)) is not None:
         return here, found
+    if here is not None and here.is_shared and repo is None:
+        here = msgspec.structs.replace(here, everywhere=True)
+        if (found := _asked(here, within)) is not None:
+            return here, found
     others = [] if repo is not None else [place for place in known_places() if here is None or place != here]
     if nowhere is not None and not others:
         raise nowhere
@@ -172,8 +182,11 @@ def _look(place: Place, within: Callable[[StorePort], T]) -> T | None:
         return None
 
 
-def _at_home(place: Place, root: str) -> Place:
+def _at_home(place: Place, record: RunRecord) -> Place:
     """The place with the root that the run belongs to: one database may hold the runs of several worktrees."""
+    if place.is_shared:
+        place = msgspec.structs.replace(place, scope=record.scope, everywhere=False)
+    root = record.root
     if place.named or not root or Path(root) == place.root or not Path(root).is_dir():
         return place
     return msgspec.structs.replace(place, root=Path(root))

@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.postgres.address import without_password
 from agentos.workflow.settings_file import SETTINGS, SettingsFile, read_settings_file
 from agentos.worktree import git
 from agentos.worktree.git import shown
@@ -78,12 +79,6 @@ class Location:
                 return f"{shown(self.root)} is the root of this git repository or worktree"
 
 
-def without_password(database: str) -> str:
-    """A URL as it may be printed; a path as it is."""
-    hidden = re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", database)
-    return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
-
-
 def find_location(target: Path | None = None) -> Location:
     """Where the state of work on `target` (default: the current directory) lives. Writes nothing.
 
@@ -125,10 +120,10 @@ def prepare(location: Location) -> Location:
     return location
 
 
-def unused_old_database(location: Location) -> Path | None:
-    """The global database of earlier releases, if there is one and `location` is another. It is not opened."""
+def unused_old_database(database: str) -> Path | None:
+    """The global database of earlier releases, if there is one and `database` is another. It is not opened."""
     old = _old_database()
-    return old if old is not None and os.path.lexists(old) and str(old) != location.database else None
+    return old if old is not None and os.path.lexists(old) and str(old) != database else None
 
 
 def asked_directory(target: Path | None) -> Path:

@@ -10,8 +10,21 @@ import msgspec
 
 from agentos.dag.checks import MAX_ID
 from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
-from agentos.store.port import RunRecord, StorePort
-from agentos.workflow.location import Source, asked_directory, find_location, prepare, refused
+from agentos.store.port import RunRecord, Scope, StorePort
+from agentos.store.postgres.address import without_password
+from agentos.workflow.location import (
+    DATABASE,
+    FOLDER,
+    Source,
+    asked_directory,
+    check_private,
+    find_location,
+    make_private,
+    prepare,
+    refused,
+)
+from agentos.workflow.scope import find_scope
+from agentos.workflow.settings import load_settings
 from agentos.worktree.git import find_repository, shown
 
 
@@ -23,21 +36,44 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     named: bool = False
     """The user named this root: a run that was begun elsewhere has moved here."""
     durability: Literal["full", "process"] = "full"
+    scope: Scope | None = None
+    """Whose runs are meant, where the database is shared; None: those of the root."""
+    everywhere: bool = False
+    """All runs of a shared database, for reading."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the database is a server's, which other hosts and repositories use as well."""
+        return "://" in self.database
+
+    @property
+    def kept_beside(self) -> str:
+        """The path beside which files are kept that stay on this host, as logs: the database where it is one."""
+        return str(self.root / FOLDER / DATABASE) if self.is_shared else self.database
 
     def exists(self) -> bool:
         """Whether anything was ever kept here."""
-        return "://" in self.database or Path(self.database).exists()
+        return self.is_shared or Path(self.database).exists()
 
     def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
         """A store of this place. WorkflowConfigurationError where there is none and `create` is False."""
-        if "://" in self.database:
-            raise WorkflowConfigurationError(
-                "PostgreSQL is not available yet", next_step="Unset AGENTOS_WORKFLOW_DB to use SQLite in this worktree."
-            )
+        if self.is_shared:
+            return self._open_shared(create=create, readonly=readonly)
         # sqlite3 is loaded only by those who keep something.
         from agentos.store.sqlite_open import open_store
 
         return open_store(self.database, durability=self.durability, create=create, readonly=readonly)
+
+    def _open_shared(self, *, create: bool, readonly: bool) -> StorePort:
+        try:
+            from agentos.store.postgres.opening import open_store
+        except ImportError as error:
+            raise WorkflowConfigurationError(
+                f"PostgreSQL is named ({without_password(self.database)}), and its driver is not installed",
+                next_step="Install it with `pip install 'agentos-workflow[postgres]'`, or unset AGENTOS_WORKFLOW_DB.",
+            ) from error
+        scope = None if self.everywhere else self.scope or find_scope(self.root, load_settings(self.root).repository)
+        return open_store(self.database, durability=self.durability, create=create, readonly=readonly, scope=scope)
 
 
 def find_place(
@@ -56,7 +92,18 @@ def find_place(
         # The variable says where state lives and git was not asked; tasks still work on the worktree they are in.
         with suppress(WorkflowConfigurationError):
             root = find_repository(root).root
-    return Place(database=location.database, root=root, named=repo is not None, durability=durability)
+    place = Place(database=location.database, root=root, named=repo is not None, durability=durability)
+    return _of_server(place, make=make) if place.is_shared else place
+
+
+def _of_server(place: Place, *, make: bool) -> Place:
+    """The place with its scope. What stays on this host (logs, isolated worktrees) has its folder all the same."""
+    if make:
+        with suppress(WorkflowConfigurationError):  # a read-only tree has no logs, and no other need of a folder
+            repository = find_repository(place.root)
+            check_private(place.root / FOLDER / DATABASE, place.root, repository)
+            make_private(place.root / FOLDER)
+    return msgspec.structs.replace(place, scope=find_scope(place.root, load_settings(place.root).repository))
 
 
 def _refuse_no_text(*paths: str | Path) -> None:

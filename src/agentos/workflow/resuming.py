@@ -33,6 +33,7 @@ from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
+from agentos.workflow.moved_files import refuse_files_elsewhere
 from agentos.workflow.place import Place
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
@@ -47,6 +48,7 @@ from agentos.workflow.ready import (
     space_warnings,
 )
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
+from agentos.workflow.taking_over import take_lease
 
 log = logging.getLogger("agentos")
 
@@ -149,8 +151,8 @@ def resumed(
         store.close()
         return finished
     found = _found(asked, store, record, named, back_to)
-    refuse_foreign(asked.place.database, record.workflow_id)
-    lease = store.take_lease(record.workflow_id, current_holder(), asked.options.lease_s)
+    refuse_foreign(asked.place.kept_beside, record.workflow_id)
+    lease = take_lease(store, record.workflow_id, asked.options.lease_s)
     try:
         roots = {Path(record.root), asked.place.root}
         ended = end_stale_work(lease, (found.accepted, found.base), roots) or lease.taken_alive
@@ -196,6 +198,7 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
         )
+    refuse_files_elsewhere(asked.place, record, facts)
     plan, problems = current_plan(found.base, facts.changes)
     decided = decide(facts, plan, _cuts(store, record, found.named), options.files, record.workflow_id)
     choices = _informed(asked.choices, decided, plan, facts, asked.place.root)

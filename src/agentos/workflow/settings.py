@@ -16,9 +16,10 @@ from typing import Any, Literal
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.postgres.address import without_password
 from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
 from agentos.workflow import setting_kinds as kinds
-from agentos.workflow.location import VARIABLE, without_password
+from agentos.workflow.location import VARIABLE
 from agentos.workflow.setting_kinds import Kind
 from agentos.workflow.settings_file import read_settings_file
 
@@ -30,6 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     database: str | None = None
     """Where state lives, as the file or AGENTOS_WORKFLOW_DB names it; None: `.agentos/` at the root."""
+    repository: str | None = None
+    """What a shared database calls this repository; None: by its remote `origin`, else by host and folder."""
     durability: Literal["full", "process"] = "full"
     """What a finished step survives: `full` the loss of power, `process` a killed process only."""
     keep: int = 5
@@ -74,6 +77,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 KINDS: Mapping[str, Kind] = {
     "database": kinds.text("a path in a folder of its own, or a postgresql:// URL"),
+    "repository": kinds.text("a name that every clone of this repository uses"),
     "durability": kinds.choice("full", "process"),
     "keep": kinds.whole(at_least=0),
     "lease_s": kinds.seconds(at_least=3, at_most=86_400),

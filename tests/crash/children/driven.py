@@ -18,6 +18,8 @@ from agentos.run.events import Event
 from agentos.store import sqlite_leases, sqlite_open
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress
+from agentos.store.postgres import leases, opening
+from agentos.store.postgres.store import PostgresStore
 from agentos.store.sqlite import SqliteStore
 from agentos.workflow.beginning import begin_run
 from agentos.workflow.driving import conduct
@@ -51,6 +53,30 @@ class UnfencedStore(SqliteStore):
         super().append(msgspec.structs.replace(lease, token=token), moved, progress, plan=plan, consumed=consumed)
 
 
+class UnfencedPostgresStore(PostgresStore):
+    """The same for the other store."""
+
+    def renew_lease(self, lease: Lease) -> None:
+        return None
+
+    def append(
+        self,
+        lease: Lease,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Iterable[str] = (),
+    ) -> None:
+        with self._pool.lend() as connection:
+            query = "UPDATE run SET holder = coalesce(holder, $2) WHERE id = $1 RETURNING token, sequence"
+            holder = leases.encoded(current_holder())
+            token, sequence = connection.execute(query, (lease.workflow_id, holder)).fetchone() or (0, 0)
+        self._heads.pop(lease.workflow_id, None)
+        moved = [msgspec.structs.replace(event, seq=sequence + n) for n, event in enumerate(events, 1)]
+        super().append(msgspec.structs.replace(lease, token=token), moved, progress, plan=plan, consumed=consumed)
+
+
 def go(what: str, options: DriveOptions) -> RunResult:
     place = find_place()
     if what == "run":
@@ -66,6 +92,8 @@ if __name__ == "__main__":
     if "unfenced" in sys.argv:
         patched: Any = sqlite_open
         patched.SqliteStore = UnfencedStore
+        patched = opening
+        patched.PostgresStore = UnfencedPostgresStore
     if limit := int(os.environ.get("CRASH_FILE_LIMIT", "0")):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     report(lambda: go(sys.argv[1], DriveOptions(**json.loads(sys.argv[2]))))

@@ -7,5 +7,12 @@ from agentos.store.sqlfiles import Migration, migrations
 
 def newer_schema() -> tuple[Migration, ...]:
     """What we know, and one step more."""
-    known = migrations()
-    return (*known, known[0]._replace(number=len(known) + 1, sql="CREATE TABLE newer (x);"))
+    return _with_one_more(migrations(), "CREATE TABLE newer (x);")
+
+
+def newer_postgres_schema() -> tuple[Migration, ...]:
+    return _with_one_more(migrations("postgres/migrations"), "CREATE TABLE newer (x integer);")
+
+
+def _with_one_more(known: tuple[Migration, ...], sql: str) -> tuple[Migration, ...]:
+    return (*known, known[0]._replace(number=len(known) + 1, sql=sql))

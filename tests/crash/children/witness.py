@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,9 @@ from typing import Any
 from agentos import Context, Workflow, fork, resume, run
 from agentos.client import Client
 from agentos.exceptions import AgentosError
+from agentos.ids import WorkflowId
 from agentos.run.commands import ApprovalResponse
+from agentos.run.events import DecisionMade, Event
 from agentos.store.port import PostedCommand
 from agentos.workflow.drive import utc_now
 from agentos.workflow.place import find_place
@@ -32,15 +33,17 @@ EFFECTS = ("charge", "ship", "deliver", "effect")
 """How the names of tasks begin that have an effect of which it can be told, by looking, whether it took place."""
 
 _TRACE = os.environ.get("CRASH_TRACE", "")
-_DATABASE = os.environ.get("AGENTOS_WORKFLOW_DB") or ".agentos/issue_workflow.db"
 
 
 if os.environ.get("CRASH_MIGRATES"):
     from agentos.store import sqlite_open
-    from tests.crash.children.schema import newer_schema
+    from agentos.store.postgres import layout
+    from tests.crash.children.schema import newer_postgres_schema, newer_schema
 
     _patched: Any = sqlite_open
     _patched.migrations = newer_schema
+    _patched = layout
+    _patched.known_migrations = newer_postgres_schema
 
 
 # --- for task bodies ----------------------------------------------------------------------------------------------
@@ -67,13 +70,9 @@ def executions(task_id: str) -> int:
 
 
 def is_approved(ctx: Context, gate_id: str) -> bool:
-    """Whether the approval is durable, asked from the file itself."""
-    found = _ask(
-        "SELECT count(*) FROM events WHERE workflow_id = ? AND type = 'decision_made' "
-        "AND body ->> 'gate_id' = ? AND body ->> 'answer' = 'approved'",
-        (ctx.workflow_id, gate_id),
-    )
-    return bool(found)
+    """Whether the approval is durable, asked from the store itself."""
+    made = [event for event in _stored(ctx) if isinstance(event, DecisionMade)]
+    return any(event.gate_id == gate_id and event.answer == "approved" for event in made)
 
 
 def send_as_another_process(ctx: Context, command_id: str, command: Mapping[str, Any]) -> None:
@@ -87,8 +86,10 @@ def send_as_another_process(ctx: Context, command_id: str, command: Mapping[str,
         store.post_command(ctx.workflow_id, posted)
     finally:
         store.close()
-    taken = "SELECT count(*) FROM events WHERE workflow_id = ? AND type GLOB 'command_*' AND body ->> 'command_id' = ?"
-    wait_until(lambda: _ask(taken, (ctx.workflow_id, command_id)), f"command {command_id} on the record")
+    wait_until(
+        lambda: any(getattr(event, "command_id", None) == command_id for event in _stored(ctx)),
+        f"command {command_id} on the record",
+    )
 
 
 def wait_until(done: Callable[[], Any], what: str, *, deadline_s: float = 60.0) -> None:
@@ -99,13 +100,12 @@ def wait_until(done: Callable[[], Any], what: str, *, deadline_s: float = 60.0) 
         time.sleep(0.005)
 
 
-def _ask(query: str, arguments: tuple[Any, ...]) -> int:
-    connection = sqlite3.connect(f"file:{_DATABASE}?mode=ro", uri=True, timeout=30)
+def _stored(ctx: Context) -> list[Event]:
+    store = find_place(make=False).open(readonly=True)
     try:
-        number: int = connection.execute(query, arguments).fetchone()[0]
-        return number
+        return store.read_events(WorkflowId(ctx.workflow_id))
     finally:
-        connection.close()
+        store.close()
 
 
 # --- the process ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,16 @@ def test_a_plan_cut_short_or_changed_inside_is_told() -> None:
         decode_plan(stored[: len(stored) // 2])
 
 
-def test_a_store_that_is_not_there_yet_is_told() -> None:
-    place = Place(database="postgresql://host/db", root=Path("/"))
+def test_a_driver_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = Place(database="postgresql://ada:secret@host/db", root=tmp_path)
     assert place.exists()
-    with pytest.raises(WorkflowConfigurationError, match="PostgreSQL is not available yet"):
+    for module in [name for name in sys.modules if name.startswith("agentos.store.postgres.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(WorkflowConfigurationError, match="driver is not installed") as told:
         place.open()
+    assert "secret" not in str(told.value)
+    assert "agentos-workflow[postgres]" in told.value.next_step
 
 
 def test_the_author_is_the_user_and_else_the_number(monkeypatch: pytest.MonkeyPatch) -> None:

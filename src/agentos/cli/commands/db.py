@@ -11,7 +11,6 @@ import msgspec
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import printable
-from agentos.exceptions import WorkflowConfigurationError
 from agentos.workflow.location import Location, find_location
 from agentos.workflow.logs import logs_folder
 from agentos.workflow.place import find_place, find_root
@@ -22,7 +21,7 @@ class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
     """Where state lives, as `db path --json` prints it."""
 
     path: str
-    """Absolute path of the file, which need not exist yet, or a PostgreSQL URL."""
+    """Absolute path of the file, which need not exist yet, or a PostgreSQL URL without its password."""
     source: str
     """What decided it: variable, settings or repository."""
 
@@ -121,7 +120,7 @@ Examples:
 def path(as_json: bool, repo: Path | None) -> None:
     location = find_location(repo)
     if as_json:
-        print_json(DatabasePath(path=location.database, source=str(location.source)))
+        print_json(DatabasePath(path=_printed(location), source=str(location.source)))
     else:
         click.echo(f"{location.shown}\n  because {location.why}")
 
@@ -143,23 +142,22 @@ snapshots of files, which may not be; all worktrees of a repository share those.
 @json_option
 @repo_option
 def stats(as_json: bool, repo: Path | None) -> None:
-    from agentos.store.sqlite_stats import measure
+    from agentos.workflow.inspecting import measure
     from agentos.workflow.snapshot_keeping import snapshot_sizes
 
-    location = find_location(repo)
-    file = _file(location)
-    measured = measure(file, keep=load_settings(location.root).keep)
+    location, place = find_location(repo), find_place(repo, make=False)
+    measured = measure(place, keep=load_settings(location.root).keep)
     runs = [msgspec.convert(run, RunStats, from_attributes=True) for run in measured.runs]
     taken = snapshot_sizes(find_root(repo))
     found = Stats(
-        path=str(file),
+        path=_printed(location),
         bytes=measured.file_bytes + measured.log_bytes,
         log_bytes=measured.log_bytes,
         free_bytes=measured.free_bytes,
         schema=measured.schema,
         blobs=measured.blobs,
         blob_bytes=measured.blob_bytes,
-        task_log_bytes=_folder_bytes(logs_folder(str(file))),
+        task_log_bytes=_folder_bytes(logs_folder(place.kept_beside)),
         snapshots=taken.snapshots if taken is not None else 0,
         snapshot_bytes=taken.total_bytes if taken is not None else 0,
         prunable=sum(run.prunable for run in runs),
@@ -208,19 +206,18 @@ While somebody drives a run nothing is done (exit code 75). A database of a newe
 @json_option
 @repo_option
 def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
-    from agentos.store.sqlite_stats import pending_migrations
+    from agentos.workflow.inspecting import pending_migrations
 
     location = find_location(repo)
-    file = _file(location)
-    pending = pending_migrations(file)
+    pending = pending_migrations(find_place(repo, make=False))
     if not dry_run and pending.steps:
         find_place(repo).open().close()
     result = Migrated(
-        path=str(file),
+        path=_printed(location),
         before=pending.found,
         after=pending.known,
         steps=list(pending.steps),
-        backup=str(pending.backup) if pending.steps else "",
+        backup=pending.backup if pending.steps else "",
         done=not dry_run,
     )
     if as_json:
@@ -230,17 +227,16 @@ def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
     else:
         would = "would be migrated" if dry_run else "was migrated"
         click.echo(
-            f"{printable(str(file))} {would} from schema {pending.found} to {pending.known}: {', '.join(pending.steps)}"
+            f"{printable(_printed(location))} {would} from schema {pending.found} to {pending.known}: "
+            f"{', '.join(pending.steps)}"
         )
-        say(f"{'The copy would be' if dry_run else 'A copy of it as it was is'} {printable(str(pending.backup))}")
+        if pending.backup:
+            say(f"{'The copy would be' if dry_run else 'A copy of it as it was is'} {printable(pending.backup)}")
 
 
-def _file(location: Location) -> Path:
-    if location.is_postgresql:
-        raise WorkflowConfigurationError(
-            f"{location.shown} is no file of ours to look into", next_step="Ask the PostgreSQL server."
-        )
-    return Path(location.database)
+def _printed(location: Location) -> str:
+    """The path as it is; a URL without its password."""
+    return location.shown if location.is_postgresql else location.database
 
 
 def _folder_bytes(folder: Path | None) -> int:

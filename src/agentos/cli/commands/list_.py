@@ -65,7 +65,13 @@ Exit codes:
   6  a database is damaged, or was written by a newer AgentOS; with --all the others are listed
 """,
 )
-@click.option("--all", "everywhere", is_flag=True, help="Runs of every worktree known on this machine.")
+@click.option(
+    "--all",
+    "--everywhere",
+    "everywhere",
+    is_flag=True,
+    help="Runs of every worktree known on this machine; of a PostgreSQL database, all that are in it.",
+)
 @click.option(
     "--status",
     "statuses",

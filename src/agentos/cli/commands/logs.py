@@ -69,7 +69,7 @@ def command(
     repo: Path | None,
 ) -> None:
     found = find_run(run, repo)
-    workflow_id, database = found.record.workflow_id, found.place.database
+    workflow_id, database = found.record.workflow_id, found.place.kept_beside
     with reading(found.place) as store:
         task_ids = _tasks(store, workflow_id)
         _refuse_unknown(task, task_ids, workflow_id)

@@ -61,7 +61,10 @@ def read_address(url: str) -> Address:
     bare = f"{scheme.lower()}://{base}{mark if kept else ''}{'&'.join(kept)}"
     try:
         given = conninfo_to_dict(bare)
-    except (psycopg.Error, UnicodeError) as error:
+        for port in str(given.get("port") or "").split(","):
+            if port and not 0 < int(port) < 1 << 16:
+                raise ValueError(port)
+    except (psycopg.Error, ValueError) as error:
         # What the driver says may quote the URL, and with it the password.
         raise WorkflowConfigurationError(
             f"{without_password(url)} is not a PostgreSQL URL that can be read",
@@ -79,7 +82,7 @@ def _checked(schema: str, url: str) -> str:
         problem = "it is no text"
     elif len(schema.encode()) > _MAX_BYTES:
         problem = f"it has more than {_MAX_BYTES} bytes"
-    elif schema.startswith("pg_") or schema == "information_schema":
+    elif schema.startswith("pg_") or schema in ("information_schema", "$user"):
         problem = "PostgreSQL keeps such names for itself"
     if problem:
         raise WorkflowConfigurationError(

@@ -25,7 +25,7 @@ LONGEST_PAUSE_S = 1.0
 
 _PASSING = ("08", "40", "57P", "25P03", "53300", "55P03")
 """Beginnings of codes that say nothing about what was asked: connection lost, deadlock, shutdown, server too busy."""
-_HOPELESS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password supplied", "role ")
+_HOPELESS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password supplied", "invalid ")
 """What a server says that is there and will not have us. It has no code while connecting, and may speak another
 language: then it is tried for longer, which costs seconds."""
 
@@ -84,8 +84,8 @@ def translated(error: Exception, shown: str) -> AgentosError:
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if code.startswith(("28", "3D")) or (not code and any(words in said for words in _HOPELESS)):
         return WorkflowConfigurationError(
-            f"the server does not let us in at {shown}: {said}",
-            next_step="Check user, password, database and pg_hba.conf. `agentos doctor` tries again.",
+            f"the database {shown} cannot be used: {said}",
+            next_step="Check the URL: user, password, host, database; and pg_hba.conf on the server.",
         )
     if code == "42501":
         return WorkflowConfigurationError(

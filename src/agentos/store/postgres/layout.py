@@ -102,7 +102,7 @@ def _refuse_newer(address: Address, found: int, known: int) -> None:
 
 
 def _refuse_live(session: Session, address: Address) -> None:
-    for workflow_id, holder, current in session.rows("held_leases"):
+    for workflow_id, holder, current in session.rows("held_leases", None):
         driver = leases.driver(holder, current)
         if driver is not None:
             raise StoreUnavailableError(

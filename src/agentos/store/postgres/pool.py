@@ -19,8 +19,8 @@ from agentos.store.sqlfiles import queries
 
 LIMIT = 8
 """Connections of one process, however many runs it drives; one more listens for news."""
-IDLE_IN_TRANSACTION = "3s"
-"""Shorter than any lease in use: a process that is stopped inside a transaction loses it before its lease ends."""
+IDLE_IN_TRANSACTION = "2s"
+"""Shorter than any lease that can be set: one stopped inside a transaction loses it before its lease ends."""
 STALE_S = 30.0
 """A connection that lay idle for longer is asked whether it still lives before it is lent."""
 

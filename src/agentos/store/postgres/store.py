@@ -9,8 +9,8 @@ one finds out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar
 
 import psycopg
 
@@ -45,6 +45,7 @@ from agentos.store.postgres.watching import FOLLOW_S, Watch
 from agentos.values import decode_value, encode_value
 
 Durability = Literal["full", "process"]
+T = TypeVar("T")
 
 
 class PostgresStore:
@@ -72,7 +73,13 @@ class PostgresStore:
         self._watch = Watch(pool)
         self._open = True
 
-    def _looked_at(self, session: Session) -> list[int]:
+    @verb
+    def ask(self, question: Callable[[Session], T]) -> T:
+        """Anything else, as the database is at one moment. It must only read."""
+        with reading(self._pool, self.scopes) as session:
+            return question(session)
+
+    def scopes(self, session: Session) -> list[int]:
         """The numbers of our scope, or of all. A worktree that has no run yet is looked for again each time."""
         if self._scope is None:
             return [no for (no,) in session.rows("all_scopes")]
@@ -83,9 +90,9 @@ class PostgresStore:
     def _own_scope(self, session: Session) -> int:
         if self._scope is None:
             raise AgentosError("a view of all repositories cannot begin a run", next_step="Work in one of them.")
-        if not self._looked_at(session):
+        if not self.scopes(session):
             session.changed("insert_scope", self._scope.repository, self._scope.worktree)
-        return self._looked_at(session)[0]
+        return self.scopes(session)[0]
 
     # --- runs and leases ------------------------------------------------------------------------------------------
 
@@ -102,7 +109,7 @@ class PostgresStore:
         at = codec.to_microseconds(run.created_at)
         origin = (run.source, run.root, run.fingerprint, run.parent_id)
         lease = (leases.encoded(holder), lease_s)
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
             crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
             tries.append(1)
@@ -126,18 +133,18 @@ class PostgresStore:
 
     @verb
     def _take(self, taker: leases.Taker) -> tuple[Lease, Head]:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             return taker.take(session)
 
     @verb
     def renew_lease(self, lease: Lease) -> None:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             if not session.rows("renew_lease", lease.workflow_id, lease.token, lease.lease_s):
                 raise LeaseLostError(lease.workflow_id)
 
     @verb
     def release_lease(self, lease: Lease) -> None:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             session.changed("release_lease", lease.workflow_id, lease.token)
         self._heads.pop(lease.workflow_id, None)
 
@@ -198,7 +205,7 @@ class PostgresStore:
 
     @verb
     def _plan_revision(self, no: int, workflow_id: WorkflowId) -> int:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             rows = session.rows("find_plan", no)
         if not rows:
             raise LeaseLostError(workflow_id)
@@ -210,7 +217,7 @@ class PostgresStore:
         self, lease: Lease, after: Head, revision: int | None, statement: str, arguments: tuple[Any, ...]
     ) -> None:
         try:
-            with asking(self._pool, self._looked_at) as session:
+            with asking(self._pool, self.scopes) as session:
                 if session.rows(statement, *arguments):
                     return
                 # The journal's digest tells whether what stands there is this very batch, from a try of ours that
@@ -233,7 +240,7 @@ class PostgresStore:
     def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> Head:
         head = self._heads.get(workflow_id)
         if head is None or (events and events[0].seq != head.sequence + 1):
-            with asking(self._pool, self._looked_at) as session:
+            with asking(self._pool, self.scopes) as session:
                 head = JournalReader(session).find_head(workflow_id)
         if head is None or (events and events[0].seq != head.sequence + 1):
             raise LeaseLostError(workflow_id)
@@ -241,7 +248,7 @@ class PostgresStore:
 
     @verb
     def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
-        with reading(self._pool, self._looked_at) as session:
+        with reading(self._pool, self.scopes) as session:
             journal = JournalReader(session)
             head = journal.head(workflow_id)
             events = journal.events(workflow_id, after, upto)
@@ -252,30 +259,30 @@ class PostgresStore:
 
     @verb
     def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
-        with reading(self._pool, self._looked_at) as session:
+        with reading(self._pool, self.scopes) as session:
             return JournalReader(session).plan(workflow_id, revision)
 
     @verb
     def verify(self, workflow_id: WorkflowId) -> None:
-        with reading(self._pool, self._looked_at) as session:
+        with reading(self._pool, self.scopes) as session:
             JournalReader(session).verify(workflow_id)
 
     @verb
     def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
-        with reading(self._pool, self._looked_at) as session:
+        with reading(self._pool, self.scopes) as session:
             return JournalReader(session).newest_sound_checkpoint(workflow_id)
 
     @verb
     def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
-        with reading(self._pool, self._looked_at) as session:
+        with reading(self._pool, self.scopes) as session:
             JournalReader(session).verify(workflow_id)
             return copies.read_copy(session, _record(_beginning_with(session, "find_runs", workflow_id)[0]))
 
     @verb
     def insert_copy(self, copy: RunCopy) -> None:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             self._own_scope(session)
-        with writing(self._pool, self._looked_at) as session:
+        with writing(self._pool, self.scopes) as session:
             leases.refuse_other_schema(session, self._schema)
             no = copies.insert_copy(session, copy)
             texts = [(no, row.seq, plain) for row in copy.rows if (plain := batch.plain(row.body)) is not None]
@@ -286,7 +293,7 @@ class PostgresStore:
 
     @verb
     def find_run(self, workflow_id: str) -> RunRecord:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_runs", workflow_id)
         exact = [row for row in rows if row[0] == workflow_id]
         if len(exact) > 1 or (len(rows) > 1 and not exact):
@@ -297,12 +304,12 @@ class PostgresStore:
 
     @verb
     def list_runs(self) -> list[RunRecord]:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             return [_record(row) for row in session.rows("list_runs")]
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
         if len(rows) > 1 and rows[0][0] != checkpoint_id:
             raise records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
@@ -310,7 +317,7 @@ class PostgresStore:
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             return JournalReader(session).checkpoints(workflow_id)
 
     # --- the inbox, and news --------------------------------------------------------------------------------------
@@ -319,13 +326,13 @@ class PostgresStore:
     def post_command(self, workflow_id: WorkflowId, command: PostedCommand) -> None:
         body = encode_value(command.command).decode()
         posted = (command.id, codec.to_microseconds(command.posted_at), command.author, command.attempt_id, body)
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             no = JournalReader(session).head(workflow_id).no
             session.rows("insert_command", no, *posted, self._pool.address.schema)
 
     @verb
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             head = self._heads.get(workflow_id) or JournalReader(session).find_head(workflow_id)
             rows = session.rows("read_inbox", head.no) if head is not None else []
         if head is not None:
@@ -346,7 +353,7 @@ class PostgresStore:
         followed, wanted = self._watch.to_follow(), self._watch.to_look_at()
         if not followed and not wanted:
             return False
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             if followed:
                 self._follow(session, followed)
             found = session.rows("read_marks", wanted) if wanted else []
@@ -365,14 +372,14 @@ class PostgresStore:
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         if keep < 1:
             raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             head = self._heads.get(workflow_id) or JournalReader(session).head(workflow_id)
             crashpoints.reach("prune.inside")
             return session.changed("prune_checkpoints", head.no, keep)
 
     @verb
     def delete_run(self, lease: Lease) -> None:
-        with writing(self._pool, self._looked_at) as session:
+        with writing(self._pool, self.scopes) as session:
             rows = session.rows("fence_delete", lease.workflow_id, lease.token)
             if not rows:
                 raise LeaseLostError(lease.workflow_id)
@@ -384,7 +391,7 @@ class PostgresStore:
 
     @verb
     def size(self) -> int:
-        with asking(self._pool, self._looked_at) as session:
+        with asking(self._pool, self.scopes) as session:
             size: int = session.rows("size", self._pool.address.schema)[0][0]
             return size
 

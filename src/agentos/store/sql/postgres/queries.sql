@@ -166,8 +166,9 @@ WHERE id = $1 AND token = $2 AND holder IS NOT NULL AND scope = ANY ($scope::big
 -- release_lease: lets go, if the run is still ours
 UPDATE run SET holder = NULL, lease_until = 'epoch' WHERE id = $1 AND token = $2 AND scope = ANY ($scope::bigint[]);
 
--- held_leases: every lease that was not let go; a migration waits for the live ones
-SELECT id, holder, lease_until > clock_timestamp() FROM run WHERE holder IS NOT NULL;
+-- held_leases: every lease of these scopes, or of all, that was not let go; a migration waits for the live ones
+SELECT id, holder, lease_until > clock_timestamp() FROM run
+WHERE holder IS NOT NULL AND ($1::bigint[] IS NULL OR scope = ANY ($1));
 
 -- read_token: of the last lease
 SELECT token FROM run WHERE id = $1 AND scope = ANY ($scope::bigint[]);

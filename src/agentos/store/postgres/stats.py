@@ -1,0 +1,86 @@
+"""What a schema holds. Opens read-only, changes nothing."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from agentos.store.port import Scope
+from agentos.store.postgres import layout, leases
+from agentos.store.postgres.address import read_address
+from agentos.store.postgres.driver import insist
+from agentos.store.postgres.opening import LOOKING_S, open_store
+from agentos.store.postgres.pool import POOLS
+from agentos.store.postgres.session import Session, asking
+from agentos.store.sqlfiles import queries
+from agentos.store.stats import DatabaseStats, HeldLease, PendingMigrations, RunSize
+
+_Q = queries("postgres/stats.sql")
+
+
+def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
+    """The schema in numbers, with the runs of one scope."""
+    schema = read_address(url).schema
+    with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
+        statuses = {record.workflow_id: str(record.status) for record in store.list_runs()}
+
+        def read(session: Session) -> DatabaseStats:
+            execute = session.connection.execute
+            scopes = store.scopes(session)
+            tables = {name: size for name, size in execute(_Q["tables"], (schema,))}  # noqa: C416 (typed)
+            blobs, blob_bytes = execute(_Q["blobs"]).fetchone() or (0, 0)
+            rows = execute(_Q["runs"], (keep, list(statuses), scopes)).fetchall()
+            return DatabaseStats(
+                file_bytes=sum(tables.values()),
+                log_bytes=0,
+                schema=layout.found_version(session, read_address(url)),
+                known_schema=len(layout.known_migrations()),
+                free_bytes=0,
+                blobs=blobs,
+                blob_bytes=blob_bytes,
+                tables=tables,
+                runs=tuple(
+                    RunSize(
+                        workflow_id=id_,
+                        name=name,
+                        status=statuses[id_],
+                        events=events,
+                        checkpoints=cuts,
+                        prunable=prunable,
+                        bytes=size,
+                    )
+                    for id_, name, events, cuts, size, prunable in rows
+                ),
+            )
+
+        return store.ask(read)
+
+
+def pending_migrations(url: str) -> PendingMigrations:
+    """The steps between the schema and the one this AgentOS writes."""
+    address, known = read_address(url), layout.known_migrations()
+    pool = POOLS.acquire(address, lazy_commits=False)
+    try:
+
+        def read() -> int:
+            with asking(pool, lambda _: []) as session:
+                layout.check(session, address, len(known))
+                return layout.found_version(session, address)
+
+        found = insist(read, address.shown, LOOKING_S)
+    finally:
+        POOLS.release(pool)
+    steps = tuple(step.name for step in known if step.number > found)
+    return PendingMigrations(found=found, known=len(known), steps=steps, backup="")
+
+
+def held_leases(url: str, scope: Scope | None) -> list[HeldLease]:
+    """Every lease of a scope that somebody took and nobody let go."""
+    with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
+        rows = store.ask(lambda session: session.rows("held_leases", store.scopes(session)))
+    found = []
+    for workflow_id, stored, current in rows:
+        holder = leases.held_by(stored)
+        assert holder is not None  # only held ones are asked for
+        live = leases.driver(stored, current) is not None
+        found.append(HeldLease(workflow_id=workflow_id, holder=holder, live=live))
+    return found

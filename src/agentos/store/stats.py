@@ -1,0 +1,58 @@
+"""A database in numbers, the same for every store."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agentos.store.port import Holder
+
+
+class RunSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run takes. Outputs that several runs share count for each of them."""
+
+    workflow_id: str
+    name: str
+    status: str
+    events: int
+    checkpoints: int
+    prunable: int
+    """Checkpoints that `prune` would delete."""
+    bytes: int
+
+
+class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A database in numbers."""
+
+    file_bytes: int
+    """Of the file, or of our tables with their indexes."""
+    log_bytes: int
+    """The write-ahead log, which is folded into the file by and by; a server's is not ours to count."""
+    schema: int
+    known_schema: int
+    """The schema this AgentOS writes: a lower `schema` is migrated by the next command that writes."""
+    free_bytes: int
+    """Pages inside the file that hold nothing; given back when runs are deleted."""
+    blobs: int
+    blob_bytes: int
+    tables: dict[str, int]
+    """Bytes of each table with its indexes; empty where this SQLite cannot tell."""
+    runs: tuple[RunSize, ...]
+    """Largest first."""
+
+
+class PendingMigrations(msgspec.Struct, frozen=True, kw_only=True):
+    """What a writing open would do to the schema."""
+
+    found: int
+    known: int
+    steps: tuple[str, ...]
+    backup: str
+    """Where the copy is put that is made before the first step; empty on a server: its steps are one transaction."""
+
+
+class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that was not let go; `live` while its holder drives the run."""
+
+    workflow_id: str
+    holder: Holder
+    live: bool

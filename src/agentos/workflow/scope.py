@@ -1,0 +1,57 @@
+"""Whose runs a shared database shows here: the identity of a repository and of a worktree of it.
+
+Every clone of a repository has to come to the same answer on every host, or a run could not be taken over elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from agentos.exceptions import SnapshotError, WorkflowConfigurationError
+from agentos.store.port import Scope
+from agentos.worktree.git import Git, Repository, clean_env, find_repository
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?P<path>.+)", re.IGNORECASE)
+_SCP = re.compile(r"(?:[^/@:]*@)?(?P<host>[^/:@]+):(?P<path>(?!//).+)")
+
+
+def find_scope(root: Path, name: str | None = None) -> Scope:
+    """The scope of a worktree: `name` (the setting `repository`), else where `origin` is, else the host and folder."""
+    try:
+        repository = find_repository(root)
+    except WorkflowConfigurationError:
+        return Scope(repository=name or _here(root))
+    return Scope(repository=name or _identity(repository), worktree=_worktree(repository))
+
+
+def _worktree(repository: Repository) -> str:
+    """The name git gave to a linked worktree; empty for the main one."""
+    return repository.git_dir.name if (repository.git_dir / "commondir").is_file() else ""
+
+
+def _identity(repository: Repository) -> str:
+    git = Git(cwd=repository.root, env=clean_env(os.environ), timeout_s=10.0)
+    try:
+        origin = git.done("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
+    except SnapshotError:
+        origin = b""
+    common = repository.git_dir
+    if _worktree(repository):
+        common = common / (common / "commondir").read_text().strip()
+    return normalised(os.fsdecode(origin).strip()) or _here(Path(os.path.realpath(common)))
+
+
+def normalised(origin: str) -> str:
+    """Host and path of a remote, whichever way it is reached and whoever asks; empty for one on this host."""
+    found = _URL.fullmatch(origin) or _SCP.fullmatch(origin)
+    if found is None or origin.startswith("file:"):
+        return ""
+    path = found["path"].strip("/").removesuffix(".git")
+    return f"{found['host'].lower()}/{path}" if path else ""
+
+
+def _here(path: Path) -> str:
+    return f"{platform.node()}:{path}"
