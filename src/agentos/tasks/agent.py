@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 import uuid
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -30,6 +27,7 @@ from agentos.tasks.limiter import Call, Limiter
 from agentos.tasks.masking import capture_of
 from agentos.tasks.orphans import Mark
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
+from agentos.tasks.private_folder import PrivateFolder
 from agentos.tasks.shell import ShellPerformer
 from agentos.tasks.supervise import Ending, Supervisor
 
@@ -55,10 +53,10 @@ class AgentPerformer:
 
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         began = perf_counter()
-        folder: Path | None = None
+        folder: PrivateFolder | None = None
         try:
-            folder = _private_folder()
-            job = await job_of(spec, host, folder)
+            folder = _private_folder(spec)
+            job = await job_of(spec, host, folder.path)
             tried, notes = await self._tried(job, host)
             output = await self._output(job, tried, host)
         except AttemptFailed as failed:
@@ -68,7 +66,7 @@ class AgentPerformer:
             return unsuccessful(AttemptFailed(failure, retryable=False, cancelled=True), began)
         finally:
             if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                folder.remove()
         warnings = notes + tried.warnings
         return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
 
@@ -230,8 +228,8 @@ def _failed(agent: str, word: Word, why: str, warnings: tuple[str, ...] = ()) ->
     return AttemptFailed(told(error), retryable=word in RETRYABLE, warnings=warnings)
 
 
-def _private_folder() -> Path:
+def _private_folder(spec: AttemptSpec) -> PrivateFolder:
     try:
-        return Path(tempfile.mkdtemp(prefix="agentos-"))
+        return PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
     except OSError as error:
         raise cannot_start(error) from None

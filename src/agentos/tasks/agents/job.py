@@ -101,10 +101,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return path
 
     def left_files(self) -> dict[str, str]:
-        """Plain files that the agent left; links are not followed."""
+        """Plain files of JSON that the agent left; links are not followed."""
         left: dict[str, str] = {}
         for entry in os.scandir(self.folder):
-            if entry.name != PROMPT and entry.is_file(follow_symlinks=False):
+            if entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
                 with open(entry.path, "rb") as file:
                     left[entry.name] = file.read(MAX_LEFT_BYTES).decode(errors="replace")
         return left
