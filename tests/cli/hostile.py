@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     ),
     "fork": (opening("fork", CUT), opening("fork", SNAP, "--worktree", "aside")),
     "watch": (opening("watch", RUN), opening("watch")),
+    "worker": (opening("worker", "--once"), opening("worker", "--once", "--json")),
     "issue": (opening("issue", "--brief", FILE, "--dry-run"),),
     "demo": (Typed(("demo",)),),
     "list": (opening("list"), opening("list", "--all", "--json")),

@@ -32,6 +32,7 @@ CALLS: dict[str, list[list[str]]] = {
     "resume": [["waits", "--dry-run"]],
     "fork": [["CUT"]],
     "watch": [["ended"]],
+    "worker": [["--once"]],
     "logs": [["waits"], ["waits", "lint"], ["ended", "--follow"]],
     "list": [[], ["--all"]],
     "inbox": [[]],
@@ -53,7 +54,7 @@ CALLS: dict[str, list[list[str]]] = {
     "import": [["ended.jsonl", "--id", "copied"]],
     "doctor": [[], ["--deep"]],
 }
-LINES = {"events", "fork", "logs", "run", "watch"}
+LINES = {"events", "fork", "logs", "run", "watch", "worker"}
 """Commands that print one JSON object per line."""
 
 

@@ -179,13 +179,19 @@ def test_a_killed_issue_run_ends_as_one_that_was_not(
     play_killed(case, tmp_path, expected)
 
 
+FULL = os.environ.get("AGENTOS_MATRIX") == "full"
+PARTS = 8 if FULL else 1
+"""So that several processes can share the work."""
+
+
 @pytest.mark.timeout(7200)
-def test_every_kill(undisturbed: dict[str, tuple[Ending, list[Counter[str]]]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_kill(part: int, undisturbed: dict[str, tuple[Ending, list[Counter[str]]]], tmp_path: Path) -> None:
     cases = list(every_case({scenario: passes for scenario, (_, passes) in undisturbed.items()}))
-    if os.environ.get("AGENTOS_MATRIX") != "full":
+    if not FULL:
         pytest.skip(f"kill matrix of the issue workflow: {len(cases) - len(SAMPLE)} of {len(cases)} cases left out")
     wrong = []
-    for number, case in enumerate(cases):
+    for number, case in enumerate(cases[part::PARTS]):
         try:
             play_killed(case, tmp_path / str(number), undisturbed[case.scenario][0])
         except AssertionError as error:

@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "resume": "Go on with a run: keep what finished, repeat what was cut off.",
         "fork": "Begin a new run from a checkpoint of another one.",
         "watch": "Follow a run that another process drives.",
+        "worker": "Go on with runs whose driver died, many at a time, until told to stop.",
         "issue": "Make a reviewed, filed issue of a brief.",
         "demo": "Watch a run being killed and resumed, in a throw-away repository.",
     },

@@ -54,6 +54,7 @@ class Board(ABC):
         self.gates_left: frozenset[GateId] = frozenset()
         """Gates of which this step was told that nobody answers them now, whatever the policy says."""
         self.stop_asked = False
+        self.drained = False
         """The process is asked to stop in order: nothing new starts."""
         self.captures = False
         """Whoever drives can capture the worktree's files."""

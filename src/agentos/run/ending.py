@@ -69,7 +69,9 @@ def stop(board: Board) -> None:
     elif board.frontier.next_cut == len(board.frontier.left) and not facts.commands:
         _end(board)  # it finished while it was asked to stop
     else:
-        reason: Literal["asked", "stopped"] = "asked" if facts.stopping == "pause" else "stopped"
+        reason: Literal["asked", "stopped", "drained"] = "drained" if board.drained else "stopped"
+        if facts.stopping == "pause":
+            reason = "asked"
         board.finish(ev.WorkflowPaused(reason=reason, gates=tuple(sorted(facts.open_gates))))
 
 

@@ -174,7 +174,8 @@ class WorkflowPaused(Event, frozen=True, kw_only=True):
     """The drive ends in order without the run having ended: somebody asked, or only gates are left."""
 
     type: ClassVar[str] = "workflow_paused"
-    reason: Literal["asked", "waiting", "stopped"] = "asked"
+    reason: Literal["asked", "waiting", "stopped", "drained"] = "asked"
+    """`drained`: a worker had to leave the run; any other one goes on with it."""
     gates: tuple[GateId, ...] = ()
 
 

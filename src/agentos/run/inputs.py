@@ -150,6 +150,10 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Time has passed: retries and deadlines may be due."""
 
 
+DRAINED = "a worker was drained"
+"""The reason of a stop after which any other worker may go on with the run."""
+
+
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The process is asked to stop in order: what runs is drained, nothing new starts."""
 

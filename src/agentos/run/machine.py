@@ -21,6 +21,7 @@ from agentos.run.board import Board, GatePolicy
 from agentos.run.facts import Facts, TaskFacts
 from agentos.run.frontier import fan_out_of
 from agentos.run.inputs import (
+    DRAINED,
     AttemptEnded,
     Begin,
     Captured,
@@ -97,8 +98,9 @@ class Machine(Board):
                 files.captured(self, given)
             case Merged():
                 merging.merged(self, given)
-            case StopAsked():
+            case StopAsked(reason=reason):
                 self.stop_asked = True
+                self.drained = reason == DRAINED
             case GatesLeft(gates=gates):
                 self.gates_left = gates
             case EffectsHeld(held=held):

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from agentos.cli import completing
 from agentos.cli.asking import somebody_is_there
 from agentos.cli.drive_flags import DriveFlags
 from agentos.cli.exits import Exit
@@ -59,7 +60,14 @@ Exit codes:
   of several briefs the worst
 """,
 )
-@click.option("--brief", is_flag=False, flag_value="", metavar="FILE", help="The brief: a text file.")
+@click.option(
+    "--brief",
+    is_flag=False,
+    flag_value="",
+    metavar="FILE",
+    shell_complete=completing.files,
+    help="The brief: a text file.",
+)
 @click.option("--select", is_flag=True, help="Choose briefs from ideas/active/.")
 @click.option("--all", "all_", is_flag=True, help="Every brief in ideas/active/ that is not filed yet.")
 @click.option(
@@ -253,7 +261,11 @@ def _resumed(client: Client, name: str) -> Path:
         known = ", ".join(run.name for run in briefs.unfinished(client)) or "none"
         what = f"no issue {printable(name)!r} was begun here" if name else "no unfinished issue is here"
         raise click.UsageError(f"{what}; unfinished: {known}")
-    return client.place.root / str(run.params["brief"])
+    file = client.place.root / str(run.params["brief"])
+    if not file.exists():
+        step = f"agentos resume {shlex.quote(run.workflow_id)} goes on with what the run keeps of it."
+        raise RunRefusedError(f"the brief {file} is gone", next_step=step)
+    return file
 
 
 def _selected(place: Place, found: Sequence[Path]) -> list[Path] | int:

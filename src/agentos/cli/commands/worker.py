@@ -1,0 +1,101 @@
+"""`agentos worker`"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+import msgspec
+
+from agentos.cli.options import json_option
+from agentos.cli.output import say
+from agentos.cli.text import printable, printable_lines, shown_json
+from agentos.client import settled
+from agentos.workflow.worker import Post, Report, Worker
+
+OUTPUT = Report
+
+
+@click.command(
+    "worker",
+    help="""\b
+Go on with runs whose driver died, many at a time, until told to stop.
+
+\b
+Examples:
+  agentos worker                              runs of this worktree
+  agentos worker --repo ~/app --repo ~/site   of several
+  agentos worker --once                       those there are now, then end
+
+On a PostgreSQL database the driver may have died on another host: its runs are adopted when its lease has ended, by
+one worker, however many there are. A run that waits for an answer, was paused by somebody or has failed is left alone.
+So is one whose files this host does not have; that is said once.
+
+The first SIGTERM or Ctrl-C drains: nothing more is adopted, tasks may go on for 5 seconds, then their runs are left in
+order, for the next worker to go on with. The second one cancels at once.
+
+\b
+Exit codes:
+  0  drained, or with --once: nothing is left to do
+""",
+)
+@click.option(
+    "--repo",
+    "repos",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    multiple=True,
+    help="A repository or worktree to work for; may be given several times (default: the one here).",
+)
+@click.option("--workflow", "workflows", metavar="NAME", multiple=True, help="Only runs of this workflow; repeatable.")
+@click.option("--limit", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Runs at a time.")
+@click.option(
+    "--poll",
+    "poll_s",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look for runs.",
+)
+@click.option("--once", is_flag=True, help="End when nothing is left to adopt.")
+@json_option
+def command(
+    repos: tuple[Path, ...], workflows: tuple[str, ...], limit: int, poll_s: float, once: bool, as_json: bool
+) -> int:
+    posts = [Post(place=place, options=options) for place, options in (settled(repo) for repo in repos or (None,))]
+    tell = _print if as_json else _say
+    asyncio.run(_work(posts, tell=tell, workflows=workflows, limit=limit, poll_s=poll_s, once=once))
+    return 0
+
+
+async def _work(posts: list[Post], *, once: bool, **how: object) -> None:
+    worker = Worker(posts, **how)  # type: ignore[arg-type]
+    loop = asyncio.get_running_loop()
+    asked: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        if asked:
+            worker.cancel()
+            return
+        asked.append(number)
+        say("Draining: nothing more is adopted. Once more cancels at once.")
+        worker.drain()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    await worker.work(once=once)
+
+
+def _print(report: Report) -> None:
+    click.echo(shown_json(msgspec.json.encode(report)))
+
+
+def _say(report: Report) -> None:
+    who = f"{printable(report.name)} ({printable(report.workflow_id)})"
+    if report.what == "left":
+        say("\n  ".join([f"{who} is left as it is:", *printable_lines(report.text)]))
+        return
+    click.echo(f"{who} adopted" if report.what == "adopted" else f"{who} is {report.status}")

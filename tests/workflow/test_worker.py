@@ -1,0 +1,148 @@
+"""Workers: they adopt what nobody drives, one worker for each run, and leave in order when they are drained."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.client import Client
+from agentos.run.events import LeaseTaken, WorkflowStart
+from agentos.workflow.place import find_place
+from tests.conftest import git
+from tests.crash import checks
+from tests.postgres.server import fresh_url
+
+FLOW = """
+name: slow
+tasks:
+  first: {run: "echo first >> ../trace", effects: none}
+  wait: {needs: first, run: "echo wait >> ../trace; until [ -e ../go ]; do sleep 0.02; done", effects: none}
+  last: {needs: wait, run: "echo last >> ../trace", effects: none}
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def repo(request: pytest.FixtureRequest, tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if request.param == "postgres":
+        monkeypatch.setenv("AGENTOS_WORKFLOW_DB", fresh_url())
+    (tmp_git_repo / "slow.yaml").write_text(FLOW)
+    git("add", "-A", cwd=tmp_git_repo)
+    git("commit", "--quiet", "-m", "flow", cwd=tmp_git_repo)
+    return tmp_git_repo
+
+
+@pytest.fixture
+def start(repo: Path) -> Iterator[Start]:
+    """Starts the program; what is left of it at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def program(*argv: str) -> subprocess.Popen[str]:
+        env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+        command = [sys.executable, "-m", "agentos", *argv]
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(command, cwd=repo, env=env, **pipes)
+        started.append(process)
+        return process
+
+    yield program
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(look: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not look():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def trace(repo: Path) -> Counter[str]:
+    file = repo.parent / "trace"
+    return Counter(file.read_text().split()) if file.exists() else Counter()
+
+
+def interrupted(repo: Path, start: Start, count: int = 1) -> None:
+    """Runs whose driver was killed in the middle of `wait`."""
+    before = trace(repo)["wait"]
+    drivers = [start("run", "slow.yaml", "--id", f"r{number}") for number in range(count)]
+    wait_for(lambda: trace(repo)["wait"] == before + count, "the tasks to begin")
+    for driver in drivers:
+        driver.kill()
+        driver.wait()
+
+
+def statuses(repo: Path) -> dict[str, str]:
+    return {record.workflow_id: record.status for record in Client(repo).list_runs()}
+
+
+def test_workers_adopt_what_nobody_drives_each_run_once(repo: Path, start: Start) -> None:
+    interrupted(repo, start, count=3)
+    assert set(statuses(repo).values()) == {"interrupted"}
+    workers = [start("worker", "--poll", "0.1") for _ in range(2)]
+    wait_for(lambda: trace(repo)["wait"] == 6, "the runs to be adopted")
+    assert set(statuses(repo).values()) == {"running"}
+    (repo.parent / "go").touch()
+    wait_for(lambda: set(statuses(repo).values()) == {"complete"}, "the runs to end")
+    for worker in workers:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    assert trace(repo) == {"first": 3, "wait": 6, "last": 3}
+    store = find_place(repo).open(readonly=True)
+    for record in store.list_runs():
+        events = store.read_events(record.workflow_id)
+        assert [event.token for event in events if isinstance(event, LeaseTaken)] == [1, 2]
+        assert sum(isinstance(event, WorkflowStart) for event in events) == 2
+        pid = next(event for event in events if isinstance(event, LeaseTaken)).holder.split()[1]
+        checks.check_journal(events, killed=[int(pid)])
+    store.close()
+
+
+def test_a_drained_worker_leaves_its_run_to_the_next_one(repo: Path, start: Start) -> None:
+    interrupted(repo, start)
+    first = start("worker", "--poll", "0.1")
+    wait_for(lambda: trace(repo)["wait"] == 2, "the run to be adopted")
+    first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(30) == 0
+    assert statuses(repo) == {"r0": "paused"}
+    (repo.parent / "go").touch()
+    once = start("worker", "--once")
+    out, _ = once.communicate(timeout=60)
+    assert (once.returncode, "slow (r0) is complete" in out) == (0, True), out
+    assert trace(repo)["last"] == 1
+
+
+def test_what_somebody_paused_or_has_to_answer_is_left_alone(repo: Path, start: Start) -> None:
+    (repo / "asks.yaml").write_text('name: asks\ntasks: {ship: {run: "true", approve: "Ship?", effects: none}}\n')
+    assert start("run", "asks.yaml", "--id", "asks").wait(60) == 3
+    (repo.parent / "go").touch()
+    out, _ = start("worker", "--once").communicate(timeout=60)
+    assert out == ""
+    assert statuses(repo) == {"asks": "waiting"}
+
+
+def test_a_run_that_cannot_go_on_is_told_once_and_the_others_go_on(repo: Path, start: Start) -> None:
+    interrupted(repo, start, count=2)
+    (repo / "slow.yaml").rename(repo / "gone.yaml")
+    (repo.parent / "go").touch()
+    worker = start("worker", "--poll", "0.1")
+    time.sleep(1.0)  # several looks
+    (repo / "gone.yaml").rename(repo / "slow.yaml")
+    worker.send_signal(signal.SIGTERM)
+    out, _ = worker.communicate(timeout=60)
+    assert out.count("is left as it is") == 2, out
+    out, _ = start("worker", "--once", "--workflow", "another").communicate(timeout=60)
+    assert out == ""
+    out, _ = start("worker", "--once", "--workflow", "slow").communicate(timeout=60)
+    assert set(statuses(repo).values()) == {"complete"}, out
