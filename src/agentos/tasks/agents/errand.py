@@ -44,7 +44,7 @@ class TimeLeft:
             self.left_s = max(0.001, self.left_s - (monotonic() - self._began))
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is to do, where, and with which program."""
 
     spec: AttemptSpec
@@ -110,7 +110,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return left
 
 
-async def job_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Job:
+async def errand_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Errand:
     """AttemptFailed, which no retry helps, where it cannot be done at all."""
     work = spec.agent
     if work is None or work.agent not in AGENTS:
@@ -124,7 +124,7 @@ async def job_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Job:
         schema = AnswerSchema(work.schema) if work.schema is not None else None
     except AttemptError as error:
         raise AttemptFailed(told(error), retryable=False) from None
-    return Job(
+    return Errand(
         spec=spec,
         work=work,
         agent=agent,
