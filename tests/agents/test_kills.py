@@ -124,6 +124,10 @@ def test_killed_after_a_turn_it_goes_on_with_its_files_and_its_session(agent: st
         run.killed_when(lambda: len(script.calls) == 3 and run.turns() >= 2 and run.remembers(agent, "b by the agent"))
         before = run.paid_tokens()
         assert before == (20 if agent in ("claude", "opencode") else 0), "as far as the agent tells before its end"
+        if agent == "claude":  # and once more, with a copy of its session on record that never came to be
+            run.env[VARIABLE] = "process.before"
+            run.finish("resume", "r1", code=-9)
+            del run.env[VARIABLE]
         script.then(file(repo, "c"), says("All done."))
         told = run.finish("resume", "r1")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from agentos.run.events import Session
 from agentos.tasks.agents import opencode
 from agentos.tasks.agents.errand import Errand
 
@@ -25,18 +27,24 @@ async def earlier_session(errand: Errand) -> Earlier:
     session = errand.spec.session
     if session is None or session.agent != errand.work.agent:
         return Earlier()
+    if session.agent == "claude":
+        return await asyncio.to_thread(_by_transcript, errand, session)
     if session.id:
-        name = await asyncio.to_thread(_transcript, errand, session.id) if session.agent == "claude" else session.id
-        return Earlier(session.id, name)
+        return Earlier(session.id, session.id)
     found = await _listed(errand, session.title) if session.title else ""
     return Earlier(found, found)
 
 
-def _transcript(errand: Errand, id: str) -> str:
-    """Claude keeps sessions by folder: that of an isolated attempt, whose worktree is gone, it finds by path alone."""
+def _by_transcript(errand: Errand, session: Session) -> Earlier:
+    """Claude keeps sessions by folder: that of an isolated attempt, whose worktree is gone, it finds by path alone.
+
+    One that was killed before it wrote anything has none; then the session it was a copy of goes on.
+    """
     settings = errand.env.get("CLAUDE_CONFIG_DIR") or Path(errand.env.get("HOME") or Path.home()) / ".claude"
-    found = sorted(Path(settings).glob(f"projects/*/{id}.jsonl"))
-    return str(found[0]) if found else id
+    for id in filter(None, (session.id, session.forked_from)):
+        if found := sorted(Path(settings).glob(f"projects/*/{escape(id)}.jsonl")):
+            return Earlier(id, str(found[0]))
+    return Earlier(session.id, session.id)
 
 
 async def _listed(errand: Errand, title: str) -> str:
