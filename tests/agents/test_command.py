@@ -167,6 +167,7 @@ def test_an_agent_whose_work_cannot_be_written_down_is_ended(tmp_path: Path) -> 
             raise LeaseLostError("run-1")
 
     started = '{"type": "thread.started", "thread_id": "t-1"}'
+    (tmp_path / "package.json").write_text('{"bin": {}, "version": "0.1"}')
     shaped = tmp_path / "codex"
     shaped.write_text(f"#!{sys.executable}\nimport time\nprint('{started}', flush=True)\ntime.sleep(600)\n")
     shaped.chmod(0o755)
