@@ -10,7 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agentos.exceptions import LeaseLostError
+from agentos.run.events import Session
 from agentos.secrets import Masker
+from agentos.tasks.agents import following
 from agentos.tasks.attempt import Outcome
 from agentos.tasks.model_settings import Limits, ModelSettings
 from agentos.tasks.registry import performers
@@ -145,6 +148,34 @@ def test_secrets_stop_before_lines_log_and_result(tmp_path: Path) -> None:
     assert outcome.error is not None
     for told in (outcome.error.text, repr(host.shown), log.data.decode()):
         assert "hunter2" not in told
+
+
+def test_files_are_captured_now_and_then_also_where_no_turn_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "TURN_S", 0.1)
+    host = RecordingHost()
+    outcome = perform(agent_spec(tmp_path, "command", program(tmp_path, "time.sleep(1)")), host)
+
+    assert outcome.error is None
+    assert host.turns >= 3
+
+
+def test_an_agent_whose_work_cannot_be_written_down_is_ended(tmp_path: Path) -> None:
+    class Lost(RecordingHost):
+        async def session(self, session: Session) -> None:
+            raise LeaseLostError("run-1")
+
+    started = '{"type": "thread.started", "thread_id": "t-1"}'
+    (tmp_path / "package.json").write_text('{"bin": {}, "version": "0.1"}')
+    shaped = tmp_path / "codex"
+    shaped.write_text(f"#!{sys.executable}\nimport time\nprint('{started}', flush=True)\ntime.sleep(600)\n")
+    shaped.chmod(0o755)
+    host = Lost()
+    with pytest.raises(LeaseLostError):
+        perform(agent_spec(tmp_path, "codex", env={"PATH": f"{tmp_path}:/usr/bin:/bin"}), host)
+
+    assert not is_alive(host.children[0].pid)
 
 
 def test_the_log_says_how_it_was_started_and_how_it_ended(tmp_path: Path) -> None:
