@@ -356,20 +356,26 @@ class Client:
         delete_logs(self.place.kept_beside, record.workflow_id)
         let_go_of_all(self.place, record)
 
-    def export(self, workflow_id: str) -> Iterator[bytes]:
-        """A run as the lines of one file, as it stands now; prompts, outputs and errors are in it."""
-        from agentos.workflow.exporting import export_lines  # seldom needed, as is its counterpart
+    def export(self, workflow_id: str, *, files: bool = False) -> Iterator[bytes]:
+        """A run as the lines of one file, as it stands now; prompts, outputs and errors are in it.
+
+        With `files` its snapshots of files come along; SnapshotError where they cannot be had here.
+        """
+        from agentos.workflow.carrying import exported  # seldom needed, as is its counterpart
 
         with self._store() as store:
             copy = store.read_copy(store.find_run(workflow_id).workflow_id)
-        return export_lines(copy, version=__version__)
+        return exported(self.place, copy, version=__version__, files=files)
 
-    def import_run(self, file: IO[bytes], *, workflow_id: str | None = None) -> Imported:
-        """Take in an exported run, under its own id or another. All of it, checked, or nothing."""
-        from agentos.workflow.exporting import read_export
-        from agentos.workflow.importing import import_run
+    def import_run(self, file: IO[bytes], *, workflow_id: str | None = None, files_only: bool = False) -> Imported:
+        """Take in an exported run, under its own id or another. All of it, checked, or nothing.
 
-        return import_run(self.place, read_export(file, getattr(file, "name", "the file")), workflow_id=workflow_id)
+        Snapshots of files that are in the file come along. `files_only`: take in nothing else, for a run that is here.
+        """
+        from agentos.workflow.carrying import taken_in
+
+        name = getattr(file, "name", "the file")
+        return taken_in(self.place, file, name, workflow_id=workflow_id, files_only=files_only)
 
     def _only_gate(self, workflow_id: str) -> str:
         gates = self.show(workflow_id).gates

@@ -15,7 +15,8 @@ import pytest
 
 import agentos
 from agentos.client import Client
-from agentos.run.events import FilesCaptured, TaskUsage
+from agentos.crashpoints import VARIABLE
+from agentos.run.events import FilesCaptured, TaskSession, TaskUsage
 from tests.agents.programs import MODELS
 from tests.agents.script import RunShell, Step, WriteFile
 from tests.agents.support import REAL, Scripted, scripted
@@ -149,6 +150,21 @@ def test_killed_in_its_first_turn_it_does_the_task_once(agent: str, repo: Path, 
         assert "THE TASK" in script.calls[1].text
 
 
+def test_killed_before_it_ran_its_session_is_on_record_and_nothing_was_paid(repo: Path, home: Path) -> None:
+    with runs("claude", repo, home, "", file(repo, "a"), says("All done.")) as run:
+        run.env[VARIABLE] = "process.before"
+        run.finish("run", "flow.yaml", "--id", "r1", code=-9)
+        assert [event.session.agent for event in run.client.events("r1") if isinstance(event, TaskSession)] == [
+            "claude"
+        ]
+        assert run.model.script.calls == []
+        del run.env[VARIABLE]
+        run.finish("resume", "r1")
+
+        assert run.tree() == by("a")
+        assert len(run.model.script.calls) == 2
+
+
 def test_an_agent_that_is_to_restart_begins_from_nothing(repo: Path, home: Path) -> None:
     with runs("codex", repo, home, "on_resume: restart", file(repo, "a"), Hang()) as run:
         script = run.model.script
@@ -187,6 +203,7 @@ def test_an_isolated_agent_goes_on_in_a_new_worktree(agent: str, repo: Path, hom
         assert set(run.tree()) == {"a", "b"}
         assert len(script.calls) == 4
         assert "You were interrupted" in script.calls[2].text
+        assert script.calls[2].text.count("THE TASK") == 2, "its session went on"
 
 
 def test_agents_that_worked_side_by_side_start_again(repo: Path, home: Path) -> None:
@@ -216,6 +233,15 @@ def test_an_agent_whose_run_was_rolled_back_does_not_believe_in_what_it_did(repo
 
         assert run.tree() == by("b")
         assert "a by the agent" not in run.model.script.calls[2].text
+
+
+def test_where_the_budget_is_used_up_a_gate_asks_for_more(repo: Path, home: Path) -> None:
+    with runs("claude", repo, home, "budget: 0.00001", file(repo, "a"), says("All done.")) as run:
+        told = run.finish("run", "flow.yaml", "--id", "r1", code=1)
+        assert "(budget)" in told
+        told = run.finish("resume", "r1", code=3)
+        assert "may spend no more" in told
+        assert len(run.model.script.calls) == 1
 
 
 def test_what_these_kills_leave_out() -> None:

@@ -162,7 +162,7 @@ def events(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 HOSTILE: dict[str, tuple[Any, int]] = {
-    "newer": (lambda lines: lines[0].update(version=2), 6),
+    "newer": (lambda lines: lines[0].update(version=3), 6),
     "another kind": (lambda lines: lines[0].update(kind="x"), 2),
     "no run": (lambda lines: lines.pop(1), 6),
     "two runs": (lambda lines: lines.insert(2, lines[1]), 6),

@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
 from agentos.run.events import Session, Usage
-from agentos.tasks.agents import opencode
 from agentos.tasks.agents.adapter import Ended, Verdict, Word, json_text
+from agentos.tasks.agents.earlier import Earlier, earlier_session
 from agentos.tasks.agents.following import Follower
 from agentos.tasks.agents.job import Job, job_of
 from agentos.tasks.agents.record import digest_of, write_end, write_start
@@ -33,7 +33,6 @@ from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, un
 from agentos.tasks.shell import ShellPerformer
 from agentos.tasks.supervise import Ending, Supervisor
 
-LISTING_S = 30.0
 COOL_DOWN_S = 30.0
 """After a 429 of an agent that does not say how long to wait."""
 
@@ -76,54 +75,29 @@ class AgentPerformer:
     async def _tried(self, job: Job, host: AttemptHost) -> tuple[_Tried, tuple[str, ...]]:
         """One try; a second one, in a new session, where the session to go on with is gone."""
         notes: tuple[str, ...] = ()
-        goes_on = await self._session_to_go_on(job)
-        if job.spec.session is not None and not goes_on:
+        earlier = await earlier_session(job)
+        if job.spec.session is not None and not earlier.id:
             notes = (f"the session of {job.work.agent} that was cut off is not known: a new one was begun",)
-        tried = await self._try(job, host, goes_on)
+        tried = await self._try(job, host, earlier)
         if tried.verdict.session_lost:
             notes = (f"{job.work.agent} could not use its session ({tried.verdict.why}): a new one was begun",)
-            tried = await self._try(job, host, "")
+            tried = await self._try(job, host, Earlier())
         verdict = tried.verdict
         if verdict.outcome != "ok":
             raise _failed(job.work.agent, verdict.outcome, verdict.why, notes + tried.warnings)
         return tried, notes
 
-    async def _session_to_go_on(self, job: Job) -> str:
-        session = job.spec.session
-        if session is None or session.agent != job.work.agent:
-            return ""
-        if session.id or not session.title:
-            return session.id
-        process = await asyncio.create_subprocess_exec(
-            job.program,
-            *opencode.LISTING,
-            cwd=job.cwd,
-            env=job.env,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
-            listed, _ = await asyncio.wait_for(process.communicate(), LISTING_S)
-        except TimeoutError:
-            return ""
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return opencode.find_session(listed.decode(errors="replace"), session.title)
-
     # --- one try ---------------------------------------------------------------------------------------------------
 
-    async def _try(self, job: Job, host: AttemptHost, goes_on: str) -> _Tried:
+    async def _try(self, job: Job, host: AttemptHost, earlier: Earlier) -> _Tried:
         """Waits for a slot, then lets the agent work. Its session is durable before it starts, where it is known."""
         spec, traits = job.spec, job.agent.TRAITS
         try:
             async with self._limiter.call(
                 job.credential, spec.models.limits_of(job.credential), lambda why: host.output("progress", why)
             ) as call:
-                session = _session_for(job, goes_on)
-                asked = job.agent.call(job.ask(host, session=session.title or session.id, goes_on=goes_on))
+                session = _session_for(job, earlier)
+                asked = job.agent.call(job.ask(host, session=session.title or session.id, goes_on=earlier.name))
                 schema = None if traits.takes_schema else job.work.schema
                 interrupted = job.work.on_resume if spec.session is not None else None
                 prompt = prompt_for(job.work.prompt, interrupted=interrupted, schema=schema)
@@ -217,17 +191,17 @@ class AgentPerformer:
         return msgspec.json.decode(outcome.output)
 
 
-def _session_for(job: Job, goes_on: str) -> Session:
+def _session_for(job: Job, earlier: Earlier) -> Session:
     """The session of a try. Without a fork, the one to go on with stays the one it was."""
     traits = job.agent.TRAITS
     own = str(uuid.uuid4())  # the fourth version: not every agent takes others
     return Session(
         agent=job.work.agent,
-        id=own if traits.forks or not goes_on else goes_on,
-        title=f"{job.spec.attempt_id} {own[:8]}" if traits.titled and not goes_on else "",
+        id=own if traits.forks or not earlier.id else earlier.id,
+        title=f"{job.spec.attempt_id} {own[:8]}" if traits.titled and not earlier.id else "",
         program=job.program,
         version=job.version,
-        forked_from=goes_on if traits.forks else "",
+        forked_from=earlier.id if traits.forks else "",
         cwd=job.place,
     )
 

@@ -6,6 +6,7 @@
     {"kind":"blob",...}                         a large output that events name
     {"kind":"event",...}                        the journal, row by row, each with its running digest
     {"kind":"checkpoint",...}                   the cuts that are kept
+    {"kind":"snapshots",...}                    a part of a git bundle with its snapshots of files, base64
     {"kind":"end","lines":N,"digest":"..."}     the digest of every byte before this line
 
 docs/export.md has the same, field by field. Reading trusts nothing: what does not fit is refused, with its line.
@@ -26,8 +27,10 @@ from agentos.ids import CheckpointId, WorkflowId
 from agentos.store import codec
 from agentos.store.port import CheckpointRecord, RunCopy, RunRecord, RunStatus
 
-FORMAT = 1
-"""Of the file. A newer one is refused."""
+FORMAT = 2
+"""Of the file. A newer one is refused. One without snapshots says 1, so that older versions read it, too."""
+BUNDLE_BYTES = 3 * 1024 * 1024
+"""Of a bundle in one line."""
 MAX_LINE_BYTES = 512 * 1024 * 1024
 """No line is longer: one output, or one plan."""
 NOT_OURS = "Name a file that `agentos export` wrote."
@@ -101,22 +104,27 @@ class CheckpointLine(_Line, frozen=True, kw_only=True, tag="checkpoint"):
     digest: str
 
 
+class SnapshotsLine(_Line, frozen=True, kw_only=True, tag="snapshots"):
+    body: str
+
+
 class EndLine(_Line, frozen=True, kw_only=True, tag="end"):
     lines: int
     digest: str
 
 
+_AnyLine = Header | RunLine | PlanLine | BlobLine | EventLine | CheckpointLine | SnapshotsLine | EndLine
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Header | RunLine | PlanLine | BlobLine | EventLine | CheckpointLine | EndLine).decode
+_decode = msgspec.json.Decoder(_AnyLine).decode
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def export_lines(copy: RunCopy, *, version: str) -> Iterator[bytes]:
-    """The file, line by line; `version` says who wrote it."""
+def export_lines(copy: RunCopy, *, version: str, bundle: IO[bytes] | None = None) -> Iterator[bytes]:
+    """The file, line by line; `version` says who wrote it, `bundle` holds snapshots of files, if they come along."""
     digest, count = blake2b(digest_size=32), 0
-    for line in _lines(copy, version):
+    for line in _lines(copy, version, bundle):
         encoded = _encode(line) + b"\n"
         if len(encoded) > MAX_LINE_BYTES:
             raise RunRefusedError(
@@ -129,9 +137,9 @@ def export_lines(copy: RunCopy, *, version: str) -> Iterator[bytes]:
     yield _encode(EndLine(lines=count, digest=digest.hexdigest())) + b"\n"
 
 
-def _lines(copy: RunCopy, version: str) -> Iterator[_Line]:
+def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_Line]:
     run = copy.run
-    yield Header(version=FORMAT, agentos=version, exported_at=datetime.now(UTC))
+    yield Header(version=1 if bundle is None else FORMAT, agentos=version, exported_at=datetime.now(UTC))
     yield RunLine(
         workflow_id=run.workflow_id,
         name=run.name,
@@ -174,13 +182,17 @@ def _lines(copy: RunCopy, version: str) -> Iterator[_Line]:
             abandoned=cut.abandoned,
             digest=cut.digest,
         )
+    while bundle is not None and (part := bundle.read(BUNDLE_BYTES)):
+        yield SnapshotsLine(body=b64encode(part).decode())
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_export(file: IO[bytes], name: str) -> RunCopy:
+def read_export(file: IO[bytes], name: str, bundle: IO[bytes] | None = None) -> RunCopy:
     """The run in the file, as far as the file itself can tell: whole, of a version we know, undamaged.
+
+    What it has of a bundle with snapshots is written into `bundle`.
 
     RunRefusedError where it is no such file, NewerSchemaError, CheckpointCorruptedError. The journal's own digests are
     checked by the store that takes it in.
@@ -189,7 +201,10 @@ def read_export(file: IO[bytes], name: str) -> RunCopy:
     for number, line in enumerate(_checked(file, name)):
         if number == 1 and not isinstance(line, RunLine):
             raise _damaged(name, 2, "the run itself is missing")
-        parts.append(line)
+        if not isinstance(line, SnapshotsLine):
+            parts.append(line)
+        elif bundle is not None:
+            bundle.write(_part(line, name, number + 1))
     try:
         return _assembled(parts)
     except (ValueError, IndexError) as error:  # digests that are no hexadecimal, plans that are no base64; no run
@@ -265,6 +280,13 @@ def _assembled(parts: list[_Line]) -> RunCopy:
         blobs={bytes.fromhex(line.digest): line.body.encode() for line in parts if isinstance(line, BlobLine)},
         checkpoints=tuple(_cuts(run.workflow_id, parts)),
     )
+
+
+def _part(line: SnapshotsLine, name: str, number: int) -> bytes:
+    try:
+        return b64decode(line.body, validate=True)
+    except ValueError as error:
+        raise _damaged(name, number, str(error)) from error
 
 
 def _row(line: EventLine) -> codec.Row:

@@ -33,6 +33,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     source_dropped: bool
     """Its workflow was defined outside the repository; where, is not taken over."""
+    snapshots: int = 0
+    """Snapshots of files that came with it."""
 
 
 def import_run(place: Place, copy: RunCopy, *, workflow_id: str | None = None) -> Imported:

@@ -33,6 +33,7 @@ from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
+from agentos.workflow.moved_files import refuse_files_elsewhere
 from agentos.workflow.place import Place
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
@@ -197,6 +198,7 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
         )
+    refuse_files_elsewhere(asked.place, record, facts)
     plan, problems = current_plan(found.base, facts.changes)
     decided = decide(facts, plan, _cuts(store, record, found.named), options.files, record.workflow_id)
     choices = _informed(asked.choices, decided, plan, facts, asked.place.root)

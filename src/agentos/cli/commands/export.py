@@ -40,9 +40,11 @@ Write a run into one file, to be imported elsewhere.
 Examples:
   agentos export 0197c5 -o release.jsonl
   agentos export 0197c5 -o - | ssh elsewhere 'cd repo && agentos import -'
+  agentos export 0197c5 --files -o release.jsonl     the files it changed, too
 
 The file holds the whole journal: prompts, outputs and errors are in it, not encrypted. It is written with mode 0600,
-whole or not at all. Commands that wait in the run's inbox, and log files, stay here. docs/export.md has the format.
+whole or not at all. Snapshots of files come along with --files only: all that git does not ignore is in them.
+Commands that wait in the run's inbox, and log files, stay here. docs/export.md has the format.
 
 \b
 Exit codes:
@@ -58,16 +60,17 @@ Exit codes:
     type=click.Path(path_type=Path, allow_dash=True),
     help="The file to write; - for stdout (default: agentos-RUN.jsonl here).",
 )
+@click.option("--files", is_flag=True, help="With the run's snapshots of files, as a git bundle inside the file.")
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 @json_option
 @repo_option
-def command(run: str, output: Path | None, force: bool, as_json: bool, repo: Path | None) -> None:
+def command(run: str, output: Path | None, files: bool, force: bool, as_json: bool, repo: Path | None) -> None:
     to_stdout = output == Path("-")
     if to_stdout and as_json:
         raise click.UsageError("--json says where the file is, and -o - writes none.")
     found = find_run(run, repo)
     workflow_id = found.record.workflow_id
-    lines = Client(place=found.place).export(workflow_id)
+    lines = Client(place=found.place).export(workflow_id, files=files)
     if to_stdout:
         sys.stdout.flush()
         sys.stdout.buffer.writelines(lines)
