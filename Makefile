@@ -59,11 +59,12 @@ lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows betwee
 		echo "$$check"; $(VENV)/bin/$$check || status=1; \
 	done; exit $$status
 
-docs: $(VENV)/.core ## write docs/cli.md and docs/schemas/ anew from the commands themselves
+docs: $(VENV)/.core ## write docs/cli.md, docs/schemas/ and the graph in docs/howto-issues.md anew from the code
 	@$(VENV)/bin/python tools/write_docs.py
 
-matrix: $(VENV)/.test ## the whole kill matrix: every crash point, workflow and second kill (long)
-	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash $(PYTEST_ARGS)
+matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every crash point, workflow and second kill (long)
+	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash tests/agents tests/issue/test_kill_matrix.py \
+		tests/issue/test_parallel.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)

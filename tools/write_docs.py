@@ -1,4 +1,5 @@
-"""Write what the commands say about themselves into docs/: docs/cli.md, and docs/schemas/ for their JSON.
+"""Write what the code says about itself into docs/: docs/cli.md, docs/schemas/ for the JSON of commands, and the graph
+of the issue workflow in docs/howto-issues.md.
 
 `make docs` runs it; with `--check` it writes nothing, and fails where something is out of date.
 """
@@ -12,10 +13,15 @@ from pathlib import Path
 import click
 
 from agentos.cli import exits
+from agentos.cli.drawing import mermaid
 from agentos.cli.main import SECTIONS, program
 from agentos.cli.schemas import commands, output_schema, prints_json
+from agentos.dag.workflow import Workflow
+from agentos.workflow.plans import plan_to_look_at
+from agentos.workflows.issue.flow import issue
 
 DOCS = Path(__file__).parents[1] / "docs"
+ISSUES = DOCS / "howto-issues.md"
 WIDTH = 100
 
 INTRODUCTION = """\
@@ -32,12 +38,20 @@ for in this worktree first, then in every worktree known on this machine; `--rep
 
 def files() -> dict[Path, str]:
     """Every file this tool is for, with what belongs into it."""
-    made = {DOCS / "cli.md": reference()}
+    made = {DOCS / "cli.md": reference(), ISSUES: with_graph(ISSUES.read_text(), issue)}
     for name, command in commands():
         if prints_json(command):
             schema = json.dumps(output_schema(name), indent=2, ensure_ascii=False)
             made[schema_file(name)] = f"{schema}\n"
     return made
+
+
+def with_graph(page: str, flow: Workflow) -> str:
+    """The page with its picture of this workflow, as `agentos graph` draws it."""
+    before, _, rest = page.partition("```mermaid\n")
+    _, fence, after = rest.partition("```\n")
+    lines = "\n".join(mermaid(plan_to_look_at(flow), {}))
+    return f"{before}```mermaid\n{lines}\n{fence}{after}"
 
 
 def schema_file(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,13 @@ from agentos.dag.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import Session
 from agentos.tasks.attempt import AttemptSpec
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from tests.agents.programs import MODELS, environment, installed
 from tests.agents.script import PROTOCOLS, AgentScript, Step
 from tests.models.server import ModelServer
 
+FULL = os.environ.get("AGENTOS_MATRIX") == "full"
+"""`make matrix`: everything with all five agents."""
 REAL = ("claude", "codex", "gemini", "opencode", "copilot")
 
 
@@ -52,6 +56,7 @@ def agent_spec(
     session: Session | None = None,
     timeout_s: float | None = 60,
     log: Any = None,
+    models: ModelSettings = NO_MODEL_SETTINGS,
     **work: Any,
 ) -> AttemptSpec:
     model = {"model": MODELS[agent]} if agent in MODELS else {}
@@ -71,4 +76,5 @@ def agent_spec(
         idempotency_key="key",
         attempt_id=f"{workflow_id}/t/1",
         log=log,
+        models=models,
     )

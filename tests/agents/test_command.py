@@ -10,7 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agentos.exceptions import LeaseLostError
+from agentos.run.events import Session
 from agentos.secrets import Masker
+from agentos.tasks.agents import following
+from agentos.tasks.attempt import Outcome
+from agentos.tasks.model_settings import Limits, ModelSettings
+from agentos.tasks.registry import performers
 from tests.agents.support import agent_spec
 from tests.unit.tasks.support import RecordingHost, cancel_when, is_alive, output_of, perform, pid_in
 
@@ -58,6 +64,31 @@ def test_an_exit_code_other_than_0_is_a_failure(tmp_path: Path, status: int, wor
     assert outcome.error is not None
     assert f"({word}): half" in outcome.error.text
     assert outcome.retryable == retryable
+
+
+def test_a_credential_that_was_sent_away_rests_for_everybody(tmp_path: Path) -> None:
+    agent = program(tmp_path, "sys.exit(75)")
+    impatient = ModelSettings(limits={"agent.py": Limits(max_wait_s=0)})
+    first = perform(agent_spec(tmp_path, "command", agent, models=impatient))
+    second = perform(agent_spec(tmp_path, "command", agent, models=impatient))
+
+    assert first.error is not None
+    assert second.error is not None
+    assert (first.error.type, second.error.type) == ("AgentFailed", "CoolingDownError")
+
+
+def test_an_agent_takes_one_slot_and_waiting_for_it_takes_none_of_its_time(tmp_path: Path) -> None:
+    text = "at = time.time()\ntime.sleep(1)\nprint(at, time.time())"
+    limits = ModelSettings(limits={"agent.py": Limits(slots=1)})
+    spec = agent_spec(tmp_path, "command", program(tmp_path, text), models=limits, timeout_s=1.9)
+
+    async def both() -> list[Outcome]:
+        agent = performers()["agent"]
+        other = msgspec.structs.replace(spec, attempt_id=f"{spec.attempt_id}-other")
+        return list(await asyncio.gather(agent(spec, RecordingHost()), agent(other, RecordingHost())))
+
+    spans = sorted(tuple(map(float, output_of(outcome)["text"].split())) for outcome in asyncio.run(both()))
+    assert spans[0][1] <= spans[1][0], "one after the other"
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -117,6 +148,34 @@ def test_secrets_stop_before_lines_log_and_result(tmp_path: Path) -> None:
     assert outcome.error is not None
     for told in (outcome.error.text, repr(host.shown), log.data.decode()):
         assert "hunter2" not in told
+
+
+def test_files_are_captured_now_and_then_also_where_no_turn_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "TURN_S", 0.1)
+    host = RecordingHost()
+    outcome = perform(agent_spec(tmp_path, "command", program(tmp_path, "time.sleep(1)")), host)
+
+    assert outcome.error is None
+    assert host.turns >= 3
+
+
+def test_an_agent_whose_work_cannot_be_written_down_is_ended(tmp_path: Path) -> None:
+    class Lost(RecordingHost):
+        async def session(self, session: Session) -> None:
+            raise LeaseLostError("run-1")
+
+    started = '{"type": "thread.started", "thread_id": "t-1"}'
+    (tmp_path / "package.json").write_text('{"bin": {}, "version": "0.1"}')
+    shaped = tmp_path / "codex"
+    shaped.write_text(f"#!{sys.executable}\nimport time\nprint('{started}', flush=True)\ntime.sleep(600)\n")
+    shaped.chmod(0o755)
+    host = Lost()
+    with pytest.raises(LeaseLostError):
+        perform(agent_spec(tmp_path, "codex", env={"PATH": f"{tmp_path}:/usr/bin:/bin"}), host)
+
+    assert not is_alive(host.children[0].pid)
 
 
 def test_the_log_says_how_it_was_started_and_how_it_ended(tmp_path: Path) -> None:

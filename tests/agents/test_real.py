@@ -9,9 +9,14 @@ import pytest
 
 from agentos.dag.models import Budget
 from agentos.run.events import Session
-from tests.agents.programs import KEY
+from agentos.tasks.agents.adapter import Ended
+from agentos.tasks.agents.known import AGENTS
+from agentos.tasks.model_settings import ModelSettings, Price
+from tests.agents.programs import KEY, MODELS
+from tests.agents.record import CASES, record
 from tests.agents.script import RunShell, WriteFile
-from tests.agents.support import REAL, agent_spec, scripted
+from tests.agents.support import FULL, REAL, agent_spec, need, scripted
+from tests.agents.test_streams import OUTCOMES, RECORDED
 from tests.models.replies import Failure, Hang, says, unauthorised
 from tests.unit.tasks.support import RecordingHost, is_alive, output_of, perform
 
@@ -37,6 +42,18 @@ def test_an_agent_edits_a_file_and_everything_is_on_record(agent: str, tmp_git_r
     assert len(model.script.calls) == 2
     assert "-Write it.\\nPlease." in model.script.calls[0].text
     assert all(call.key == KEY for call in model.script.calls)
+
+
+@pytest.mark.parametrize("case", RECORDED if FULL else [f"codex/{case}" for case in ("rate", "garbage", "cut_off")])
+def test_the_programs_still_end_as_they_did_when_they_were_recorded(case: str) -> None:
+    agent, name = case.split("/")
+    need(agent)
+    said = record(agent, CASES[name])
+    reader = AGENTS[agent].reader()
+    for line in said["lines"]:
+        reader.line(line)
+    verdict = reader.verdict(Ended(said["status"], said["stderr"], said["left"]))
+    assert verdict.outcome == OUTCOMES[name], verdict
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])
@@ -115,6 +132,21 @@ def test_an_agent_whose_tokens_are_used_up_is_stopped_by_us(tmp_git_repo: Path, 
     assert outcome.error is not None
     assert "(budget)" in outcome.error.text
     assert len(model.script.calls) < 30
+
+
+def test_what_an_agent_does_not_tell_is_priced_by_the_settings(tmp_git_repo: Path, home: Path) -> None:
+    prices = ModelSettings(prices={MODELS["codex"]: Price(input_per_million=1_000, output_per_million=2_000)})
+    with scripted("codex", home, says("Done.")) as model:
+        host = RecordingHost()
+        host.budget = Budget(cost_usd=5)
+        refused = perform(agent_spec(tmp_git_repo, "codex", env=model.env), host)
+        assert model.script.calls == []
+        outcome = perform(agent_spec(tmp_git_repo, "codex", env=model.env, models=prices), host)
+
+    assert refused.error is not None
+    assert "codex does not tell what it costs" in refused.error.text
+    assert output_of(outcome)["usage"]["cost_usd"] == pytest.approx(10 * 0.001 + 5 * 0.002)
+    assert host.usages[0].cost_usd == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])

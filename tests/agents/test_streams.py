@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from agentos.dag import models
+from agentos.dag.models import AgentWork, agent_problems
 from agentos.run.events import Usage
 from agentos.tasks.agents.adapter import Ask, Ended, Heard, Verdict, json_text, tool_line
 from agentos.tasks.agents.known import AGENTS
@@ -167,6 +169,19 @@ def test_statuses_and_texts_of_services_have_one_meaning() -> None:
     assert of_text("the tests do not pass") == "agent_error"
 
 
+def test_what_definitions_are_checked_against_is_what_the_adapters_can() -> None:
+    assert set(AGENTS) == set(models.AGENTS)
+    for agent, module in AGENTS.items():
+        tools = list(agent_problems(_work(agent, allowed_tools=("x",))))
+        assert bool(tools) == (not module.TRAITS.takes_tools), agent
+        forks = list(agent_problems(_work(agent, on_resume="fork")))
+        assert bool(forks) == (not module.TRAITS.forks), agent
+
+
+def _work(agent: str, **settings: Any) -> AgentWork:
+    return AgentWork(agent=agent, prompt="p", command=("x",) if agent == "command" else (), **settings)
+
+
 # --- how they are called -------------------------------------------------------------------------------------------
 
 
@@ -228,9 +243,10 @@ def test_an_answer_by_schema_may_stand_in_a_fence() -> None:
 
 
 def test_who_goes_on_is_told_the_task_again() -> None:
-    told = prompt_for("Do it.", goes_on=True, schema={"type": "object"})
+    told = prompt_for("Do it.", interrupted="continue", schema={"type": "object"})
     assert told.index("interrupted") < told.index("Do it.") < told.index('{"type": "object"}')
-    assert prompt_for("Do it.", goes_on=False, schema=None) == "Do it."
+    assert "was undone" in prompt_for("Do it.", interrupted="fork")
+    assert prompt_for("Do it.") == "Do it."
 
 
 def test_a_session_is_found_by_its_title() -> None:

@@ -93,10 +93,25 @@ def test_every_problem_of_every_file(agentos: Agentos, tmp_git_repo: Path) -> No
     assert len(quiet.out.splitlines()) == 2
 
 
-def test_what_a_run_would_refuse_is_a_problem(agentos: Agentos, tmp_git_repo: Path) -> None:
-    write(tmp_git_repo, "tasks:\n  a: {agent: claude, prompt: hi}\n")
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("agent: cluade, prompt: hi", "did you mean 'claude'"),
+        ("agent: claude", "agent tasks need a prompt"),
+        ("agent: command, prompt: hi", "agent 'command' needs `command`"),
+        ("agent: claude, prompt: hi, command: [x]", "`command` is for agent 'command'"),
+        ("agent: claude, prompt: hi, permissions: root", "permissions: Invalid enum value 'root'"),
+        ("agent: codex, prompt: hi, allowed_tools: [Bash]", "codex takes no list of allowed tools"),
+        ("agent: gemini, prompt: hi, on_resume: fork", "gemini cannot copy a session"),
+        ("agent: claude, prompt: hi, allowed_tools: Bash", "allowed_tools takes a list"),
+    ],
+)
+def test_what_an_agent_cannot_do_is_a_problem(agentos: Agentos, tmp_git_repo: Path, settings: str, told: str) -> None:
+    write(tmp_git_repo, f"tasks:\n  a: {{{settings}}}\n")
     done = agentos("check", "flow", cwd=tmp_git_repo)
-    assert (done.code, "comes with a later release" in done.out) == (2, True)
+    assert done.code == 2
+    assert told in done.out
+    assert ":2:" in done.out, "the line is named"
 
 
 def test_json_is_as_documented(agentos: Agentos, tmp_git_repo: Path) -> None:

@@ -140,12 +140,13 @@ def test_a_stream_without_done_counts_where_the_model_had_finished(model_server:
 
 
 @given(
-    st.lists(st.sampled_from(["", "a", "ß€\U0001f600", "x: y", " lead"]), min_size=1),
+    st.lists(st.sampled_from(["", "a", "ß€\U0001f600", "x: y", " lead", "two\nlines", "\n"]), min_size=1),
     st.lists(st.integers(1, 7)),
     st.sampled_from(["\n", "\r\n", "\r"]),
 )
 def test_events_are_the_same_however_the_bytes_are_cut(texts: list[str], cuts: list[int], end: str) -> None:
-    data = "".join(f": note{end}data: {text}{end}{end}" for text in texts).encode()
+    lines = ([f"data: {line}" for line in text.split("\n")] for text in texts)
+    data = "".join(f": note{end}{end.join(event)}{end}{end}" for event in lines).encode()
     found, stream, at = [], EventStream(1000), 0
     for size in [*cuts, len(data)]:
         found += stream.feed(data[at : at + size])
@@ -211,6 +212,7 @@ def test_a_key_is_not_sent_on_to_where_a_redirect_leads(model_server: ModelServe
 
 def test_an_answer_without_bounds_is_cut(model_server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "MAX_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(chat, "MAX_EVENT_BYTES", 50_000)
     model_server.script(
         stream(b"data: " + b"x" * 200_000), stream(*[event("y" * 1000) + b"\n\n"] * 200), Body(pieces=(b" " * 200_000,))
     )

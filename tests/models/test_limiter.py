@@ -29,6 +29,21 @@ def book(tmp_path: Path) -> Path:
     return tmp_path / "state" / "agentos" / "calls.db"
 
 
+@pytest.fixture(autouse=True)
+def _all_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made: list[Limiter] = []
+    opened = Limiter._opened
+
+    def noted(limiter: Limiter) -> Any:
+        made.append(limiter)
+        return opened(limiter)
+
+    monkeypatch.setattr(Limiter, "_opened", noted)
+    yield
+    for one in made:
+        one.close()
+
+
 @pytest.fixture
 def caller(book: Path) -> Iterator[Callable[..., Caller]]:
     started: list[Caller] = []
@@ -422,4 +437,6 @@ def test_a_locked_book_is_waited_for(book: Path) -> None:
 
 
 def test_a_book_in_memory_numbers_its_lines_apart() -> None:
-    assert book_in_memory().enter(KEY) > 1 << 40
+    book = book_in_memory()
+    assert book.enter(KEY) > 1 << 40
+    book.close()

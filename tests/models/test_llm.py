@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch, model_server: ModelServer) -> None:
 
 
 @pytest.fixture
-def limiter(tmp_path: Path) -> Limiter:
-    return Limiter(lambda: tmp_path / "calls.db")
+def limiter(tmp_path: Path) -> Iterator[Limiter]:
+    limiter = Limiter(lambda: tmp_path / "calls.db")
+    yield limiter
+    limiter.close()
 
 
 def spec_of(
@@ -247,6 +250,13 @@ def test_a_model_that_does_not_answer_in_time_is_given_up(model_server: ModelSer
     model_server.wait_for(lambda: model_server.requests[0].client_left)
 
 
+def test_all_calls_of_an_attempt_share_its_timeout(model_server: ModelServer, limiter: Limiter) -> None:
+    model_server.script(*[Body(pieces=(b"{}",), status=500, pause_s=0.3)] * 3)
+    outcome = perform(limiter, timeout_s=0.5)
+    assert error_of(outcome).startswith("TaskTimeoutError")
+    assert len(model_server.requests) == 2
+
+
 def test_a_long_pause_is_not_waited_for(model_server: ModelServer, limiter: Limiter) -> None:
     model_server.script(too_many(3600))
     outcome = perform(limiter)
@@ -364,6 +374,11 @@ def test_a_key_goes_only_where_somebody_said(model_server: ModelServer, limiter:
         outcome = perform(limiter, models=ModelSettings(llm=defaults), env={"OTHER": "sk-other"}, **work)
         assert outcome.error is None, outcome.error
     assert [request.key for request in model_server.requests] == [key for _, _, key in given]
+
+
+def test_a_command_that_prints_a_key_carries_the_attempt(model_server: ModelServer, limiter: Limiter) -> None:
+    perform(limiter, base_url=model_server.base_url, key_command=("printenv", "AGENTOS_ATTEMPT_ID"))
+    assert model_server.requests[0].key == "run-1/ask/1"  # so that it is found, should it outlive its driver
 
 
 def test_no_key_is_told_and_nothing_is_called(

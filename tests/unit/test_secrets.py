@@ -279,3 +279,13 @@ def test_a_password_in_a_url_is_a_secret_whatever_the_variable_is_called() -> No
 def test_without_secrets_there_is_nothing_to_do() -> None:
     assert not NO_SECRETS
     assert not Masker.for_run(["UNSET"], {"HOME": "/home/me/somewhere"})
+
+
+def test_a_masker_can_learn_one_more_value() -> None:
+    known = Masker([("A", "first-secret")])
+    both = known.knowing("B", "second-secret")
+    assert both.text("first-secret second-secret") == "[secret:A] [secret:B]"
+    assert known.text("second-secret") == "second-secret"
+    assert both.knowing("C", "second-secret") is both
+    assert both.knowing("D", "abc") is both
+    assert known.knowing("E", "") is known

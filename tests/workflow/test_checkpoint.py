@@ -59,7 +59,7 @@ from tests.workflow.support import (
 )
 
 LAUNCHER = Path(__file__).parents[2] / "tools" / "run_issue_workflow.py"
-SETTLED = 2  # what the launcher ends with while the workflow itself is still to come
+SETTLED = 2  # what the launcher ends with where it knows the place, and not what to do there
 
 pytestmark = pytest.mark.usefixtures("clean_env")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.place import find_place
 from agentos.workflow.ready import DriveOptions
 from agentos.workflow.resuming import resume_run
+from agentos.worktree.collecting import Loose, collect_if_it_pays, loose_objects
+from agentos.worktree.snapshot_store import open_worktree
 from tests.conftest import git
 
 FLOW = """
@@ -233,6 +236,24 @@ def test_checkpoints_name_the_files_after_their_layer(repo: Path) -> None:
     files.put_back(first.snapshot)
     files.close()
     assert not (repo / "two.txt").exists()
+    assert (repo / "one.txt").read_text() == "one\n"
+
+
+def test_a_run_gives_space_back_at_its_end_once_that_pays(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Workflow("layers")
+    flow.add("one", "shell", run="echo one > one.txt")
+    flow.add("two", "shell", run="echo two > one.txt", needs=["one"])
+    run(flow, workflow_id="few")
+    worktree = open_worktree(repo)
+    assert loose_objects(worktree).files > 1
+    soon = functools.partial(collect_if_it_pays, pays=Loose(files=1, total_bytes=1))
+    monkeypatch.setattr("agentos.workflow.driving.collect_if_it_pays", soon)
+    run(flow, workflow_id="many")
+    assert loose_objects(worktree).files == 0
+    first, _ = Client(repo).checkpoints("few")
+    files = WorktreeFiles(repo, "few")
+    files.put_back(first.snapshot)
+    files.close()
     assert (repo / "one.txt").read_text() == "one\n"
 
 

@@ -70,20 +70,6 @@ def test_a_workflow_of_every_kind_of_thing(tmp_git_repo: Path, monkeypatch: pyte
     assert out["final"]["stdout"] == "3 start+!+!+!"
 
 
-def test_what_cannot_be_done_yet_is_refused_at_its_line(tmp_git_repo: Path) -> None:
-    with pytest.raises(WorkflowDefinitionError) as caught:
-        ran(
-            tmp_git_repo,
-            "schedule: ready\ntasks:\n"
-            "  a: {agent: codex, prompt: p, effects: none}\n"
-            "  b: {run: ls, isolation: worktree}\n",
-        )
-    told = str(caught.value)
-    assert "flow.yaml:3:7: tasks.a.agent: the kind 'agent' comes with a later release" in told
-    assert "flow.yaml:4:27: tasks.b.isolation: isolation 'worktree' with schedule 'ready'" in told
-    assert Client(tmp_git_repo).list_runs() == []
-
-
 # --- values never become code -------------------------------------------------------------------------------------
 
 HOSTILE = """

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from agentos.exceptions import SnapshotNotFoundError
+from agentos.exceptions import GitError, SnapshotNotFoundError
+from agentos.worktree.collecting import Loose, collect_if_it_pays, loose_objects
 from agentos.worktree.housekeeping import collect, forget, purge, retain, sizes
-from agentos.worktree.snapshot_store import Worktree
+from agentos.worktree.session import session
+from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import find, named, take, taken
-from tests.conftest import git
+from tests.conftest import LinkedWorktree, git
 from tests.worktree.support import RUN, back, model, run_git, snap
 
 
@@ -76,6 +79,22 @@ def test_a_staged_blob_survives_the_users_gc(root: Path, worktree: Worktree) -> 
     git("gc", "--quiet", "--prune=now", cwd=root)
     back(worktree, first)
     assert (root / "staged").read_text() == "only staged"
+    fsck(worktree)
+
+
+def test_a_blob_that_git_has_by_chance_survives_the_users_gc(root: Path, worktree: Worktree) -> None:
+    first = snap(worktree)
+    (root / "new").write_text("known to git, and to no commit")
+    git("hash-object", "-w", "new", cwd=root)
+    (root / "gone").write_text("x")
+    second = snap(worktree, "second")
+    (root / "gone").unlink()
+    snap(worktree, "third")
+    git("gc", "--quiet", "--prune=now", cwd=root)
+    back(worktree, first)
+    assert not (root / "new").exists()
+    back(worktree, second)
+    assert (root / "new").read_text() == "known to git, and to no commit"
     fsck(worktree)
 
 
@@ -189,3 +208,73 @@ def test_remains_of_killed_processes_are_removed(root: Path, worktree: Worktree)
     assert not list(objects.rglob("tmp_*"))
     assert not (worktree.store.parent / "making-x").exists()
     fsck(worktree)
+
+
+# --- without being asked ----------------------------------------------------------------------------------------
+
+
+def gathered(root: Path, worktree: Worktree, files: int) -> Loose:
+    """So many objects at least, none of them needed any more but those of the last snapshot."""
+    for number in range(files):
+        (root / f"file{number}").write_text(f"{number} {worktree.root}")
+    snap(worktree)
+    return loose_objects(worktree)
+
+
+def test_space_is_given_back_once_enough_has_gathered(root: Path, worktree: Worktree) -> None:
+    found = gathered(root, worktree, 20)
+    assert found.files > 20
+    assert not collect_if_it_pays(worktree, pays=Loose(files=found.files + 1, total_bytes=1 << 40))
+    assert loose_objects(worktree) == found
+    assert collect_if_it_pays(worktree, pays=Loose(files=1 << 40, total_bytes=found.total_bytes))
+    assert loose_objects(worktree) == Loose(files=0, total_bytes=0)
+    assert not collect_if_it_pays(worktree, pays=Loose(files=1, total_bytes=1))
+    fsck(worktree)
+    (root / "file3").unlink()
+    back(worktree, named(worktree, RUN, "one"))
+    assert (root / "file3").exists()
+
+
+def test_it_waits_for_nobody(root: Path, worktree: Worktree) -> None:
+    found = gathered(root, worktree, 5)
+    with session(worktree, seconds=60):
+        assert not collect_if_it_pays(worktree, pays=Loose(files=1, total_bytes=1))
+    assert loose_objects(worktree) == found
+
+
+def test_what_takes_too_long_is_given_up_and_not_tried_again_soon(root: Path, worktree: Worktree) -> None:
+    pays = Loose(files=1, total_bytes=1)
+    found = gathered(root, worktree, 20)
+    with pytest.raises(GitError):
+        collect_if_it_pays(worktree, pays=pays, seconds=0)
+    assert loose_objects(worktree) == found
+    assert not collect_if_it_pays(worktree, pays=pays)
+    fsck(worktree)
+    gathered(root, worktree, 50)
+    assert collect_if_it_pays(worktree, pays=pays)
+    assert collect_if_it_pays(worktree, pays=pays) is False
+    gathered(root, worktree, 51)
+    assert collect_if_it_pays(worktree, pays=pays)
+
+
+def test_worktrees_that_are_captured_meanwhile_lose_nothing(tmp_worktree: LinkedWorktree) -> None:
+    main, other = open_worktree(tmp_worktree.main), open_worktree(tmp_worktree.worktree)
+    taken_ids: list[str] = []
+
+    def capture(worktree: Worktree) -> None:
+        for number in range(8):
+            (worktree.root / "file").write_text(f"{worktree.name} {number}")
+            taken_ids.append(snap(worktree, f"{worktree.name}-{number}").id)
+
+    threads = [threading.Thread(target=capture, args=(worktree,)) for worktree in (main, other)]
+    for thread in threads:
+        thread.start()
+    collected = 0
+    while any(thread.is_alive() for thread in threads):
+        collected += collect_if_it_pays(main, pays=Loose(files=1, total_bytes=1))
+    collected += collect_if_it_pays(main, pays=Loose(files=1, total_bytes=1))
+    assert collected
+    assert len(taken_ids) == 16
+    for found in (find(main, snapshot_id) for snapshot_id in taken_ids):
+        main.store_git().ask("rev-list", "--objects", "--quiet", found.tree)
+    fsck(main)

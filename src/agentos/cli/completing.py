@@ -122,6 +122,11 @@ gates = _silent(_gates)
 _named_workflows = _silent(_workflows)
 
 
+def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, which the shell knows best."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 def workflows(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the workflows in `workflows/`, and files, which the shell knows best."""
-    return [*_named_workflows(context, parameter, incomplete), CompletionItem(incomplete, type="file")]
+    return [*_named_workflows(context, parameter, incomplete), *files(context, parameter, incomplete)]

@@ -10,10 +10,13 @@ from typing import Any, Literal
 import click
 import msgspec
 
+from agentos.cli.output import say
 from agentos.cli.session import Gates, Manner, Show
 from agentos.client import settled
+from agentos.workflow.location import VARIABLE, unused_old_database
 from agentos.workflow.place import Place
 from agentos.workflow.ready import DriveOptions
+from agentos.worktree.git import shown
 
 
 class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,8 @@ class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
         """Where the run is kept, how it is driven and how it is shown. Nothing but settings is read for it."""
         show = self.show
         place, options = settled(repo, durability=self.durability, keep=self.keep, max_concurrency=self.max_concurrency)
+        if not place.exists() and (old := unused_old_database(place.database)) is not None:  # once: it is made now
+            say(f"The old global database {shown(old)} is not used; {VARIABLE}={shown(old)} goes on with it.")
         # The setting says what happens where nobody is there; at a terminal somebody is.
         gates = self.gates or ("ask" if options.gates == "stop" else options.gates)
         manner = Manner(show=show, gates=gates)

@@ -12,6 +12,8 @@ from agentos.dag.findings import nearest
 
 AGENTS = ("claude", "codex", "gemini", "opencode", "copilot", "command")
 """Agents by name; `command` is any other program."""
+_WITHOUT_TOOLS = ("codex",)
+_FORKING = ("claude", "codex", "opencode")
 Permissions = Literal["read", "edit", "full"]
 OnResume = Literal["continue", "restart", "fork"]
 
@@ -121,6 +123,10 @@ def agent_problems(work: AgentWork) -> Iterator[str]:
         yield "agent 'command' needs `command`: the program and its arguments, as a list"
     if work.agent != "command" and work.command:
         yield f"`command` is for agent 'command', not for {work.agent!r}"
+    if work.allowed_tools and work.agent in _WITHOUT_TOOLS:
+        yield f"{work.agent} takes no list of allowed tools: `permissions` says what it may do"
+    if work.on_resume == "fork" and work.agent in AGENTS and work.agent not in _FORKING:
+        yield f"{work.agent} cannot copy a session: `on_resume` is continue or restart"
     if work.max_turns is not None and work.max_turns < 1:
         yield f"max_turns must be 1 or more, not {work.max_turns}"
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES = 32 << 20
 """Of a whole response, events and all: more than any model says, and less than hurts."""
+MAX_EVENT_BYTES = 4 << 20
 MAX_ERROR_BYTES = 64 << 10
 CONNECT_S = 30.0
 SILENCE_S = 600.0
@@ -174,7 +175,7 @@ def _named(error: Exception) -> str:
 
 async def _streamed(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
     answering = Answering(on_text)
-    stream = EventStream(MAX_ANSWER_BYTES)
+    stream = EventStream(MAX_EVENT_BYTES)
     async for chunk in _bounded(response):
         for event in _decoded(lambda chunk=chunk: stream.feed(chunk)):  # type: ignore[misc]
             if event.strip() == "[DONE]":

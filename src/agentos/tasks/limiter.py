@@ -36,8 +36,10 @@ log = logging.getLogger("agentos")
 
 CAP_S = 120.0
 """So long after a 429 no more calls run at once than went well."""
-POLL_S = 0.05
+POLL_S = 0.02
 MAX_POLL_S = 0.5
+PATIENCE = 0.005
+"""Of the time it has waited, a call may wait in vain: who waits for an hour need not look fifty times a second."""
 SEE_S = 10.0
 LEAVE_TIMES = 5
 MAX_COOL_S = 86_400.0
@@ -151,7 +153,7 @@ class Limiter:
 
     async def _turn(self, number: int, credential: str, limits: Limits, on_wait: Callable[[str], None]) -> None:
         told, told_at = "", time.monotonic() - TELL_S
-        seen_at = time.monotonic()
+        began = seen_at = time.monotonic()
         while True:
             wait = self.do(lambda book: book.ask(number, credential, lambda found: wait_of(found, limits)), _LOCKED)
             if wait is None:
@@ -166,7 +168,7 @@ class Limiter:
             if now - seen_at >= 1.0:  # also finds out whether those we wait for are still alive
                 seen_at = now
                 self.do(lambda book: book.see(number, credential, under_way=False))
-            await asyncio.sleep(min(max(POLL_S * (1 + wait.before), min(wait.for_s, MAX_POLL_S)), MAX_POLL_S))
+            await asyncio.sleep(min(max(POLL_S * (1 + wait.before), PATIENCE * (now - began), wait.for_s), MAX_POLL_S))
 
     async def _keep_seeing(self, number: int, credential: str) -> None:
         while True:
@@ -205,12 +207,16 @@ class Limiter:
             self._book = open_book(self._path(), self._clock) if not self._trouble else book_in_memory(self._clock)
         return self._book
 
+    def close(self) -> None:
+        """Let the book go; the next call opens it again."""
+        book, self._book = self._book, None
+        if book is not None and self._owner == os.getpid():
+            with suppress(sqlite3.Error):
+                book.close()
+
     def _without(self, why: str) -> None:
         """Limits hold within this process alone from now on. Nothing is deleted or mended."""
-        if self._book is not None:
-            with suppress(sqlite3.Error):
-                self._book.close()
-        self._book = None
+        self.close()
         if not self._trouble:
             with suppress(RuntimeError, OSError):
                 why = f"{self._path()}: {why}"

@@ -8,7 +8,6 @@ task's timeout. Everything else ends the attempt, and the task's own retries dec
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from agentos.tasks.chat import ChatRequest, complete
 from agentos.tasks.chat_answer import ChatAnswer
 from agentos.tasks.endpoints import Account, account_for
 from agentos.tasks.failures import told
+from agentos.tasks.launch import environment_of
 from agentos.tasks.limiter import Call, Limiter
 from agentos.tasks.masking import capture_of, masked_outcome
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
@@ -68,8 +68,7 @@ class LlmPerformer:
             raise AttemptFailed(told(AttemptError("the task says no model")), retryable=False)
         try:
             schema = AnswerSchema(work.schema) if work.schema is not None else None
-            environ = {**os.environ, **spec.env}
-            account = await account_for(work, spec.models.llm, environ, spec.root)
+            account = await account_for(work, spec.models.llm, environment_of(spec), spec.root)
             refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
         except AttemptError as error:
             raise AttemptFailed(told(error), retryable=False) from None
@@ -125,7 +124,11 @@ class _Conversation:
                 async with self._limiter.call(
                     self._account.credential, self._limits, self._waiting, account=self._account.account
                 ) as call:
-                    return await self._called(request, call, tries.total())
+                    answer, usage = await self._called(request, call, tries.total())
+                # Written down outside: nobody has to wait for our disk to get the slot.
+                await self._record(usage)
+                crashpoints.reach("call.recorded")
+                return answer, usage
             except CoolingDownError as error:
                 raise AttemptFailed(told(error), retryable=False) from None
             except ModelCallError as error:
@@ -145,7 +148,7 @@ class _Conversation:
                     self._account.endpoint, request, lambda text: capture.feed(text.encode(errors="replace"))
                 )
         except TimeoutError:
-            await self._record(Usage(calls=1), call)
+            await self._record(Usage(calls=1))
             text = f"the model did not answer within the task's timeout of {self._timeout_s:g} s; waiting not counted"
             raise AttemptFailed(told(TaskTimeoutError(text))) from None
         except ModelCallError as error:
@@ -157,8 +160,7 @@ class _Conversation:
                 self._left_s = max(0.001, self._left_s - (perf_counter() - began))
         crashpoints.reach("call.answered")
         usage = usage_of(answer, cost_of(answer, request.model, self._prices))
-        await self._record(usage, call)
-        crashpoints.reach("call.recorded")
+        call.spent(usage.cost_usd)
         return answer, usage
 
     async def _note_trouble(self, error: ModelCallError, call: Call, tries: int) -> None:
@@ -168,11 +170,10 @@ class _Conversation:
         elif error.retry_after_s is not None:
             call.cool_down(error.retry_after_s, crowded=False)
         elif error.kind in CHARGED:
-            await self._record(Usage(calls=1), call)
+            await self._record(Usage(calls=1))
 
-    async def _record(self, usage: Usage, call: Call) -> None:
+    async def _record(self, usage: Usage) -> None:
         """Durable on return. What was paid for is written down even where the attempt is cancelled meanwhile."""
-        call.spent(usage.cost_usd)
         recording = asyncio.ensure_future(self._host.used(usage))
         while not recording.done():
             with suppress(asyncio.CancelledError):  # a moment later the attempt is over anyway

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from agentos import crashpoints
-from agentos.exceptions import AttemptError, TaskCancelledError, TaskTimeoutError
+from agentos.exceptions import AttemptError, TaskCancelledError, TaskTimeoutError, TryAgainError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
 from agentos.tasks.context import Context
 from agentos.tasks.failures import failure_of, told
@@ -166,7 +166,7 @@ def call_sync(function: Callable[..., Any], arguments: dict[str, Any]) -> bytes 
     try:
         value = function(**arguments)
     except BaseException as error:
-        raise AttemptFailed(failure_of(error)) from None
+        raise _raised(error) from None
     crashpoints.reach("attempt.inside")
     try:
         return stored(value)
@@ -209,11 +209,16 @@ def _failed(error: BaseException) -> AttemptFailed:
     if isinstance(error, AttemptFailed):
         return error
     if not isinstance(error, asyncio.CancelledError):
-        return AttemptFailed(failure_of(error))
+        return _raised(error)
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         return AttemptFailed(told(TaskCancelledError("the attempt was cancelled")), retryable=False, cancelled=True)
     return AttemptFailed(failure_of(asyncio.CancelledError("the function raised CancelledError; nobody cancelled it")))
+
+
+def _raised(error: BaseException) -> AttemptFailed:
+    # "Later" is not "at once": whoever raises it knows that a retry would come too soon.
+    return AttemptFailed(failure_of(error), retryable=not isinstance(error, TryAgainError))
 
 
 async def _identity(awaitable: Awaitable[Any]) -> Any:

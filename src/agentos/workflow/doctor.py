@@ -21,6 +21,7 @@ from agentos.exceptions import AgentosError, CheckpointCorruptedError, Integrity
 from agentos.store.port import RunRecord, StorePort
 from agentos.store.sqlite_open import OLDEST_SQLITE
 from agentos.store.stats import DatabaseStats
+from agentos.tasks.agents.installed import Installed, installed_agents
 from agentos.workflow.inspecting import damage, held_leases, measure
 from agentos.workflow.leftovers import leftover_folders, leftover_processes
 from agentos.workflow.location import VARIABLE, Location, Source, find_location, unused_old_database
@@ -56,6 +57,8 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     sqlite: str
     git: str
     """Its version; empty where there is none."""
+    agents: tuple[Installed, ...]
+    """Those that agent tasks can name, with path and version; both empty where one is not installed."""
     root: str
     """The repository or worktree; empty where none was found."""
     database: str
@@ -120,6 +123,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         sqlite=sqlite3.sqlite_version,
         git=_git_version(),
+        agents=tuple(installed_agents(os.environ)),
         root="" if location is None else str(location.root),
         database="" if location is None else location.shown,
         because="" if location is None else location.why,
@@ -167,7 +171,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _old_database(location: Location) -> Iterator[Finding]:
-    old = unused_old_database(location)
+    old = unused_old_database(location.database)
     if old is not None:
         yield Finding(
             severity="note",

@@ -48,6 +48,7 @@ from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome
 from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
+from agentos.workflow.agents_cut_off import is_continued
 from agentos.workflow.asides import Aside
 from agentos.workflow.attempt_host import DriveHost
 from agentos.workflow.file_attempts import FileAttempts
@@ -361,7 +362,8 @@ class Drive:
             error = SnapshotError("isolation 'worktree' needs a run that is kept in a database")
             return Outcome(error=told(error), retryable=False)
         try:
-            turn = self.facts.turns.get(task.id) if spec.session is not None else None
+            goes_on = spec.session is not None and is_continued(task)
+            turn = self.facts.turns.get(task.id) if goes_on else None
             host.aside = aside = await files.aside(task.id, self._root, turn)
         except AgentosError as error:
             return Outcome(error=told(error))

@@ -30,6 +30,7 @@ from agentos.workflow.plans import encode_plan
 from agentos.workflow.ready import Ready
 from agentos.workflow.secrecy import masker_for
 from agentos.workflow.waiting import in_thread, to_the_end
+from agentos.worktree.collecting import collect_if_it_pays
 
 log = logging.getLogger("agentos")
 
@@ -151,6 +152,16 @@ async def _end_drive(
         ready.store.close()
         if ready.files is not None:
             ready.files.close()
+            await _give_space_back(ready.files)
+
+
+async def _give_space_back(files: WorktreeFiles) -> None:
+    """Collect what old snapshots left, where that pays: everything else is over, and it takes seconds at most."""
+    try:
+        if await in_thread(collect_if_it_pays, files.worktree):
+            log.info("space of old snapshots was given back")
+    except (AgentosError, OSError) as error:
+        log.info("space of old snapshots was not given back, `agentos prune` does: %s", error)
 
 
 async def _retain_snapshots(files: WorktreeFiles, facts: Facts, journal: StoreJournal) -> None:

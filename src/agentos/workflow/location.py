@@ -120,10 +120,10 @@ def prepare(location: Location) -> Location:
     return location
 
 
-def unused_old_database(location: Location) -> Path | None:
-    """The global database of earlier releases, if there is one and `location` is another. It is not opened."""
+def unused_old_database(database: str) -> Path | None:
+    """The global database of earlier releases, if there is one and `database` is another. It is not opened."""
     old = _old_database()
-    return old if old is not None and os.path.lexists(old) and str(old) != location.database else None
+    return old if old is not None and os.path.lexists(old) and str(old) != database else None
 
 
 def asked_directory(target: Path | None) -> Path:

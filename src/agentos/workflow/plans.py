@@ -59,7 +59,7 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
 
 
 def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
-    """What this release cannot perform, or not as it is installed here."""
+    """What cannot be performed as AgentOS is installed here."""
     return located(
         (
             Finding(problem="bad setting", task_id=task.id, setting=setting, message=message)
@@ -73,9 +73,7 @@ def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
 
 def _not_performed(definition: TaskDef) -> Iterator[tuple[str, str]]:
     """The setting that asks for it, and why not."""
-    if definition.kind == "agent":
-        yield "agent", "the kind 'agent' comes with a later release"
-    elif (missing := missing_for("llm tasks", "httpx2")) is not None:
+    if definition.kind == "llm" and (missing := missing_for("llm tasks", "httpx2")) is not None:
         yield "llm", missing
     work = definition.llm or definition.agent
     if work is not None and work.schema is not None:

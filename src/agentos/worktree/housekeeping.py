@@ -74,29 +74,32 @@ def sizes(worktree: Worktree) -> Sizes:
     return Sizes(snapshots=len(taken(worktree)), objects=len(files), total_bytes=total)
 
 
-def collect(worktree: Worktree, *, patience_s: float = PATIENCE_S) -> Sizes:
+def collect(worktree: Worktree, *, patience_s: float = PATIENCE_S, seconds: float = _SECONDS) -> Sizes:
     """Delete what no snapshot, private index or unfinished restore needs, and pack the rest; gives what is left.
 
-    Waits until nobody uses the store. Killed in the middle it leaves some of it twice and loses nothing. Only our own
-    objects are looked at: what a snapshot copied stays ours even while the user's repository has it as well.
+    Waits until nobody uses the store. Killed in the middle, or given up after `seconds` (a GitError without a status),
+    it leaves some of it twice and loses nothing. Only our own objects are looked at: what a snapshot copied stays ours
+    even while the user's repository has it as well.
     """
     with locked(worktree.store.parent / "store.lock", patience_s=patience_s) as held:
-        _collect(worktree, worktree.store_git(held=(held,), timeout_s=_SECONDS))
+        _collect(make_session(worktree, (held,), seconds))
     return sizes(worktree)
 
 
-def _collect(worktree: Worktree, git: Git) -> None:
+def _collect(opened: Session) -> None:
+    worktree = opened.worktree
     objects = worktree.store / "objects"
     old = [path for path in _files(objects) if path.parent.name != "info"]
-    _forget_purged(worktree, git)
-    needed = _needed(worktree, git)
-    keep = sorted(own_objects(git, worktree.store) & needed)
+    _forget_purged(worktree, opened.git())
+    needed = _needed(worktree, opened.git())
+    keep = sorted(own_objects(opened.git(), worktree.store) & needed)
     _new_generation(worktree)
     kept: set[Path] = set()
     if keep:
         own = {"GIT_OBJECT_DIRECTORY": str(own_folder(worktree.store))}
         stem = str(objects / "pack/pack")
-        pack = git.line("pack-objects", "-q", "--non-empty", stem, stdin="\n".join([*keep, ""]).encode(), env=own)
+        listed = "\n".join([*keep, ""]).encode()
+        pack = opened.git().line("pack-objects", "-q", "--non-empty", stem, stdin=listed, env=own)
         kept = set((objects / "pack").glob(f"pack-{pack}.*"))
     for path in old:
         if path not in kept:
@@ -178,7 +181,7 @@ def purge(worktree: Worktree, path: str, *, patience_s: float = PATIENCE_S) -> d
         _remember(git, replaced)
         for folder in folders:
             _drop(git, folder / "index", path)
-        _collect(worktree, git)
+        _collect(opened)
     return replaced
 
 

@@ -181,6 +181,24 @@ def test_a_cut_try_uses_up_no_retry() -> None:
     assert run.task("a").tries == 1
 
 
+def test_attempts_that_have_ended_are_counted_for_good_and_those_that_were_cut_off_are_not() -> None:
+    run = Run(one(retries=1)).begin()
+    run.resume()
+    assert run.task("a").settled == 0
+    run.fail("a")
+    run.later(60)
+    assert run.task("a").settled == 1
+    run.resume()
+    run.fail("a")
+    assert run.facts.status == "failed"
+    run.resume()
+    assert run.task("a").settled == 2
+    run.ok("a")
+    assert run.task("a").settled == 3
+    run.resume(rerun=("a",))
+    assert (run.running, run.task("a").settled) == (["a"], 3)
+
+
 def test_three_cuts_in_a_row_ask() -> None:
     run = Run(one(idempotent=True), gates="wait").begin()
     run.resume()

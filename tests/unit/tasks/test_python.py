@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agentos.exceptions import TryAgainError
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.context import Context
 from agentos.tasks.functions import callee_of
@@ -352,6 +353,19 @@ def test_an_error_in_a_call_of_ctx_names_the_users_line() -> None:
 
 
 # --- timeouts and cancellation ------------------------------------------------------------------------------------
+
+
+def test_what_asks_for_later_is_not_tried_again_at_once() -> None:
+    def later() -> None:
+        raise TryAgainError("the tracker is down")
+
+    async def later_too() -> None:
+        raise TryAgainError("the tracker is down")
+
+    for function in (later, later_too):
+        outcome = perform(python_spec(function))
+        assert outcome.error is not None
+        assert (outcome.error.type, outcome.retryable) == ("TryAgainError", False)
 
 
 def test_a_timeout_really_cancels_an_async_function_and_shows_where_it_was() -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from agentos.exceptions import AttemptError, RunRefusedError
 from agentos.workflows.issue import lineage
-from agentos.workflows.issue.briefs import read_brief, slug
+from agentos.workflows.issue.briefs import Brief, IssueRun, Settings, changes_since, read_brief, slug
 from agentos.workflows.issue.filing import intent_of, number_in, title_in
+from agentos.workflows.issue.prompts import prompts_digest
 from agentos.workflows.issue.roles import Filer, Role, parse_filer, parse_role
 from agentos.workflows.issue.verdicts import SCHEMA, UnreadableVerdict, Verdict, complaint_of, read_verdict
 
@@ -115,6 +117,21 @@ def test_the_identity_of_a_brief_is_its_path_from_the_root(tmp_path: Path) -> No
     assert read_brief(inside, root).path == "ideas/a.md"
     assert read_brief(root / "ideas" / ".." / "ideas" / "a.md", root).path == "ideas/a.md"
     assert read_brief(outside, root).path == str(outside)
+
+
+def test_what_changed_is_told_in_words() -> None:
+    settings = Settings(drafter="llm:a", gates=("draft",))
+    params = {"brief": "b.md", "digest": "d", "prompts": prompts_digest()}
+    run = IssueRun(name="b", workflow_id="issue-b", status="waiting", params=params, settings=settings, is_own=True)
+    same = Brief(path="b.md", digest="d", characters=99)
+    assert changes_since(run, same, {}) == []
+    assert changes_since(run, same, {"drafter": "llm:a", "gates": ("draft",)}) == []
+    assert changes_since(run, replace(same, digest="e"), {}) == ["the brief b.md"]
+    assert changes_since(replace(run, params={**params, "prompts": "old"}), same, {}) == ["the prompts of this AgentOS"]
+    assert changes_since(run, same, {"drafter": "llm:b", "gates": ()}) == [
+        "drafter: llm:a then, llm:b now",
+        "the gates: draft then, none now",
+    ]
 
 
 def test_roles_as_typed() -> None:

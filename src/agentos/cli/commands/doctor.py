@@ -37,9 +37,9 @@ Examples:
   agentos doctor --set-aside
   agentos doctor --tidy      also remove temporary folders that killed processes left
 
-Shows versions, where state lives and why, and each setting with where it came from. Looks for wrong permissions, a full
-disk, damage, interrupted runs, stale leases, and what dead processes left behind. By itself it changes nothing; it runs
-no hooks.
+Shows versions, which agents are installed, where state lives and why, and each setting with where it came from. Looks
+for wrong permissions, a full disk, damage, interrupted runs, stale leases, and what dead processes left behind. By
+itself it changes nothing; it runs no hooks.
 
 \b
 Exit codes:
@@ -84,6 +84,7 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
     click.echo(f"python    {checkup.python}")
     click.echo(f"sqlite    {checkup.sqlite}")
     click.echo(f"git       {checkup.git or 'none'}")
+    click.echo(f"agents    {_agents(checkup) or 'none'}")
     if checkup.database:
         size = (
             f"{checkup.database_bytes:,} bytes, {count(checkup.runs, 'run')}"
@@ -104,6 +105,11 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
                 _show_finding(finding)
     if checkup.sound:
         say("All is sound." if deep else "All is sound, as far as a quick look tells; --deep reads every record.")
+
+
+def _agents(checkup: Checkup) -> str:
+    found = (agent for agent in checkup.agents if agent.path)
+    return ", ".join(f"{agent.agent} {printable(agent.version) or 'of unknown version'}" for agent in found)
 
 
 def _show_finding(finding: Finding) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from agentos.cli import completing
 from agentos.cli.asking import somebody_is_there
 from agentos.cli.drive_flags import DriveFlags
 from agentos.cli.exits import Exit
@@ -21,6 +22,7 @@ from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
+from agentos.workflow.location import find_location
 from agentos.workflow.place import Place, find_place
 from agentos.workflows.issue import briefs
 from agentos.workflows.issue.briefs import Settings
@@ -58,7 +60,14 @@ Exit codes:
   of several briefs the worst
 """,
 )
-@click.option("--brief", is_flag=False, flag_value="", metavar="FILE", help="The brief: a text file.")
+@click.option(
+    "--brief",
+    is_flag=False,
+    flag_value="",
+    metavar="FILE",
+    shell_complete=completing.files,
+    help="The brief: a text file.",
+)
 @click.option("--select", is_flag=True, help="Choose briefs from ideas/active/.")
 @click.option("--all", "all_", is_flag=True, help="Every brief in ideas/active/ that is not filed yet.")
 @click.option(
@@ -98,6 +107,9 @@ def command(
     # First of all: no brief is read where no state can be kept.
     flags = DriveFlags(quiet=quiet, verbose=verbose)
     place, options, manner = (find_place(repo, make=False), None, None) if dry_run else flags.settled(repo)
+    location = find_location(repo)
+    if not quiet:
+        say(f"Database: {location.shown}, because {location.why}.")
     asked, settings = _settings(typed)
     if as_begun and anew:
         raise click.UsageError("--as-begun and --anew exclude each other.")
@@ -148,9 +160,10 @@ def _one_by_one(jobs: Sequence[Job], here: Callable[[Job], int]) -> int:
 
 
 def _told(client: Client, job: Job, code: int) -> int:
-    row = row_of(client, job, code)
-    if row.url and code == Exit.COMPLETE:
-        click.echo(row.url)
+    """What there is to show for it: the issue's URL, or where it lies."""
+    if code == Exit.COMPLETE:
+        row = row_of(client, job, code)
+        click.echo(printable(row.url or row.folder))
     return code
 
 
@@ -195,9 +208,10 @@ def _settings(typed: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
     if "gates" in asked:
         asked["gates"] = _gates(asked["gates"])
     settings = Settings(**asked)
-    parse_role(settings.drafter, "--drafter")
-    parse_role(settings.reviewer, "--reviewer")
+    roles = [parse_role(settings.drafter, "--drafter"), parse_role(settings.reviewer, "--reviewer")]
     parse_filer(settings.filer)
+    if settings.budget is not None and all(role.kind == "command" for role in roles):
+        say("--budget counts nothing here: programs do not tell what they cost.")
     return asked, settings
 
 
@@ -249,7 +263,11 @@ def _resumed(client: Client, name: str) -> Path:
         known = ", ".join(run.name for run in briefs.unfinished(client)) or "none"
         what = f"no issue {printable(name)!r} was begun here" if name else "no unfinished issue is here"
         raise click.UsageError(f"{what}; unfinished: {known}")
-    return client.place.root / str(run.params["brief"])
+    file = client.place.root / str(run.params["brief"])
+    if not file.exists():
+        step = f"agentos resume {shlex.quote(run.workflow_id)} goes on with what the run keeps of it."
+        raise RunRefusedError(f"the brief {file} is gone", next_step=step)
+    return file
 
 
 def _selected(place: Place, found: Sequence[Path]) -> list[Path] | int:

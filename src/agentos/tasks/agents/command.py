@@ -6,7 +6,7 @@ import os
 
 from agentos.tasks.agents.adapter import Ask, Call, Ended, Heard, Traits, Verdict
 
-TRAITS = Traits(program="", names_session=False, takes_tools=False)
+TRAITS = Traits(program="", names_session=False)
 
 
 def call(ask: Ask) -> Call:

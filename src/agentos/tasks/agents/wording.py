@@ -6,12 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from agentos.dag.models import OnResume
 from agentos.tasks.agents.adapter import Word
 
 _GOES_ON = """\
 You were interrupted while you worked on the task below, and some time has passed since. The files are as they were \
 after your last completed step, or a step before it: do not rely on edits that you remember, look at the files. \
 Keep what is done, do what is left, and finish the task.
+
+The task, once more:
+
+"""
+_FORKED = """\
+You were interrupted while you worked on the task below, and some time has passed since. All that you had done to the \
+files was undone: they are as they were when you began. Use what you have learned, and do the whole task.
 
 The task, once more:
 
@@ -41,14 +49,19 @@ _NEXT: Mapping[Word, str] = {
     "api_auth": "Log in with the agent itself, or set the variable that holds its key; see `agentos doctor`.",
     "api_rate": "Resume later, or give the task `retries`.",
     "budget": "Resume the run: it asks whether as much again may be spent.",
-    "turn_limit": "Give the task more `max_turns`, or a smaller job, and resume.",
+    "turn_limit": "Give the task more `max_turns`, or less to do, and resume.",
 }
 
 
-def prompt_for(prompt: str, *, goes_on: bool, schema: Mapping[str, Any] | None) -> str:
-    """What the agent reads. The task is in it even where it goes on: not every session has survived."""
+def prompt_for(prompt: str, *, interrupted: OnResume | None = None, schema: Mapping[str, Any] | None = None) -> str:
+    """What the agent reads; `interrupted`: how it goes on with what an earlier attempt began.
+
+    The task is in it even then: not every session has survived.
+    """
     asked = f"{prompt}{_BY_SCHEMA}{json.dumps(schema)}\n" if schema is not None else prompt
-    return f"{_GOES_ON}{asked}" if goes_on else asked
+    if interrupted is None:
+        return asked
+    return f"{_FORKED if interrupted == 'fork' else _GOES_ON}{asked}"
 
 
 def failure_text(agent: str, word: Word, why: str) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """Briefs: what one is called, which run is its own, and whether anything that run began with has changed since.
 
 A brief's identity is its path from the root. Its NAME is the slug of its file's stem, with a short hash where another
-brief has that name already; a run of it has the id `issue-NAME`, those begun anew `issue-NAME-2` and so on.
+brief has that name already, perhaps one of another worktree that keeps its runs in the same database; a run of it has
+the id `issue-NAME`, those begun anew `issue-NAME-2` and so on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from agentos import Client
 from agentos.exceptions import NotFoundError, RunRefusedError
+from agentos.workflow.place import Place
 from agentos.workflows.issue.flow import NAME, issue_flow
 from agentos.workflows.issue.lineage import active_folder
 from agentos.workflows.issue.prompts import prompts_digest
@@ -71,6 +73,8 @@ class IssueRun(msgspec.Struct, frozen=True, kw_only=True):
     params: Mapping[str, Any]
     settings: Settings
     """Those it was begun with."""
+    is_own: bool
+    """Of this worktree: a database may hold runs of several."""
 
 
 def read_brief(given: Path, root: Path) -> Brief:
@@ -136,7 +140,8 @@ def runs_of(client: Client, brief: Brief) -> tuple[list[IssueRun], str]:
     name = slug(Path(brief.path).stem)
     own, others, free = _family(client, brief, name)
     if others and not own:
-        own, _, free = _family(client, brief, f"{name}-{sha256(brief.path.encode()).hexdigest()[:6]}")
+        whole = f"{client.place.root}\0{brief.path}"
+        own, _, free = _family(client, brief, f"{name}-{sha256(whole.encode()).hexdigest()[:6]}")
     return own, free
 
 
@@ -145,7 +150,7 @@ def _family(client: Client, brief: Brief, base: str) -> tuple[list[IssueRun], bo
     others = False
     for name in _names(base):
         run = issue_run(client, name)
-        if run is not None and run.params.get("brief") == brief.path:
+        if run is not None and run.is_own and run.params.get("brief") == brief.path:
             own.append(run)
         elif run is not None or (client.place.root / active_folder(name)).exists():
             others = True
@@ -178,7 +183,13 @@ def issue_run(client: Client, name: str) -> IssueRun | None:
         status=record.status,
         params=dict(client.plan(workflow_id).params),
         settings=msgspec.convert(arguments, Settings),
+        is_own=_is_own(record.root, client.place),
     )
+
+
+def _is_own(root: str, place: Place) -> bool:
+    """Runs in a worktree's own database stay its own when it moves; a resume then asks for --repo."""
+    return root == str(place.root) or Path(place.database).is_relative_to(place.root)
 
 
 def unfinished(client: Client) -> list[IssueRun]:
@@ -186,7 +197,7 @@ def unfinished(client: Client) -> list[IssueRun]:
     records = [record for record in client.list_runs() if record.name == NAME]
     left = [record for record in records if record.status not in ("complete", "aborted")]
     found = (issue_run(client, record.workflow_id.removeprefix("issue-")) for record in left)
-    return [run for run in found if run is not None]
+    return [run for run in found if run is not None and run.is_own]
 
 
 def run_id(name: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
@@ -19,7 +18,7 @@ from agentos import Context
 from agentos.exceptions import AttemptError
 from agentos.workflows.issue import lineage, prompts
 from agentos.workflows.issue.filing import Intent, intent_of
-from agentos.workflows.issue.programs import is_there
+from agentos.workflows.issue.needed import need_of
 from agentos.workflows.issue.roles import Filer, Role, parse_filer, parse_role
 from agentos.workflows.issue.verdicts import UnreadableVerdict, as_list, complaint_of, read_verdict
 
@@ -43,27 +42,17 @@ def digest_of(brief: bytes) -> str:
 
 
 def preflight(drafter: str, reviewer: str, filer: str, ctx: Context) -> list[str]:
-    """What was found to be there, before anything is paid for. Fails with all that is missing."""
-    missing: list[str] = []
-    found: list[str] = []
+    """What is needed and is there, before anything is paid for. Fails with all that is missing."""
     roles: dict[str, Role | Filer] = {
         "drafter": parse_role(drafter, "--drafter"),
         "reviewer": parse_role(reviewer, "--reviewer"),
         "filer": parse_filer(filer),
     }
-    for what, role in roles.items():
-        program = "gh" if role.kind == "gh" else role.argv[0] if role.argv else ""
-        if program:
-            (found if is_there(program, ctx.root) else missing).append(f"{what}: {program}")
-    if "filer: gh" in found and _is_signed_out(ctx):
-        missing.append("filer: gh is not signed in (gh auth login)")
+    needed = {what: need for what, role in roles.items() if (need := need_of(role, ctx.root))}
+    missing = [f"{what}: {need.what}" for what, need in needed.items() if not need.is_there]
     if missing:
         raise AttemptError(f"missing: {'; '.join(missing)}", next_step="Nothing was spent. Mend that, then resume.")
-    return found
-
-
-def _is_signed_out(ctx: Context) -> bool:
-    return bool(subprocess.run(["gh", "auth", "status"], cwd=ctx.root, capture_output=True, check=False).returncode)
+    return [f"{what}: {need.what}" for what, need in needed.items()]
 
 
 # --- drafting -----------------------------------------------------------------------------------------------------
@@ -130,12 +119,13 @@ def judge(
     number = draft["number"] + 1
     if not read["readable"]:
         text = f"# Unreadable\n\n{read['why']}\n\n```text\n{read['answer']}\n```\n"
-        lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
+        file = lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
         ask = "The reviewer gave no readable verdict, twice."
-        return {"verdict": "", "summary": "", "changes": [], "complaint": "", "ask": ask, "number": number}
+        nothing = {"verdict": "", "summary": "", "changes": [], "complaint": ""}
+        return {**nothing, "ask": ask, "number": number, "file": file}
     verdict = read_verdict(read["verdict"])
     text = f"# {verdict.verdict.capitalize()}\n\n{verdict.summary}\n\n{as_list(verdict.changes)}".rstrip()
-    lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
+    file = lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
     complaint = complaint_of(verdict)
     return {
         "verdict": verdict.verdict,
@@ -144,6 +134,7 @@ def judge(
         "complaint": complaint,
         "ask": _why_ask(verdict.verdict, complaint, draft["round"], last, max_rounds, always_ask),
         "number": number,
+        "file": file,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.conftest import LinkedWorktree
 from tests.models.flows import FLOW, Place, keys, reviewing
-from tests.models.replies import says
+from tests.models.replies import says, too_many
 from tests.models.server import ModelServer
 
 
@@ -59,6 +60,17 @@ def test_an_abort_closes_the_connection(place: Place) -> None:
     assert place.agentos("abort", "r").code in (0, 4)
     place.server.wait_for(lambda: place.server.requests[0].client_left, 20)
     process.wait(20)
+
+
+def test_while_a_provider_wants_a_long_pause_a_run_says_try_again_later_and_asks_nobody(place: Place) -> None:
+    place.server.script(too_many(3600))
+    done = place.agentos("run", "flow", "--id", "r")
+    assert done.code == 75, done.err
+    assert "no calls with OPENAI_API_KEY for another" in done.err
+    assert place.agentos("resume", "r").code == 75
+    assert len(place.server.requests) == 1
+    (Path(os.environ["XDG_STATE_HOME"]) / "agentos" / "calls.db").unlink()
+    assert place.agentos("resume", "r").code == 0
 
 
 # --- money --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,68 @@
+"""Finds the session that an attempt which was cut off has left, by what the journal knows of it."""
+
+from __future__ import annotations
+
+import asyncio
+from glob import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from agentos.run.events import Session
+from agentos.tasks.agents import opencode
+from agentos.tasks.agents.errand import Errand
+
+LISTING_S = 30.0
+
+
+class Earlier(NamedTuple):
+    """A session to go on with."""
+
+    id: str = ""
+    """Empty: there is none, or nobody knows which."""
+    name: str = ""
+    """What the agent is given to find it."""
+
+
+async def earlier_session(errand: Errand) -> Earlier:
+    session = errand.spec.session
+    if session is None or session.agent != errand.work.agent:
+        return Earlier()
+    if session.agent == "claude":
+        return await asyncio.to_thread(_by_transcript, errand, session)
+    if session.id:
+        return Earlier(session.id, session.id)
+    found = await _listed(errand, session.title) if session.title else ""
+    return Earlier(found, found)
+
+
+def _by_transcript(errand: Errand, session: Session) -> Earlier:
+    """Claude keeps sessions by folder: that of an isolated attempt, whose worktree is gone, it finds by path alone.
+
+    One that was killed before it wrote anything has none; then the session it was a copy of goes on.
+    """
+    settings = errand.env.get("CLAUDE_CONFIG_DIR") or Path(errand.env.get("HOME") or Path.home()) / ".claude"
+    for id in filter(None, (session.id, session.forked_from)):
+        if found := sorted(Path(settings).glob(f"projects/*/{escape(id)}.jsonl")):
+            return Earlier(id, str(found[0]))
+    return Earlier(session.id, session.id)
+
+
+async def _listed(errand: Errand, title: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        errand.program,
+        *opencode.LISTING,
+        cwd=errand.cwd,
+        env=errand.env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        listed, _ = await asyncio.wait_for(process.communicate(), LISTING_S)
+    except TimeoutError:
+        return ""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return opencode.find_session(listed.decode(errors="replace"), title)
