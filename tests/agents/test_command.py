@@ -150,6 +150,17 @@ def test_secrets_stop_before_lines_log_and_result(tmp_path: Path) -> None:
         assert "hunter2" not in told
 
 
+def test_an_answer_without_end_is_none_and_a_flood_is_thinned(tmp_path: Path) -> None:
+    host = RecordingHost()
+    text = "for _ in range(300):\n    sys.stdout.write('x' * 60_000 + '\\n' * 5_000)\n    sys.stdout.flush()"
+    outcome = perform(agent_spec(tmp_path, "command", program(tmp_path, text)), host)
+
+    assert outcome.error is not None
+    assert "it printed more than" in outcome.error.text
+    assert len(host.shown) < 300 * 5_000 / 2
+    assert any("lines not shown live" in line for line in host.lines("stdout"))
+
+
 def test_files_are_captured_now_and_then_also_where_no_turn_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
