@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -163,15 +163,30 @@ def fork(
     repo: str | Path | None = None,
     gates: GatePolicy | None = None,
     keep: int | None = None,
+    worktree: str | Path | None = None,
 ) -> RunResult:
-    """Begin a new run from a checkpoint of another one, and wait for it."""
+    """Begin a new run from a checkpoint of another one, and wait for it.
+
+    With `worktree` it works in a new linked worktree at that path, with the files as they were at the checkpoint, and
+    keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
+    """
     refuse_while_loading("fork")
     place, options = settled(repo, gates=gates, keep=keep)
+    with ExitStack() as making:
+        home, run = place, workflow_id
+        if worktree is not None:
+            from agentos.workflow.forking_aside import new_worktree
 
-    def ready() -> Ready:
-        return fork_run(place, checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=options)
+            aside = making.enter_context(new_worktree(place, checkpoint_id, Path(worktree), workflow_id))
+            home, run = aside.place, aside.workflow_id
 
-    return _blocking(_driven(place, ready, None), "asyncio.to_thread(fork, ...)")
+        def ready() -> Ready:
+            into = home if worktree is not None else None
+            begun = fork_run(place, checkpoint_id, workflow=workflow, workflow_id=run, options=options, into=into)
+            making.close()  # the run is there: whatever becomes of it, its worktree stays
+            return begun
+
+        return _blocking(_driven(home, ready, None), "asyncio.to_thread(fork, ...)")
 
 
 def settled(

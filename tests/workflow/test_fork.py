@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from agentos import Client, Context, Workflow, fork, resume, run
-from agentos.exceptions import CheckpointNotFoundError, CommandRefusedError, RunRefusedError
+from agentos.exceptions import CheckpointNotFoundError, CommandRefusedError, RunRefusedError, WorkflowDefinitionError
 from agentos.run import events as ev
 from agentos.run.commands import Abort, ApprovalResponse, Pause
 from agentos.workflow.answering import send
 from agentos.workflow.beginning import fork_run
 from agentos.workflow.place import Place
 from agentos.workflow.ready import DriveOptions
+from tests.conftest import git
 from tests.workflow.support import (
     Killer,
     assert_well_formed,
@@ -317,3 +318,29 @@ def test_through_the_public_call(tmp_git_repo: Path, monkeypatch: pytest.MonkeyP
     assert (result.status, result.workflow_id) == ("complete", "v")
     assert resume("v", workflow=flow).status == "complete"
     assert [record.parent_id for record in Client().list_runs()] == ["w", None]
+
+
+def test_a_fork_in_a_worktree_of_its_own(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_git_repo)
+    flow = Workflow("notes")
+    flow.add("draft", "shell", run="echo draft >> notes.txt")
+    flow.add("polish", "shell", run="echo polished >> notes.txt", needs=["draft"])
+    assert run(flow, workflow_id="parent").status == "complete"
+    first, _ = Client(tmp_git_repo).checkpoints("parent")
+    aside = tmp_git_repo.parent / "aside"
+    result = fork(str(first.id), workflow=flow, workflow_id="child", worktree=aside)
+    assert (result.status, result.workflow_id) == ("complete", "child")
+    assert (aside / "notes.txt").read_text() == "draft\npolished\n"
+    assert (tmp_git_repo / "notes.txt").read_text() == "draft\npolished\n"
+    assert [row.workflow_id for row in Client(aside).list_runs()] == ["child"]
+    assert [row.workflow_id for row in Client(tmp_git_repo).list_runs()] == ["parent"]
+    with pytest.raises(RunRefusedError, match="is there already"):
+        fork(str(first.id), workflow=flow, worktree=aside)
+    with pytest.raises(CheckpointNotFoundError):
+        fork("0" * 36, workflow=flow, worktree=tmp_git_repo.parent / "other")
+    bad = Workflow("notes", schedule="ready")
+    bad.add("draft", "shell", run="true")
+    with pytest.raises(WorkflowDefinitionError):
+        fork(str(first.id), workflow=bad, worktree=tmp_git_repo.parent / "other")
+    assert not (tmp_git_repo.parent / "other").exists()
+    assert len(git("worktree", "list", cwd=tmp_git_repo).splitlines()) == 2

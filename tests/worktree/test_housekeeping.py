@@ -82,6 +82,22 @@ def test_a_staged_blob_survives_the_users_gc(root: Path, worktree: Worktree) -> 
     fsck(worktree)
 
 
+def test_a_blob_that_git_has_by_chance_survives_the_users_gc(root: Path, worktree: Worktree) -> None:
+    first = snap(worktree)
+    (root / "new").write_text("known to git, and to no commit")
+    git("hash-object", "-w", "new", cwd=root)
+    (root / "gone").write_text("x")
+    second = snap(worktree, "second")
+    (root / "gone").unlink()
+    snap(worktree, "third")
+    git("gc", "--quiet", "--prune=now", cwd=root)
+    back(worktree, first)
+    assert not (root / "new").exists()
+    back(worktree, second)
+    assert (root / "new").read_text() == "known to git, and to no commit"
+    fsck(worktree)
+
+
 def test_what_was_copied_stays_ours_after_a_collection(root: Path, worktree: Worktree) -> None:
     (root / "staged").write_text("only staged")
     git("add", "staged", cwd=root)

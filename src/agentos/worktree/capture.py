@@ -63,7 +63,7 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
     root = worktree.root
     last = known.load(worktree)
     found = survey(session, refresh=not last.has_repositories)
-    # A change of permission bits is a change of a file's ctime, which makes `git status` write the index anew.
+    # A change of permission bits is a change of a file's ctime, which `git status` has noted in the index by now.
     steady = last.modes is not None and not last.has_repositories and _is_known(session, last)
     forced, dropped = _ignored_but_tracked(session, last, found, also)
     nested = _nested(root, found)
@@ -110,7 +110,7 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
 
 
 def _is_known(session: Session, last: Known) -> bool:
-    return bool(last.tree) and last.index == known.signature(session.worktree.index)
+    return bool(last.tree) and last.index == known.index_checksum(session.worktree)
 
 
 def _has_news(found: Survey, out: set[str]) -> bool:
@@ -240,7 +240,7 @@ def _learn(
     nested: dict[str, Nested],
     also: Collection[str],
 ) -> None:
-    last.index = known.signature(session.worktree.index)
+    last.index = known.index_checksum(session.worktree)
     last.has_repositories = bool(nested)
     last.modes, last.young = (modes, tuple(young)) if len(young) <= _FEW else (None, ())
     if also:

@@ -12,18 +12,53 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agentos.worktree.capture import Captured
-from agentos.worktree.git import Git, Running
+from agentos.worktree.git import Git, split
 from agentos.worktree.session import Session
 
+_NEWS = ("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev")
+_NOTHING, _REPOSITORY = "000000", "160000"
+"""Modes of what is not there any more, and of what is never captured."""
 
-def begin_keeping(opened: Session, captured: Captured) -> Running | None:
+
+class Listing:
+    """What a snapshot may need of objects that are not our own yet, while git finds it out."""
+
+    def __init__(self, opened: Session, captured: Captured) -> None:
+        self._opened, self._captured = opened, captured
+        last = captured.known.kept
+        self._since = last[0] if last and last[1:] == _key(captured)[1:] else None
+        """The tree of the snapshot before, where that is all that has changed: what it has is kept already."""
+        argv = (*_NEWS, self._since, captured.tree) if self._since else _needed_beside_head(captured)
+        self._running = opened.git().start(*argv)
+
+    def stop(self) -> None:
+        self._running.stop()
+
+    def end(self) -> list[str]:
+        """The ids of these objects. GitError where one that must be there is not."""
+        git, captured = self._opened.git(), self._captured
+        done = self._running.end(ok=range(256))
+        if self._since and done.status == 0:
+            about = (entry.split(" ") for entry in split(done.stdout)[::2])
+            return [captured.tree, *(oid for _, mode, _, oid, _ in about if mode not in (_NOTHING, _REPOSITORY))]
+        if self._since:  # the snapshot before is not whole any more
+            done = git.done(*_needed_beside_head(captured), ok=range(256))
+        if done.status:
+            # HEAD's own history is not whole here (a shallow or partial clone): keep everything.
+            done = git.done(*_needed(captured))
+        needed = [line for line in os.fsdecode(done.stdout).splitlines() if line]
+        if any(line.startswith("?") for line in needed):
+            # Of the user's index much may be missing (a partial clone); of the files nothing.
+            git.ask("rev-list", "--objects", "--quiet", captured.tree)
+        return [oid for oid in needed if oid[0] not in "?-"]
+
+
+def begin_keeping(opened: Session, captured: Captured) -> Listing | None:
     """Begin to list what a snapshot needs that HEAD's history does not hold; None where nothing changed since."""
-    if captured.known.kept == _key(captured):
-        return None
-    return opened.git().start(*_needed(captured), *([f"^{captured.head.oid}"] if captured.head.oid else []))
+    return None if captured.known.kept == _key(captured) else Listing(opened, captured)
 
 
-def keep_objects(opened: Session, listing: Running | None, captured: Captured) -> None:
+def keep_objects(opened: Session, listing: Listing | None, captured: Captured) -> None:
     """Copy into the store what was listed and the store does not hold itself.
 
     GitError where an object is gone already: the user's gc was quicker than we.
@@ -31,15 +66,7 @@ def keep_objects(opened: Session, listing: Running | None, captured: Captured) -
     if listing is None:
         return
     git, store = opened.git(), opened.worktree.store
-    done = listing.end(ok=range(256))
-    if done.status:
-        # HEAD's own history is not whole here (a shallow or partial clone): keep everything.
-        done = git.done(*_needed(captured))
-    needed = [line for line in os.fsdecode(done.stdout).splitlines() if line]
-    if any(line.startswith("?") for line in needed):
-        # Of the user's index much may be missing (a partial clone); of the files nothing.
-        git.ask("rev-list", "--objects", "--quiet", captured.tree)
-    borrowed = [oid for oid in needed if oid[0] not in "?-" and not _is_loose(store, oid)]
+    borrowed = [oid for oid in listing.end() if not _is_loose(store, oid)]
     copied = _not_packed(git, store, borrowed)
     if copied:
         git.ask("pack-objects", "-q", str(store / "objects/pack/pack"), stdin="\n".join([*copied, ""]).encode())
@@ -56,8 +83,12 @@ def _needed(captured: Captured) -> tuple[str, ...]:
     return (*listing, captured.tree, *([captured.staged] if captured.staged else []))
 
 
+def _needed_beside_head(captured: Captured) -> tuple[str, ...]:
+    return (*_needed(captured), *([f"^{captured.head.oid}"] if captured.head.oid else []))
+
+
 def _is_loose(store: Path, oid: str) -> bool:
-    return (store / "objects" / oid[:2] / oid[2:]).exists()
+    return os.path.exists(f"{store}/objects/{oid[:2]}/{oid[2:]}")
 
 
 def _not_packed(git: Git, store: Path, oids: list[str]) -> list[str]:

@@ -24,8 +24,8 @@ STAGED_CONFLICTS = "the user's index, a listing with conflicts"
 class Known(msgspec.Struct, kw_only=True):
     generation: str = ""
     """Of the store when this was written; after a gc nothing here holds."""
-    index: Signature = ()
-    """Of the private index."""
+    index: str = ""
+    """The checksum of the private index. Git writes it anew now and then without any change to what it holds."""
     tree: str = ""
     """What it holds."""
     modes: Modes | None = None
@@ -84,6 +84,17 @@ def signature(*paths: Path) -> Signature:
         else:
             found += (seen.st_mtime_ns, seen.st_size, seen.st_ino)
     return tuple(found)
+
+
+def index_checksum(worktree: Worktree) -> str:
+    """What git itself puts at the end of the private index: a hash of all before it. Empty where there is none."""
+    length = 32 if worktree.object_format == "sha256" else 20
+    try:
+        with open(worktree.index, "rb") as file:
+            file.seek(-length, os.SEEK_END)
+            return file.read().hex()
+    except OSError:
+        return ""
 
 
 def user_index(worktree: Worktree) -> Signature:

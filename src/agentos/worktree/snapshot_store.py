@@ -65,6 +65,7 @@ _CONFIG = """\
 	compression = 1
 [index]
 	version = 4
+	skipHash = false
 	sparse = false
 [gc]
 	auto = 0
