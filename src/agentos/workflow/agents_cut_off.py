@@ -38,8 +38,14 @@ def agents_cut_off(facts: Facts, plan: Plan, writers: Sequence[TaskId], *, kept:
         goes_on, why = _judged(facts, task, alone=len(writers) == 1, kept=kept)
         (go_on if goes_on else start_anew)[task_id] = why
         if goes_on and changes_files(task.definition) and not kept and is_continued(task):
-            turn = (facts.turns[task_id].seq, facts.turns[task_id].snapshot)
+            turn = _files_it_left(facts, task_id)
     return AgentsCutOff(go_on, start_anew, turn)
+
+
+def _files_it_left(facts: Facts, task_id: TaskId) -> tuple[int, str]:
+    """At its last turn; or those it went on from since, which hold that turn and what was kept beside it."""
+    turn, point = facts.turns[task_id], facts.files
+    return (point.seq, point.snapshot) if point is not None and point.seq > turn.seq else (turn.seq, turn.snapshot)
 
 
 def is_continued(task: PlannedTask) -> bool:

@@ -103,6 +103,16 @@ def test_files_that_are_kept_are_its_own_still() -> None:
     assert run.facts.sessions[A].id == "s1"
 
 
+def test_files_that_were_kept_are_not_put_back_behind_that_later() -> None:
+    """Cut off, resumed on the files as they are (a human's edits among them), and cut off before another turn."""
+    run = at_work(agents())
+    resumed(run, "keep")
+    run.give(Captured(why="attempt", snapshot="kept", tree="t2", task_id="a"))
+    files = resumed(run)
+    assert (files.files, files.target) == ("restored", "kept")
+    assert run.facts.sessions[A].id == "s1"
+
+
 def test_an_agent_that_was_asked_something_else_starts_anew() -> None:
     run = at_work(agents())
     resumed(run, flow=agents(prompt="do something else"))
