@@ -86,6 +86,25 @@ def test_an_import_brings_no_arguments_of_its_own(repo: Path) -> None:
     assert _source_here(record(maker="", arguments={}), repo) != ""
 
 
+@pytest.mark.parametrize(
+    ("file", "module", "taken"),
+    [
+        ("flow.py", "flow", True),
+        ("pkg/flow.py", "pkg.flow", True),
+        ("pkg/__init__.py", "pkg", True),
+        ("pkg/__main__.py", "pkg.__main__", True),
+        ("pkg/__main__.py", "__main__", True),
+        ("my.flow.py", "my.flow", True),
+        ("flow.yaml", "", True),
+        ("flow.py", "somewhere.else.flow", False),  # which would be looked for in folders above the repository
+        ("flow.py", "antigravity", False),
+        ("flow.py", "json", False),
+    ],
+)
+def test_an_import_names_no_module_but_that_of_the_file(repo: Path, file: str, module: str, taken: bool) -> None:
+    assert bool(_source_here(record(file=file, module=module, maker="", arguments={}), repo)) is taken
+
+
 @maker
 def made(*, word: object) -> Workflow:
     return Workflow(f"made {word}")

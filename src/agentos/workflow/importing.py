@@ -100,7 +100,8 @@ def _check_plans(copy: RunCopy) -> None:
 def _source_here(source: str, root: Path) -> str:
     """Where the workflow is defined, if that is a file of this repository: no import may name another one to load.
 
-    Nor may it say what a workflow is made from: that could be a command.
+    Nor may it say what a workflow is made from: that could be a command. And a name that is not the file's own would
+    have another module imported, wherever that is found.
     """
     if not source:
         return ""
@@ -109,7 +110,14 @@ def _source_here(source: str, root: Path) -> str:
         inside = (root / record.file).resolve().is_relative_to(root.resolve())
     except (ValueError, OSError):
         return ""
-    return source if inside and not record.maker else ""
+    return source if inside and not record.maker and _is_named_after(root / record.file, record.module) else ""
+
+
+def _is_named_after(file: Path, module: str) -> bool:
+    """Whether this name is the file's own, so that an import by it leads there and nowhere else."""
+    path = file.parent if file.name == "__init__.py" else file.with_suffix("")
+    names = tuple(module.split("."))
+    return module in ("", "__main__", path.name) or path.parts[-len(names) :] == names
 
 
 # --- another id ---------------------------------------------------------------------------------------------------
