@@ -18,18 +18,21 @@ from agentos.values import canonical_json
 class PureFace:
     """A machine as it is now, to be made afresh from plan and facts alone.
 
-    All else that a machine remembers are the two inputs that no event records: the fresh one is told these first.
+    All else that a machine remembers are the two inputs that no event records: the fresh one is told these first. What
+    it has asked for of the files it would ask for again; here it need not.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._plan, self._facts, self._over = machine.plan, machine.facts, machine.over
         self._gates, self._starts, self._captures = machine.gates, machine.starts, machine.captures
+        self._asked = machine.capture_wanted, machine.captured_layer, machine.uncaptured
         self._told: list[Input] = [EffectsHeld(held=True)] if machine.held else []
         self._told += [StopAsked()] if machine.stop_asked else []
 
     def decides(self, given: Sequence[Input], now: datetime) -> list[ev.Event]:
         fresh = Machine(self._plan, self._facts, gates=self._gates, starts=self._starts)
         fresh.over, fresh.captures = self._over, self._captures
+        fresh.capture_wanted, fresh.captured_layer, fresh.uncaptured = self._asked
         return fresh.steps([*self._told, *given], now)
 
     def check(self, given: Sequence[Input], now: datetime, events: Sequence[ev.Event]) -> None:

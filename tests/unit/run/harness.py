@@ -233,6 +233,7 @@ class Run:
         facts = fold(self.workflow_id, self.journal)
         plan, _ = current_plan(self.base, facts.changes)
         self.machine = Machine(plan, facts, gates=self.gates)
+        self.machine.captures = self.captures
         self.resumed = plan_resume(plan, plan, facts, ResumeOptions(), revision=facts.plan_revision)
         return self.give(Planned(resume=self.resumed))
 
