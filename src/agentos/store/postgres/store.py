@@ -282,7 +282,7 @@ class PostgresStore:
     def insert_copy(self, copy: RunCopy) -> None:
         with asking(self._pool, self.scopes) as session:
             self._own_scope(session)
-        with writing(self._pool, self.scopes) as session:
+        with writing(self._pool, self.scopes, unseen=True) as session:
             leases.refuse_other_schema(session, self._schema)
             no = copies.insert_copy(session, copy)
             texts = [(no, row.seq, plain) for row in copy.rows if (plain := batch.plain(row.body)) is not None]
