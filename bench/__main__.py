@@ -14,6 +14,7 @@ from pathlib import Path
 from bench import docs, machine, report
 from bench.cases import FULL, QUICK, Case, Sizes
 from bench.cases.files import FILES
+from bench.cases.postgres import POSTGRES
 from bench.cases.recovery import RESUME, SAVE, SEED
 from bench.cases.starting import BUDGETS, LOCATION, START
 from bench.cases.throughput import CHAIN, GROWING, SCALE, SLEEPS, WIDE
@@ -22,7 +23,7 @@ from bench.sampling import missing, take
 
 CASES: dict[str, Case] = {
     case.name: case
-    for case in (CHAIN, WIDE, GROWING, RESUME, SAVE, SLEEPS, START, BUDGETS, LOCATION, SCALE, SEED, FILES)
+    for case in (CHAIN, WIDE, GROWING, RESUME, SAVE, SLEEPS, START, BUDGETS, LOCATION, SCALE, SEED, FILES, POSTGRES)
 }
 
 

@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from agentos.tasks.agents.adapter import Ask
 from agentos.tasks.agents.known import AGENTS
@@ -47,7 +48,7 @@ def main(agents: list[str]) -> None:
                 (STREAMS / agent / f"{case}.json").write_text(f"{text}\n")
 
 
-def record(agent: str, steps: tuple[Step, ...]) -> dict[str, object]:
+def record(agent: str, steps: tuple[Step, ...]) -> dict[str, Any]:
     """One attempt of the agent; no status where it had to be killed."""
     with tempfile.TemporaryDirectory() as folder, ModelServer(PROTOCOLS) as server:
         home, repo, private = (Path(folder) / name for name in ("home", "repo", "private"))

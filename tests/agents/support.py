@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from tests.agents.programs import MODELS, environment, installed
 from tests.agents.script import PROTOCOLS, AgentScript, Step
 from tests.models.server import ModelServer
 
+FULL = os.environ.get("AGENTOS_MATRIX") == "full"
+"""`make matrix`: everything with all five agents."""
 REAL = ("claude", "codex", "gemini", "opencode", "copilot")
 
 

@@ -19,14 +19,20 @@ from agentos.crashpoints import VARIABLE
 from agentos.run.events import FilesCaptured, TaskSession, TaskUsage
 from tests.agents.programs import MODELS
 from tests.agents.script import RunShell, Step, WriteFile
-from tests.agents.support import REAL, Scripted, scripted
+from tests.agents.support import FULL, REAL, Scripted, scripted
 from tests.conftest import git
 from tests.models.replies import Hang, says
 
-FULL = os.environ.get("AGENTOS_MATRIX") == "full"
 QUICK = ("claude", "codex")
 """Those that begin within two seconds; `AGENTOS_MATRIX=full` (`make matrix`) kills all five."""
 PATIENCE_S = 60.0
+TRANSCRIPTS = {
+    "claude": ".claude/projects",
+    "codex": ".codex/sessions",
+    "gemini": ".gemini/tmp",
+    "opencode": ".local/share/opencode",
+    "copilot": ".copilot",
+}
 
 
 class Runs:
@@ -36,7 +42,10 @@ class Runs:
         self.repo, self.model = repo, model
         self.client = Client(repo)
         source = str(Path(agentos.__file__).parents[1])
-        self.env = {**os.environ, **model.env, "PYTHONPATH": source, "NO_COLOR": "1"}
+        self.temporary = repo.parent / "temporary"
+        self.temporary.mkdir()
+        own = {"PYTHONPATH": source, "NO_COLOR": "1", "TMPDIR": str(self.temporary)}
+        self.env = {**os.environ, **model.env, **own}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -71,6 +80,11 @@ class Runs:
     def turns(self) -> int:
         events = self.client.events("r1")
         return sum(isinstance(event, FilesCaptured) and event.why == "turn" for event in events)
+
+    def remembers(self, agent: str, text: str) -> bool:
+        """Whether the agent has written it down itself: each does so when it likes, and a kill may come before."""
+        files = (Path(self.env["HOME"]) / TRANSCRIPTS[agent]).rglob("*")
+        return any(text.encode() in path.read_bytes() for path in files if path.is_file())
 
     def paid_tokens(self) -> int:
         return sum(event.usage.input_tokens for event in self.client.events("r1") if isinstance(event, TaskUsage))
@@ -107,9 +121,13 @@ def by(*names: str) -> dict[str, str]:
 def test_killed_after_a_turn_it_goes_on_with_its_files_and_its_session(agent: str, repo: Path, home: Path) -> None:
     with runs(agent, repo, home, "", file(repo, "a"), file(repo, "b"), Hang()) as run:
         script = run.model.script
-        run.killed_when(lambda: len(script.calls) == 3 and run.turns() >= 2)
+        run.killed_when(lambda: len(script.calls) == 3 and run.turns() >= 2 and run.remembers(agent, "b by the agent"))
         before = run.paid_tokens()
         assert before == (20 if agent in ("claude", "opencode") else 0), "as far as the agent tells before its end"
+        if agent == "claude":  # and once more, with a copy of its session on record that never came to be
+            run.env[VARIABLE] = "process.before"
+            run.finish("resume", "r1", code=-9)
+            del run.env[VARIABLE]
         script.then(file(repo, "c"), says("All done."))
         told = run.finish("resume", "r1")
 
@@ -122,6 +140,7 @@ def test_killed_after_a_turn_it_goes_on_with_its_files_and_its_session(agent: st
         # Codex and copilot count over the whole session; gemini never tells what was cut off.
         assert run.paid_tokens() == (20 if agent == "gemini" else 40)
         assert run.client.show("r1").outputs["work"]["text"] == "All done."
+        assert list(run.temporary.glob("agentos-*")) == [], "no prompt is left behind"
 
 
 @pytest.mark.parametrize("agent", REAL if FULL else ("codex",))
@@ -189,13 +208,21 @@ def test_a_fork_knows_that_what_it_did_was_undone(repo: Path, home: Path) -> Non
         assert "was undone" in script.calls[2].text
 
 
+@pytest.mark.skipif(not FULL, reason="an isolated fork: only by `make matrix`")
+def test_an_isolated_fork_begins_with_the_files_it_began_with(repo: Path, home: Path) -> None:
+    with runs("codex", repo, home, "isolation: worktree, on_resume: fork", WriteFile("a", "a"), Hang()) as run:
+        run.killed_when(lambda: len(run.model.script.calls) == 2 and run.turns() >= 1)
+        run.model.script.then(WriteFile("b", "b"), says("All done."))
+        run.finish("resume", "r1")
+
+        assert set(run.tree()) == {"b"}
+
+
 @pytest.mark.parametrize("agent", QUICK if FULL else ("claude",))
 def test_an_isolated_agent_goes_on_in_a_new_worktree(agent: str, repo: Path, home: Path) -> None:
-    with runs(agent, repo, home, "isolation: worktree", WriteFile("a", "a by the agent"), Hang()) as run:
+    with runs(agent, repo, home, "isolation: worktree", RunShell("touch a"), Hang()) as run:
         script = run.model.script
-        if agent == "claude":  # takes absolute paths alone, and nobody knows the worktree's beforehand
-            script.then(RunShell("touch a"), Hang())
-        run.killed_when(lambda: len(script.calls) == 2 and run.turns() >= 1)
+        run.killed_when(lambda: len(script.calls) == 2 and run.turns() >= 1 and run.remembers(agent, "touch a"))
         assert run.tree() == {}
         script.then(RunShell("touch b"), says("All done."))
         run.finish("resume", "r1")

@@ -9,10 +9,14 @@ import pytest
 
 from agentos.dag.models import Budget
 from agentos.run.events import Session
+from agentos.tasks.agents.adapter import Ended
+from agentos.tasks.agents.known import AGENTS
 from agentos.tasks.model_settings import ModelSettings, Price
 from tests.agents.programs import KEY, MODELS
+from tests.agents.record import CASES, record
 from tests.agents.script import RunShell, WriteFile
-from tests.agents.support import REAL, agent_spec, scripted
+from tests.agents.support import FULL, REAL, agent_spec, need, scripted
+from tests.agents.test_streams import OUTCOMES, RECORDED
 from tests.models.replies import Failure, Hang, says, unauthorised
 from tests.unit.tasks.support import RecordingHost, is_alive, output_of, perform
 
@@ -38,6 +42,18 @@ def test_an_agent_edits_a_file_and_everything_is_on_record(agent: str, tmp_git_r
     assert len(model.script.calls) == 2
     assert "-Write it.\\nPlease." in model.script.calls[0].text
     assert all(call.key == KEY for call in model.script.calls)
+
+
+@pytest.mark.parametrize("case", RECORDED if FULL else [f"codex/{case}" for case in ("rate", "garbage", "cut_off")])
+def test_the_programs_still_end_as_they_did_when_they_were_recorded(case: str) -> None:
+    agent, name = case.split("/")
+    need(agent)
+    said = record(agent, CASES[name])
+    reader = AGENTS[agent].reader()
+    for line in said["lines"]:
+        reader.line(line)
+    verdict = reader.verdict(Ended(said["status"], said["stderr"], said["left"]))
+    assert verdict.outcome == OUTCOMES[name], verdict
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])

@@ -155,7 +155,7 @@ def test_what_is_missing_is_found_before_anything_is_spent(stage: Stage) -> None
     assert stage.calls("drafter") == []
 
 
-def test_agents_and_models_that_this_release_has_not_are_refused(stage: Stage) -> None:
+def test_roles_that_nobody_knows_are_refused(stage: Stage) -> None:
     roles = ["--drafter", "agent:nobody", "--reviewer", "llm:"]
     done = stage.agentos("issue", "--brief", "dark-mode.md", *roles)
     assert (done.code, "--reviewer takes agent:NAME" in done.err) == (2, True)
@@ -258,6 +258,7 @@ def test_select_and_all_look_into_ideas(stage: Stage) -> None:
 def test_without_a_filer_the_issue_stays_as_a_file(stage: Stage) -> None:
     done = stage.agentos("issue", "--brief", "dark-mode.md", *stage.roles[:4], "--gates", "none", "--file-with", "none")
     assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == "docs/lineage/active/dark-mode"
     assert stage.artefact("active/dark-mode/004-issue.md").startswith("# Dark mode\n\nFirst text.\n")
     assert stage.filed == []
 

@@ -94,6 +94,27 @@ def test_a_credential_that_cools_down_too_long_is_75(stage: Stage, server: Model
     assert stage.status() == "failed"
 
 
+@pytest.mark.parametrize(
+    ("point", "asked", "counted"),
+    [
+        ("call.before:2", 2, 1.0),  # nothing was sent
+        ("call.answered:2", 3, 1.0),  # paid for, and nobody could write it down
+        ("call.recorded:2", 3, 1.5),  # its cost is on record, its answer is not
+    ],
+)
+def test_a_kill_around_a_call_repeats_no_answer_that_was_recorded(
+    stage: Stage, server: ModelServer, point: str, asked: int, counted: float
+) -> None:
+    stage.env["AGENTOS_CRASH_AT"] = point
+    assert made(stage, "--brief", "dark-mode.md")[0] == -9
+    del stage.env["AGENTOS_CRASH_AT"]
+    code, _, err = made(stage, "--brief", "dark-mode.md")
+    assert code == 0, err
+    assert [request.json["model"] for request in server.requests] == ["writer", *["critic"] * (asked - 1)]
+    assert spent(stage) == counted
+    assert len(stage.filed) == 1
+
+
 @pytest.mark.parametrize("trouble", [Failure(status=401), Answer(text="", cost_usd=0.0)])
 def test_trouble_that_waiting_does_not_mend_fails(stage: Stage, server: ModelServer, trouble: Reply) -> None:
     server.script(trouble)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -261,3 +262,56 @@ def test_one_stopped_inside_a_transaction_loses_it_before_a_lease_ends(store: Po
         process.kill()
         process.communicate()
     assert store.find_run(RUN).updated_at > NOON
+
+
+# --- a full disk --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(server: Server, tmp_path: Path) -> Iterator[Path]:
+    """A disk of four megabytes that the server may write to."""
+    folder = server.folder / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        os.chown(folder, server.user or os.getuid(), -1)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
+        yield folder
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA full_disk CASCADE")
+            connection.execute("CHECKPOINT")  # what was dropped leaves the disk with the next one
+            connection.execute("DROP TABLESPACE small")
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=True)
+
+
+def test_a_full_disk_is_told_and_what_was_written_stays(server: Server, small_disk: Path) -> None:
+    store = open_store(f"{server.url}&schema=full_disk", busy_s=0.2)
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE full_disk.event SET TABLESPACE small")
+    lease, journal, chance = create(store), Journal(), random.Random(1)
+    batches = []
+    for number in range(200):
+        journal.complete(f"t{number}", b'"%s"' % chance.randbytes(50_000).hex().encode())
+        batches.append(journal.take())
+    left = list(batches)
+
+    def fill() -> None:
+        while left:
+            store.append(lease, left[0], RUNNING)
+            left.pop(0)
+
+    with pytest.raises(StoreUnavailableError, match="has no room left") as told:
+        fill()
+    written = len(batches) - len(left)
+    assert "Free some space on the server" in told.value.next_step
+    assert 10 < written < 100
+    assert len(store.read_events(RUN)) == written
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE full_disk.event SET TABLESPACE pg_default")
+    fill()
+    assert store.find_run(RUN).sequence == 200
+    store.close()

@@ -160,9 +160,10 @@ def _one_by_one(jobs: Sequence[Job], here: Callable[[Job], int]) -> int:
 
 
 def _told(client: Client, job: Job, code: int) -> int:
-    row = row_of(client, job, code)
-    if row.url and code == Exit.COMPLETE:
-        click.echo(row.url)
+    """What there is to show for it: the issue's URL, or where it lies."""
+    if code == Exit.COMPLETE:
+        row = row_of(client, job, code)
+        click.echo(printable(row.url or row.folder))
     return code
 
 
@@ -207,9 +208,10 @@ def _settings(typed: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
     if "gates" in asked:
         asked["gates"] = _gates(asked["gates"])
     settings = Settings(**asked)
-    parse_role(settings.drafter, "--drafter")
-    parse_role(settings.reviewer, "--reviewer")
+    roles = [parse_role(settings.drafter, "--drafter"), parse_role(settings.reviewer, "--reviewer")]
     parse_filer(settings.filer)
+    if settings.budget is not None and all(role.kind == "command" for role in roles):
+        say("--budget counts nothing here: programs do not tell what they cost.")
     return asked, settings
 
 

@@ -282,7 +282,7 @@ class PostgresStore:
     def insert_copy(self, copy: RunCopy) -> None:
         with asking(self._pool, self.scopes) as session:
             self._own_scope(session)
-        with writing(self._pool, self.scopes) as session:
+        with writing(self._pool, self.scopes, unseen=True) as session:
             leases.refuse_other_schema(session, self._schema)
             no = copies.insert_copy(session, copy)
             texts = [(no, row.seq, plain) for row in copy.rows if (plain := batch.plain(row.body)) is not None]
@@ -303,9 +303,10 @@ class PostgresStore:
         return _record((exact or rows)[0])
 
     @verb
-    def list_runs(self) -> list[RunRecord]:
+    def list_runs(self, *, limit: int | None = None, unfinished: bool = False) -> list[RunRecord]:
         with asking(self._pool, self.scopes) as session:
-            return [_record(row) for row in session.rows("list_runs")]
+            rows = session.rows("list_unfinished_runs" if unfinished else "list_runs", limit)
+            return [_record(row) for row in rows]
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from agentos.run.events import Session
 from agentos.tasks.agents import opencode
-from agentos.tasks.agents.job import Job
+from agentos.tasks.agents.errand import Errand
 
 LISTING_S = 30.0
 
@@ -21,30 +23,36 @@ class Earlier(NamedTuple):
     """What the agent is given to find it."""
 
 
-async def earlier_session(job: Job) -> Earlier:
-    session = job.spec.session
-    if session is None or session.agent != job.work.agent:
+async def earlier_session(errand: Errand) -> Earlier:
+    session = errand.spec.session
+    if session is None or session.agent != errand.work.agent:
         return Earlier()
+    if session.agent == "claude":
+        return await asyncio.to_thread(_by_transcript, errand, session)
     if session.id:
-        name = await asyncio.to_thread(_transcript, job, session.id) if session.agent == "claude" else session.id
-        return Earlier(session.id, name)
-    found = await _listed(job, session.title) if session.title else ""
+        return Earlier(session.id, session.id)
+    found = await _listed(errand, session.title) if session.title else ""
     return Earlier(found, found)
 
 
-def _transcript(job: Job, id: str) -> str:
-    """Claude keeps sessions by folder: that of an isolated attempt, whose worktree is gone, it finds by path alone."""
-    settings = job.env.get("CLAUDE_CONFIG_DIR") or Path(job.env.get("HOME") or Path.home()) / ".claude"
-    found = sorted(Path(settings).glob(f"projects/*/{id}.jsonl"))
-    return str(found[0]) if found else id
+def _by_transcript(errand: Errand, session: Session) -> Earlier:
+    """Claude keeps sessions by folder: that of an isolated attempt, whose worktree is gone, it finds by path alone.
+
+    One that was killed before it wrote anything has none; then the session it was a copy of goes on.
+    """
+    settings = errand.env.get("CLAUDE_CONFIG_DIR") or Path(errand.env.get("HOME") or Path.home()) / ".claude"
+    for id in filter(None, (session.id, session.forked_from)):
+        if found := sorted(Path(settings).glob(f"projects/*/{escape(id)}.jsonl")):
+            return Earlier(id, str(found[0]))
+    return Earlier(session.id, session.id)
 
 
-async def _listed(job: Job, title: str) -> str:
+async def _listed(errand: Errand, title: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        job.program,
+        errand.program,
         *opencode.LISTING,
-        cwd=job.cwd,
-        env=job.env,
+        cwd=errand.cwd,
+        env=errand.env,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

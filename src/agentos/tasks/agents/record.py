@@ -10,7 +10,7 @@ import msgspec
 
 from agentos.run.events import Session
 from agentos.tasks.agents.adapter import Verdict
-from agentos.tasks.agents.job import Job
+from agentos.tasks.agents.errand import Errand
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.launch import Launch
 
@@ -19,17 +19,17 @@ def digest_of(prompt: str) -> str:
     return blake2b(prompt.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def write_start(job: Job, session: Session, launch: Launch, prompt: str) -> None:
+def write_start(errand: Errand, session: Session, launch: Launch, prompt: str) -> None:
     """Names of variables, never their values."""
     began = {
         "session": msgspec.to_builtins(session),
         "argv": list(launch.argv),
         "env": sorted(launch.env),
         "prompt": prompt,
-        "timeout_s": job.time.left_s,
-        "budget": msgspec.to_builtins(job.spec.definition.budget),
+        "timeout_s": errand.time.left_s,
+        "budget": msgspec.to_builtins(errand.spec.definition.budget),
     }
-    _write(job.spec, {"agent_started": began})
+    _write(errand.spec, {"agent_started": began})
 
 
 def write_end(spec: AttemptSpec, status: int | None, verdict: Verdict) -> None:

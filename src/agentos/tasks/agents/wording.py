@@ -49,7 +49,7 @@ _NEXT: Mapping[Word, str] = {
     "api_auth": "Log in with the agent itself, or set the variable that holds its key; see `agentos doctor`.",
     "api_rate": "Resume later, or give the task `retries`.",
     "budget": "Resume the run: it asks whether as much again may be spent.",
-    "turn_limit": "Give the task more `max_turns`, or a smaller job, and resume.",
+    "turn_limit": "Give the task more `max_turns`, or less to do, and resume.",
 }
 
 

@@ -96,15 +96,17 @@ SELECT r.id AS workflow_id, m.task_id, (m.body ->> 'layer')::integer AS layer,
        s.repository, s.worktree
 FROM latest AS m JOIN run AS r ON r.no = m.run JOIN scope AS s ON s.no = r.scope WHERE m.type <> 24;
 
--- Every kept checkpoint with its full state, folded from the journal up to its sequence. What a rollback left behind
--- does not count. run/facts.py folds the same in Python; a contract test holds the two equal.
-CREATE VIEW workflow_checkpoint AS
-SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
-       CASE r.kind WHEN 'states' THEN (
+-- Inside: the state at a cut, folded from the journal up to its sequence. What a rollback left behind does not count.
+-- A function of its own, since a server that compiles expensive queries would take seconds to compile this one.
+CREATE OR REPLACE FUNCTION _state(of_run bigint, upto bigint, cut_layer integer, run_id text, run_kind text)
+RETURNS jsonb LANGUAGE sql STABLE SET jit = off
+BEGIN ATOMIC
+SELECT
+       CASE run_kind WHEN 'states' THEN (
            WITH saved AS MATERIALIZED (
                SELECT e.seq, coalesce(e.plain, e.body)::jsonb AS body FROM event AS e
-               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type = 27
-                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
+               WHERE e.run = of_run AND e.seq <= upto AND e.type = 27
+                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = of_run AND b.before <= upto
                                  AND b.before > e.seq AND b.after < e.seq)
            ),
            -- An element counts until a later save begins at its place or before.
@@ -133,7 +135,7 @@ SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
                ) AS said ORDER BY key, rank DESC
            )
            SELECT jsonb_build_object(
-               'workflow_id', r.id,
+               'workflow_id', run_id,
                'current_layer', (SELECT body -> 'current_layer' FROM saved ORDER BY seq DESC LIMIT 1),
                'messages', coalesce((SELECT elements FROM lists WHERE field = 'messages'), '[]'),
                'tasks', coalesce((SELECT elements FROM lists WHERE field = 'tasks'), '[]'),
@@ -142,13 +144,13 @@ SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
        ) ELSE (
            WITH journal AS MATERIALIZED (
                SELECT e.seq, e.type, coalesce(e.plain, e.body)::jsonb AS body, e.blob FROM event AS e
-               WHERE e.run = c.run AND e.seq <= c.sequence AND e.type IN (9, 11, 12, 13, 14, 19, 20)
-                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
+               WHERE e.run = of_run AND e.seq <= upto AND e.type IN (9, 11, 12, 13, 14, 19, 20)
+                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = of_run AND b.before <= upto
                                  AND b.before > e.seq AND b.after < e.seq)
            ),
            turn AS MATERIALIZED (
-               SELECT e.seq, e.type, e.body FROM _turn AS e WHERE e.run = c.run AND e.seq <= c.sequence
-                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = c.run AND b.before <= c.sequence
+               SELECT e.seq, e.type, e.body FROM _turn AS e WHERE e.run = of_run AND e.seq <= upto
+                 AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = of_run AND b.before <= upto
                                  AND b.before > e.seq AND b.after < e.seq)
            ),
            -- Fan-outs: the items of each expansion, and where (if anywhere) the list was given up to be made anew.
@@ -198,7 +200,7 @@ SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
                SELECT l.task_id, l.type, l.body, (l.body ->> 'layer')::integer AS layer,
                       coalesce(l.body ->> 'place', '') COLLATE "C" AS place,
                       CASE WHEN l.type = 12 THEN coalesce(b.body::jsonb, l.body -> 'output', 'null') END AS output
-               FROM latest AS l LEFT JOIN blob AS b ON b.run = c.run AND b.digest = l.blob WHERE l.type IN (12, 13, 14)
+               FROM latest AS l LEFT JOIN blob AS b ON b.run = of_run AND b.digest = l.blob WHERE l.type IN (12, 13, 14)
            ),
            family AS (
                SELECT f.parent, jsonb_agg(coalesce(e.output, 'null') ORDER BY x.item) AS outputs
@@ -228,8 +230,8 @@ SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
                ORDER BY body ->> 'gate_id', seq DESC
            )
            SELECT jsonb_build_object(
-               'workflow_id', r.id,
-               'current_layer', c.layer,
+               'workflow_id', run_id,
+               'current_layer', cut_layer,
                'messages', (SELECT coalesce(jsonb_agg(x.value ORDER BY e.layer, e.place, e.task_id COLLATE "C", x.place), '[]')
                             FROM ended AS e, jsonb_array_elements(_list(e.body -> 'messages')) WITH ORDINALITY
                                 AS x (value, place) WHERE e.type = 12),
@@ -241,6 +243,11 @@ SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
                        ORDER BY (body ->> 'layer')::integer, coalesce(body ->> 'place', '') COLLATE "C",
                                 (body ->> 'gate_id') COLLATE "C"), '[]') FROM decision WHERE type = 20),
                'context', (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM setting))
-       ) END AS state,
-       s.repository, s.worktree
+       ) END;
+END;
+
+-- Every kept checkpoint with its full state. run/facts.py folds the same in Python; a contract test holds the two equal.
+CREATE VIEW workflow_checkpoint AS
+SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
+       _state(c.run, c.sequence, c.layer, r.id, r.kind) AS state, s.repository, s.worktree
 FROM checkpoint AS c JOIN run AS r ON r.no = c.run JOIN scope AS s ON s.no = r.scope;

@@ -44,7 +44,7 @@ class TimeLeft:
             self.left_s = max(0.001, self.left_s - (monotonic() - self._began))
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is to do, where, and with which program."""
 
     spec: AttemptSpec
@@ -101,16 +101,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return path
 
     def left_files(self) -> dict[str, str]:
-        """Plain files that the agent left; links are not followed."""
+        """Plain files of JSON that the agent left; links are not followed."""
         left: dict[str, str] = {}
         for entry in os.scandir(self.folder):
-            if entry.name != PROMPT and entry.is_file(follow_symlinks=False):
+            if entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
                 with open(entry.path, "rb") as file:
                     left[entry.name] = file.read(MAX_LEFT_BYTES).decode(errors="replace")
         return left
 
 
-async def job_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Job:
+async def errand_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Errand:
     """AttemptFailed, which no retry helps, where it cannot be done at all."""
     work = spec.agent
     if work is None or work.agent not in AGENTS:
@@ -124,7 +124,7 @@ async def job_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Job:
         schema = AnswerSchema(work.schema) if work.schema is not None else None
     except AttemptError as error:
         raise AttemptFailed(told(error), retryable=False) from None
-    return Job(
+    return Errand(
         spec=spec,
         work=work,
         agent=agent,
