@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +28,16 @@ def program(folder: Path, text: str) -> str:
     path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
     path.chmod(0o755)
     return str(path)
+
+
+def shaped_like_codex(folder: Path, event: Mapping[str, Any], lasts_s: float = 600) -> str:
+    """A program of that name that says one thing; the PATH that leads to it."""
+    (folder / "package.json").write_text('{"bin": {}, "version": "0.1"}')
+    path = folder / "codex"
+    said = json.dumps(event)
+    path.write_text(f"#!{sys.executable}\nimport time\nprint('{said}', flush=True)\ntime.sleep({lasts_s})\n")
+    path.chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
 
 
 class Log:
@@ -150,6 +162,17 @@ def test_secrets_stop_before_lines_log_and_result(tmp_path: Path) -> None:
         assert "hunter2" not in told
 
 
+def test_an_answer_without_end_is_none_and_a_flood_is_thinned(tmp_path: Path) -> None:
+    host = RecordingHost()
+    text = "for _ in range(300):\n    sys.stdout.write('x' * 60_000 + '\\n' * 5_000)\n    sys.stdout.flush()"
+    outcome = perform(agent_spec(tmp_path, "command", program(tmp_path, text)), host)
+
+    assert outcome.error is not None
+    assert "it printed more than" in outcome.error.text
+    assert len(host.shown) < 300 * 5_000 / 2
+    assert any("lines not shown live" in line for line in host.lines("stdout"))
+
+
 def test_files_are_captured_now_and_then_also_where_no_turn_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,16 +189,27 @@ def test_an_agent_whose_work_cannot_be_written_down_is_ended(tmp_path: Path) -> 
         async def session(self, session: Session) -> None:
             raise LeaseLostError("run-1")
 
-    started = '{"type": "thread.started", "thread_id": "t-1"}'
-    (tmp_path / "package.json").write_text('{"bin": {}, "version": "0.1"}')
-    shaped = tmp_path / "codex"
-    shaped.write_text(f"#!{sys.executable}\nimport time\nprint('{started}', flush=True)\ntime.sleep(600)\n")
-    shaped.chmod(0o755)
+    path = shaped_like_codex(tmp_path, {"type": "thread.started", "thread_id": "t-1"})
     host = Lost()
     with pytest.raises(LeaseLostError):
-        perform(agent_spec(tmp_path, "codex", env={"PATH": f"{tmp_path}:/usr/bin:/bin"}), host)
+        perform(agent_spec(tmp_path, "codex", env={"PATH": path}), host)
 
     assert not is_alive(host.children[0].pid)
+
+
+def test_a_secret_that_only_shows_once_its_line_is_read_is_masked(tmp_path: Path) -> None:
+    secret = "hunter2-and-long"
+    item = {"type": "agent_message", "text": f"It is {secret}."}
+    path = shaped_like_codex(tmp_path, {"type": "item.completed", "item": item}, lasts_s=0)
+    program = tmp_path / "codex"
+    program.write_text(program.read_text().replace(secret, "".join(f"\\\\u{ord(sign):04x}" for sign in secret)))
+    host = RecordingHost()
+    spec = agent_spec(tmp_path, "codex", env={"PATH": path})
+    perform(msgspec.structs.replace(spec, masker=Masker([("TOKEN", secret)])), host)
+
+    [line] = host.lines("stdout")
+    assert line.startswith("It is ")
+    assert secret not in line
 
 
 def test_the_log_says_how_it_was_started_and_how_it_ended(tmp_path: Path) -> None:

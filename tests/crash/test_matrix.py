@@ -1,7 +1,7 @@
 """The kill matrix: every named point, in every scenario that passes it, once and once more while it is resumed.
 
-`make test` plays a sample that holds every pair of point, scenario and second kill; `make matrix` plays all of it. What
-is left out, and what no scenario reaches, stands in the summary.
+`make test` plays a sample that holds every scenario with each point and with each second kill; `make matrix` plays all
+of it. What is left out, and what no scenario reaches, stands in the summary.
 """
 
 from __future__ import annotations

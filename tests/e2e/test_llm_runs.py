@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from agentos import Client
 from tests.conftest import LinkedWorktree
 from tests.models.flows import FLOW, Place, keys, reviewing
 from tests.models.replies import says, too_many
@@ -77,6 +79,24 @@ def test_while_a_provider_wants_a_long_pause_a_run_says_try_again_later_and_asks
 
 
 PRICES = "".join(f'[prices."{model}"]\ninput_per_million = 0\noutput_per_million = 200_000\n' for model in ("m1", "m2"))
+
+
+def test_what_models_were_paid_is_told_at_the_end_and_shown_later(place: Place) -> None:
+    place.write(FLOW, PRICES)
+    done = place.agentos("run", "flow", "--id", "r")
+    usage = Client(place.root).show("r").usage
+    assert (usage.calls, usage.cost_usd > 0) == (2, True)
+    paid = (
+        f"odels were paid ${usage.cost_usd:.4f}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, 2 calls"
+    )
+    assert paid in done.err
+    assert paid in place.agentos("show", "r").out
+    shown = json.loads(place.agentos("show", "r", "--json").out)
+    assert shown["usage"]["calls"] == 2
+    assert {task["id"]: task["usage"]["calls"] for task in shown["tasks"] if "usage" in task} == {
+        "draft": 1,
+        "review": 1,
+    }
 
 
 def test_a_budget_in_dollars_needs_prices_before_anything_runs(place: Place) -> None:

@@ -17,6 +17,7 @@ from agentos.ids import GateId
 from agentos.run import events as ev
 from agentos.run.commands import Command
 from agentos.run.facts import Facts, fold
+from agentos.run.merging import answer_to
 from agentos.store.port import StorePort
 from agentos.workflow.answering import send
 from agentos.workflow.finding import FoundRun, reading
@@ -75,7 +76,7 @@ def _choose(found: FoundRun, facts: Facts, why: str) -> CommandRefusedError:
         )
     return CommandRefusedError(
         f"{why}; open gates of run {found.record.workflow_id}:{listed}",
-        next_step=f"Name one: {opened[0].command}",
+        next_step=f"Name one: {answer_to(facts, opened[0])}",
     )
 
 

@@ -6,12 +6,13 @@ import shlex
 from collections import Counter
 
 from agentos.cli.exits import OF_STATUS, Exit
-from agentos.cli.text import count, printable, printable_lines, short
+from agentos.cli.text import count, printable, printable_lines, short, usage_text
 from agentos.exceptions import TryAgainError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts, GateFacts
 from agentos.run.gates import only_rejected
+from agentos.run.merging import answer_to
 
 MOST = 10
 """Failed tasks, or open gates, that a report goes into; it only counts the rest."""
@@ -44,6 +45,8 @@ def report(facts: Facts, *, stopped: bool = False) -> list[str]:
     run = shlex.quote(facts.workflow_id)
     if facts.status in ("failed", "paused", "waiting"):
         lines += _kept(facts)
+    if facts.spent_in_all.calls:
+        lines.append(f"Models were paid {usage_text(facts.spent_in_all)}, {count(facts.spent_in_all.calls, 'call')}.")
     if facts.status == "complete":
         lines.append(f"What its tasks gave: agentos show {run}")
     elif facts.status == "failed" and only_rejected(facts):
@@ -128,12 +131,12 @@ def questions(facts: Facts) -> list[str]:
 def answers(facts: Facts, gate: GateFacts) -> list[str]:
     """What to type to answer this gate, from any terminal."""
     subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}"
-    yes = [f"agentos approve {subject}{more}" for more in chosen(gate.opened)]
+    yes = [f"agentos approve {subject}{more}" for more in chosen(facts, gate.opened)]
     return [*yes, f"agentos reject {subject} --reason TEXT"]
 
 
-def chosen(gate: ev.DecisionRequired) -> list[str]:
+def chosen(facts: Facts, gate: ev.DecisionRequired) -> list[str]:
     """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one."""
     if gate.choices:
         return [f" --choose {shlex.quote(choice)}" for choice in gate.choices]
-    return ["".join(gate.command.partition(" --use ")[1:]) if gate.kind == "merge" else ""]
+    return ["".join(answer_to(facts, gate).partition(" --use ")[1:]) if gate.kind == "merge" else ""]

@@ -135,14 +135,11 @@ def _question(board: Board, given: Merged) -> ev.DecisionRequired:
     facts, conflicts = board.facts, open_conflicts(board.facts)
     paths = [conflict.path for conflict in conflicts]
     _, name = newest_gate(facts, "merge", str(given.layer))
-    command = answer_command(facts.workflow_id, name)
     if given.problem:
         question = f"What the isolated tasks of layer {given.layer} did cannot be merged: {given.problem}. Try again?"
     else:
         listed = ", ".join(paths[:_SHOWN]) + (" …" if len(paths) > _SHOWN else "")
         question = f"Isolated tasks of layer {given.layer} changed the same paths. Which version of {listed}?"
-    if conflicts:
-        command += f" --use {shlex.quote(f'{paths[0]}={conflicts[0].sides[-1]}')}" + (" --use …" if paths[1:] else "")
     return ev.DecisionRequired(
         gate_id=name,
         kind="merge",
@@ -150,8 +147,23 @@ def _question(board: Board, given: Merged) -> ev.DecisionRequired:
         question=question,
         shown=_digest(board, given.layer),
         inputs=given.text,
-        command=command,
+        command=_answer(facts.workflow_id, name, conflicts),
     )
+
+
+def answer_to(facts: Facts, gate: ev.DecisionRequired) -> str:
+    """What to type to say yes at an open gate: made anew, since a journal that was imported may say anything."""
+    if gate.kind == "merge":
+        return _answer(facts.workflow_id, gate.gate_id, open_conflicts(facts))
+    return answer_command(facts.workflow_id, gate.gate_id, gate.choices)
+
+
+def _answer(workflow_id: str, gate_id: str, conflicts: tuple[ev.MergeConflict, ...]) -> str:
+    command = answer_command(workflow_id, gate_id)
+    if conflicts:
+        first = shlex.quote(f"{conflicts[0].path}={conflicts[0].sides[-1]}")
+        command += f" --use {first}" + (" --use …" if conflicts[1:] else "")
+    return command
 
 
 def _digest(board: Board, layer: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from agentos.secrets import NO_SECRETS, Masker
 
@@ -143,8 +143,14 @@ class LiveLines:
         if final and rest:
             lines.append(rest)
         self._partial = "" if final else rest[: MAX_LINE + 1]
-        half = MAX_LINES_AT_ONCE // 2
-        if len(lines) > MAX_LINES_AT_ONCE:
-            lines[half:-half] = [f"[… {len(lines) - 2 * half} lines not shown live …]"]
-        for line in lines:
-            self._show(line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…")
+        for line in thinned(lines):
+            self._show(line)
+
+
+def thinned(lines: list[str]) -> Iterator[str]:
+    """Lines that came at once, as many and as long as may be shown live."""
+    half = MAX_LINES_AT_ONCE // 2
+    if len(lines) > MAX_LINES_AT_ONCE:
+        lines = [*lines[:half], f"[… {len(lines) - 2 * half} lines not shown live …]", *lines[-half:]]
+    for line in lines:
+        yield line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"

@@ -14,6 +14,7 @@ from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.facts import Facts, TaskFacts, counting, fold
+from agentos.run.merging import answer_to
 from agentos.run.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.overview import Journal
@@ -195,7 +196,7 @@ def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
     facts, run = journal.facts, journal.record.workflow_id
     for gate_id in facts.open_gates:
         if facts.gates[gate_id].opened.task_id in (task_id, None):
-            return facts.gates[gate_id].opened.command
+            return answer_to(facts, facts.gates[gate_id].opened)
     status = journal.record.status
     if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
         return ""

@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 
 from agentos.run.facts import Facts
+from agentos.run.merging import answer_to
 from agentos.secrets import Masker
 
 log = logging.getLogger("agentos")
@@ -137,7 +138,7 @@ def _told(facts: Facts, name: str, root: Path) -> Told:
                 task_id=gate.task_id,
                 question=gate.question,
                 choices=gate.choices,
-                command=gate.command,
+                command=answer_to(facts, gate),
             )
             for gate in gates
         ),

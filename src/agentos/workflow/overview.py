@@ -17,8 +17,9 @@ from msgspec import UNSET, UnsetType
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
-from agentos.run.events import Event, TaskFailure, TaskStart
-from agentos.run.facts import Facts, GateFacts, TaskFacts, counting, fold, workflow_state
+from agentos.run.events import Event, TaskFailure, TaskStart, Usage
+from agentos.run.facts import Facts, GateFacts, counting, fold, workflow_state
+from agentos.run.merging import answer_to
 from agentos.run.state import TaskStatus, WorkflowState
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
@@ -44,6 +45,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = UNSET
     """In the stored form: JSON, with `{"$agentos": …}` for what JSON lacks."""
     error: TaskFailure | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    """What models were paid for it, all attempts together."""
     because: str | UnsetType = UNSET
     """Skipped: the task, gate or command that caused it; empty where its own `if` was false."""
 
@@ -94,6 +97,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     driver: str | None
     """The process that drives it now, if any."""
     parent_id: str | None
+    usage: Usage
+    """What models were paid, also in attempts that no longer count."""
     tasks: list[TaskView]
     """By layer and place in the plan, those not yet begun included."""
     gates: list[GateView]
@@ -146,6 +151,7 @@ def run_view(journal: Journal) -> RunView:
         root=record.root,
         driver=str(record.holder) if record.holder else None,
         parent_id=record.parent_id,
+        usage=facts.spent_in_all,
         tasks=_tasks(journal),
         gates=gate_views(facts),
         state=stored_state(workflow_state(facts)),
@@ -176,8 +182,7 @@ def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
         kind=opened.kind,
         by=opened.by,
         inputs=opened.inputs,
-        # Made anew and not taken from the journal: an imported one could have anything typed.
-        command=opened.command,
+        command=answer_to(facts, opened),
         choices=opened.choices,
         file=opened.file,
         choice=gate.choice or None,
@@ -207,14 +212,13 @@ def _tasks(journal: Journal) -> list[TaskView]:
     gone = ((task.layer, task.place, task_id, None) for task_id, task in facts.tasks.items() if task_id not in planned)
     in_order = sorted([*rows, *gone], key=lambda row: row[:3])
     started = {event.task_id: event.at for event in counting(journal.events) if isinstance(event, TaskStart)}
-    return [
-        _task(task_id, facts.task(task_id), task, layer, started.get(task_id)) for layer, _, task_id, task in in_order
-    ]
+    return [_task(facts, task_id, task, layer, started.get(task_id)) for layer, _, task_id, task in in_order]
 
 
 def _task(
-    task_id: TaskId, known: TaskFacts, planned: PlannedTask | None, layer: int, started_at: datetime | None
+    facts: Facts, task_id: TaskId, planned: PlannedTask | None, layer: int, started_at: datetime | None
 ) -> TaskView:
+    known = facts.task(task_id)
     return TaskView(
         id=task_id,
         layer=layer,
@@ -226,6 +230,7 @@ def _task(
         execution_time_ms=known.execution_time_ms if known.ended else None,
         output=msgspec.json.decode(known.output) if known.status == "complete" else UNSET,
         error=known.error if known.error is not None else UNSET,
+        usage=facts.spent.get(task_id, UNSET),
         because=known.because if known.status == "skipped" else UNSET,
     )
 

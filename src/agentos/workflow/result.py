@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from agentos.ids import TaskId, WorkflowId
+from agentos.run.events import Usage
 from agentos.run.facts import Facts, TaskFacts, workflow_state
 from agentos.run.state import WorkflowState
 from agentos.values import decode_value
@@ -45,6 +46,11 @@ class RunResult:
     def gates(self) -> dict[str, str]:
         """Gates that wait for an answer, by id, with what they ask."""
         return {gate_id: self._facts.gates[gate_id].opened.question for gate_id in sorted(self._facts.open_gates)}
+
+    @property
+    def usage(self) -> Usage:
+        """What models were paid so far: tokens, calls, and dollars as far as they are known."""
+        return self._facts.spent_in_all
 
     @cached_property
     def state(self) -> WorkflowState:

@@ -19,7 +19,7 @@ from agentos.cli.text import given_lines, printable, printable_lines, short
 from agentos.cli.times import ago
 from agentos.exceptions import AgentosError, NotFoundError
 from agentos.run.events import DecisionRequired
-from agentos.run.facts import fold
+from agentos.run.facts import Facts, fold
 from agentos.store.port import RunRecord, StorePort
 from agentos.workflow.finding import places, reading
 from agentos.workflow.place import Place
@@ -104,7 +104,10 @@ def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[
         with reading(place) as store:
             runs = store.list_runs()
             return [
-                _gate(place, record, opened, where) for record in runs for opened in _of_run(store, record, trouble)
+                _gate(place, record, facts, facts.gates[gate_id].opened, where)
+                for record in runs
+                for facts in _facts(store, record, trouble)
+                for gate_id in facts.open_gates
             ]
     except NotFoundError:  # nothing was ever kept here
         return []
@@ -115,21 +118,19 @@ def _is_own(place: Place) -> bool:
     return Path(place.database).is_relative_to(place.root)
 
 
-def _of_run(store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[DecisionRequired]:
+def _facts(store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[Facts]:
+    """What is known of a run that may ask something."""
     if record.status in _ENDED or record.kind == "states":
         return
     try:
-        facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+        yield fold(record.workflow_id, store.read_events(record.workflow_id))
     except AgentosError as error:  # one damaged run must not hide what the others ask
         about = f"run {printable(record.workflow_id)} in {printable(record.root)}:"
         say("\n".join([about, *printable_lines(str(error))]))
         trouble.append(exit_code(error))
-        return
-    for gate_id in facts.open_gates:
-        yield facts.gates[gate_id].opened
 
 
-def _gate(place: Place, record: RunRecord, opened: DecisionRequired, where: str) -> OpenGate:
+def _gate(place: Place, record: RunRecord, facts: Facts, opened: DecisionRequired, where: str) -> OpenGate:
     answer = f"{shlex.quote(record.workflow_id)} {shlex.quote(opened.gate_id)}{where}"
     return OpenGate(
         workflow_id=record.workflow_id,
@@ -146,7 +147,7 @@ def _gate(place: Place, record: RunRecord, opened: DecisionRequired, where: str)
         status=record.status,
         choices=opened.choices,
         file=opened.file,
-        approve=f"agentos approve {answer}{chosen(opened)[0]}",
+        approve=f"agentos approve {answer}{chosen(facts, opened)[0]}",
         reject=f"agentos reject {answer}",
     )
 

@@ -12,9 +12,9 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.text import duration, given_lines, printable, printable_lines, short, told
+from agentos.cli.text import count, duration, given_lines, printable, printable_lines, short, told, usage_text
 from agentos.cli.times import ago
-from agentos.run.events import TaskFailure
+from agentos.run.events import TaskFailure, Usage
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import find_run, reading
 from agentos.workflow.overview import GateView, RunView, TaskView, next_command, read_journal, run_view
@@ -65,6 +65,8 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
         yield f"  driven by {printable(view.driver)}"
     if view.parent_id:
         yield f"  forked from {printable(view.parent_id)}"
+    if view.usage.calls:
+        yield f"  models were paid {usage_text(view.usage)}, {count(view.usage.calls, 'call')}"
     yield from _layers(view, now)
     if view.gates:
         yield from ("", "Gates")
@@ -106,6 +108,8 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
         notes.append(f"for {duration((now - task.started_at).total_seconds())}")
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
+    if isinstance(task.usage, Usage):
+        notes.append(f"${task.usage.cost_usd:.2f}" if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
     if task.output is not msgspec.UNSET and task.output is not None:
         notes.append(_output(task))
     yield f"  {short(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()

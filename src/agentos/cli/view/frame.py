@@ -15,6 +15,7 @@ from agentos.cli.text import count, duration, printable, short
 from agentos.cli.view.model import RunModel
 from agentos.cli.view.words import failure_in_short
 from agentos.ids import TaskId
+from agentos.run.merging import answer_to
 
 FEW = 5
 MAX_LAYERS = 12
@@ -65,8 +66,8 @@ def _gates(model: RunModel, room: int) -> list[Row]:
     rows = []
     for gate_id in sorted(islice(open_gates, room)):
         gate = model.facts.gates[gate_id].opened
-        question = printable(gate.question)
-        rows.append(Row(status="waiting", what=f"{printable(gate_id)}: {question}", more=printable(gate.command)))
+        what, answer = f"{printable(gate_id)}: {printable(gate.question)}", printable(answer_to(model.facts, gate))
+        rows.append(Row(status="waiting", what=what, more=answer))
     if len(open_gates) > room:
         rows[-1] = Row(status="waiting", what=f"{len(open_gates) - room + 1} more questions")
     return rows

@@ -6,6 +6,7 @@ import os
 
 from agentos.tasks.agents.adapter import Ask, Call, Ended, Heard, Traits, Verdict
 
+MAX_ANSWER = 16 << 20
 TRAITS = Traits(program="", names_session=False)
 
 
@@ -28,13 +29,18 @@ class CommandReader:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._room = MAX_ANSWER
 
     def line(self, text: str) -> Heard:
-        self._lines.append(text)
+        self._room -= len(text) + 1
+        if self._room >= 0:
+            self._lines.append(text)
         return Heard(shown=(text,))
 
     def verdict(self, ended: Ended) -> Verdict:
         text = "\n".join(self._lines).strip("\n")
+        if ended.status == 0 and self._room < 0:
+            return Verdict(outcome="agent_error", why=f"it printed more than the {MAX_ANSWER} characters of an answer")
         if ended.status == 0:
             return Verdict(outcome="ok", text=text, turns=1)
         why = ended.stderr.strip() or text

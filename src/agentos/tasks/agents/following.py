@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from agentos.run.events import Usage
 from agentos.secrets import Masker
 from agentos.tasks.agents.adapter import Ended, Heard, Reader, Verdict, Word
 from agentos.tasks.attempt import AttemptHost, AttemptLog
+from agentos.tasks.capture import thinned
 
 TURN_S = 300.0
 """At least so often are the files captured while an agent works."""
@@ -66,16 +67,18 @@ class Follower:
         if b"\n" in data:
             *lines, rest = self._rest.split(b"\n")
             self._rest = rest
-            for line in lines:
-                self._read(bytes(line))
+            self._read(lines)
         elif len(self._rest) > MAX_LINE_BYTES:
             self._rest.clear()
 
-    def _read(self, line: bytes) -> None:
-        heard = self._reader.line(line.decode(errors="replace").removesuffix("\r"))
-        for text in heard.shown:
+    def _read(self, lines: Sequence[bytes | bytearray]) -> None:
+        shown: list[str] = []
+        for line in lines:
+            heard = self._reader.line(line.decode(errors="replace").removesuffix("\r"))
+            shown += heard.shown
+            self._note(heard)
+        for text in thinned(shown):
             self._host.output("stdout", self._masker.text(text))
-        self._note(heard)
 
     def _note(self, heard: Heard) -> None:
         if self._max_turns is not None and self.turns >= self._max_turns and (heard.shown or heard.used or heard.turn):
@@ -137,7 +140,7 @@ class Follower:
         """The stream has ended."""
         self._take(self._mask.finish())
         if self._rest:
-            line, self._rest = bytes(self._rest), bytearray()
-            self._read(line)
+            line, self._rest = self._rest, bytearray()
+            self._read([line])
         self._over = True
         self._news.set()
