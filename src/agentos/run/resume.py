@@ -375,6 +375,13 @@ def needs_answer(task: PlannedTask) -> bool:
     return definition.idempotent == "no" and (definition.external or changes_files(definition))
 
 
+def goes_on_unasked(old: Plan, task: PlannedTask, was: TaskFacts) -> bool:
+    """Whether a task that was cut off may take up its work where it left it: the same work, and nobody is asked."""
+    known = old.tasks.get(task.id)
+    unchanged = known is not None and known.fingerprint == task.fingerprint
+    return unchanged and was.cuts + 1 < MAX_CUTS and not (needs_answer(task) and task.definition.external)
+
+
 def _what_began(task: PlannedTask) -> str:
     if task.definition.external:
         return "an external effect that is not idempotent was under way"
