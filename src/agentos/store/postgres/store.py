@@ -19,6 +19,7 @@ from agentos.exceptions import (
     LeaseLostError,
     RunNotFoundError,
     RunRefusedError,
+    StoreUnavailableError,
 )
 from agentos.ids import WorkflowId
 from agentos.run.events import Event
@@ -36,7 +37,7 @@ from agentos.store.port import (
     Scope,
 )
 from agentos.store.postgres import batch, leases
-from agentos.store.postgres.driver import verb
+from agentos.store.postgres.driver import brief_verb, verb
 from agentos.store.postgres.journal_writer import JournalWriter
 from agentos.store.postgres.pool import POOLS, Pool
 from agentos.store.postgres.session import Session, asking, reading, writing
@@ -135,13 +136,13 @@ class PostgresStore:
         with asking(self._pool, self.scopes) as session:
             return taker.take(session)
 
-    @verb
+    @brief_verb
     def renew_lease(self, lease: Lease) -> None:
         with asking(self._pool, self.scopes) as session:
             if not session.rows("renew_lease", lease.workflow_id, lease.token, lease.lease_s):
                 raise LeaseLostError(lease.workflow_id)
 
-    @verb
+    @brief_verb
     def release_lease(self, lease: Lease) -> None:
         with asking(self._pool, self.scopes) as session:
             session.changed("release_lease", lease.workflow_id, lease.token)
@@ -257,7 +258,7 @@ class PostgresStore:
             no = JournalReader(session).head(workflow_id).no
             session.rows("insert_command", no, *posted, self._pool.address.schema)
 
-    @verb
+    @brief_verb
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
         with asking(self._pool, self.scopes) as session:
             head = self._heads.get(workflow_id) or JournalReader(session).find_head(workflow_id)
@@ -275,8 +276,14 @@ class PostgresStore:
             for id_, at, author, attempt_id, body, _ in rows
         ]
 
-    @verb
     def changed(self) -> bool:
+        try:
+            return self._news()
+        except StoreUnavailableError:  # asked again in a moment
+            return False
+
+    @brief_verb
+    def _news(self) -> bool:
         followed, wanted = self._watch.to_follow(), self._watch.to_look_at()
         if not followed and not wanted:
             return False
@@ -295,7 +302,7 @@ class PostgresStore:
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
-    @verb
+    @brief_verb
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         if keep < 1:
             raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
