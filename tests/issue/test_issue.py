@@ -211,6 +211,14 @@ def test_what_changed_is_asked_about_and_never_taken_silently(stage: Stage, what
     assert (stage.status(), stage.status("issue-dark-mode-2")) == ("aborted", "waiting")
 
 
+def test_a_run_that_is_refused_takes_the_place_of_none(stage: Stage) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    unpriced = ["--drafter", "agent:codex", *stage.roles[2:], "--budget", "2", "--anew"]
+    refused = stage.agentos("issue", "--brief", "dark-mode.md", *unpriced)
+    assert (refused.code, "these agents do not tell what they cost: 'codex'" in refused.err) == (2, True)
+    assert stage.status() == "waiting", "the one that was under way is still there"
+
+
 def test_two_repositories_may_keep_their_runs_in_one_database(stage: Stage, tmp_path: Path) -> None:
     stage.env["AGENTOS_WORKFLOW_DB"] = str(tmp_path / "shared" / "runs.db")
     assert stage.issue("--brief", "dark-mode.md").code == 0

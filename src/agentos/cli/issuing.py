@@ -147,15 +147,16 @@ def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
         raise RunRefusedError(dropped_text(job), next_step=step)
     if job.brief.is_short:
         say(f"{job.brief.path} is short: {job.brief.characters} characters are little to work from.")
-    if job.replaces:
-        _abort(place, job)
     return drive_here(lambda: _prepared(job, place, options), place, manner)
 
 
 def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
-        return begin_run(place, flow, params, job.workflow_id, options)
+        begun = begin_run(place, flow, params, job.workflow_id, options)
+        if job.replaces:  # not before: a run that is refused takes the place of none
+            _abort(place, job)
+        return begun
     return resume_run(place, job.workflow_id, options=options)
 
 

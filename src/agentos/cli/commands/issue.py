@@ -56,7 +56,7 @@ Examples:
   agentos issue --brief ideas/active/dark-mode.md
   agentos issue --brief dark-mode.md --drafter llm:gpt-5 --reviewer agent:claude --file-with gh
   agentos issue --select
-  agentos issue --all --parallel 4 --gates none --budget 2
+  agentos issue --all --parallel 4 --gates none --reviewer agent:claude:opus --budget 2
   agentos issue --resume dark-mode
 
 A drafter writes the issue from the brief, you look at the draft (edit it, send it on, or have it revised), a reviewer
