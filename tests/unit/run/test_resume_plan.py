@@ -779,7 +779,7 @@ def test_a_task_that_left_files_as_they_were_is_kept_only_where_they_are_put_bac
     point = run.facts.files
     assert point is not None
     verdicts = [
-        {row.task_id: row.verdict for row in run.planned(files="restored", restored_to=seq).verdicts}["a"]
+        {row.task_id: row.verdict for row in run.planned(files="restored", restored_to=seq).verdicts}[TaskId("a")]
         for seq in (point.seq, point.seq - 1)
     ]
     assert verdicts == ["reuse", "rerun"]
