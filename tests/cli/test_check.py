@@ -100,7 +100,7 @@ def test_every_problem_of_every_file(agentos: Agentos, tmp_git_repo: Path) -> No
         ("agent: claude", "agent tasks need a prompt"),
         ("agent: command, prompt: hi", "agent 'command' needs `command`"),
         ("agent: claude, prompt: hi, command: [x]", "`command` is for agent 'command'"),
-        ("agent: claude, prompt: hi, permissions: root", "permissions: Invalid enum value 'root'"),
+        ("agent: claude, prompt: hi, permissions: root", "permissions is one of read, edit, full, not 'root'"),
         ("agent: codex, prompt: hi, allowed_tools: [Bash]", "codex takes no list of allowed tools"),
         ("agent: gemini, prompt: hi, on_resume: fork", "gemini cannot copy a session"),
         ("agent: claude, prompt: hi, allowed_tools: Bash", "allowed_tools takes a list"),

@@ -87,6 +87,7 @@ def test_a_task_that_printed_nothing_says_so(agentos: Agentos, printed: Path) ->
     done = agentos("logs", "run-1", "quiet", cwd=printed)
     assert (done.code, done.out) == (0, "")
     assert "Task quiet printed nothing" in done.err
+    assert "How it ended: agentos why " in done.err
     assert agentos("logs", "run-1", "quiet", "-f", cwd=printed).code == 0
 
 

@@ -37,6 +37,16 @@ def test_runs_are_listed_newest_first(store: StorePort) -> None:
     assert [run.workflow_id for run in store.list_runs()] == ["a", "c", "b"]
 
 
+def test_a_list_can_be_cut_short_and_leave_out_what_has_ended(store: StorePort) -> None:
+    for number, status in enumerate(["running", "complete", "failed", "aborted", "waiting"]):
+        lease = create(store, f"r{number}", created_at=NOON + timedelta(seconds=number))
+        progress = Progress(status=status, layer=0, layers=1, epoch=0)  # type: ignore[arg-type]
+        store.append(lease, [], progress)
+    assert [run.workflow_id for run in store.list_runs(limit=2)] == ["r4", "r3"]
+    assert [run.workflow_id for run in store.list_runs(unfinished=True)] == ["r4", "r2", "r0"]
+    assert [run.workflow_id for run in store.list_runs(limit=1, unfinished=True)] == ["r4"]
+
+
 def test_a_unique_prefix_is_enough_and_an_exact_id_wins(store: StorePort) -> None:
     for name in ("abc", "abcd", "b*", "b_"):
         create(store, name)

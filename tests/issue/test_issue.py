@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+import time
 from pathlib import Path
 
 import pytest
 
+from agentos import Client
 from tests.conftest import git
 from tests.issue.stage import BRIEF, Stage
 
@@ -76,6 +79,10 @@ def test_a_rejected_draft_ends_it_and_anew_begins_another(stage: Stage) -> None:
     assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
     assert stage.agentos("reject", RUN, "--reason", "no").code == 0
     assert stage.agentos("resume", RUN).code == 1
+    again = stage.issue("--brief", "dark-mode.md")
+    assert again.code == 2
+    assert "was rejected, which is final\nBegin anew: agentos issue --brief dark-mode.md --anew" in again.err
+    assert "no unfinished issue is here" in stage.agentos("issue", "--resume").err
     done = stage.issue("--brief", "dark-mode.md", "--anew")
     assert done.code == 0, done.err
     assert stage.status("issue-dark-mode-2") == "complete"
@@ -156,12 +163,14 @@ def test_what_is_missing_is_found_before_anything_is_spent(stage: Stage) -> None
 
 
 def test_roles_that_nobody_knows_are_refused(stage: Stage) -> None:
-    roles = ["--drafter", "agent:nobody", "--reviewer", "llm:"]
-    done = stage.agentos("issue", "--brief", "dark-mode.md", *roles)
+    done = stage.agentos("issue", "--brief", "dark-mode.md", "--reviewer", "llm:")
     assert (done.code, "--reviewer takes agent:NAME" in done.err) == (2, True)
-    done = stage.agentos("issue", "--brief", "dark-mode.md", *roles[:2], *stage.roles[2:])
-    assert done.code == 2
-    assert "draft" in done.err
+    for name, hint in (("clade", "(did you mean 'claude'?)"), ("command", "claude, codex,")):
+        done = stage.agentos("issue", "--brief", "dark-mode.md", "--drafter", f"agent:{name}", "--anew")
+        assert done.code == 2
+        assert f"--drafter takes one of the agents claude, codex, gemini, opencode, copilot, not '{name}'" in done.err
+        assert hint in done.err
+    assert Client(stage.repo).list_runs() == [], "nothing was begun"
 
 
 # --- names and changes ----------------------------------------------------------------------------------------------
@@ -192,7 +201,7 @@ def test_what_changed_is_asked_about_and_never_taken_silently(stage: Stage, what
     assert asked.code == 3
     assert what in asked.err
     assert "--as-begun" in asked.err
-    assert "--anew" in asked.err
+    assert f"To begin anew with this:  {shlex.join(['agentos', *given])} --anew" in asked.err
     assert len(stage.calls("drafter")) == 1
 
     assert stage.agentos(*given, "--as-begun").code == 3, "it waits where it waited"
@@ -200,6 +209,14 @@ def test_what_changed_is_asked_about_and_never_taken_silently(stage: Stage, what
     done = stage.agentos(*given, "--anew")
     assert done.code == 3
     assert (stage.status(), stage.status("issue-dark-mode-2")) == ("aborted", "waiting")
+
+
+def test_a_run_that_is_refused_takes_the_place_of_none(stage: Stage) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    unpriced = ["--drafter", "agent:codex", *stage.roles[2:], "--budget", "2", "--anew"]
+    refused = stage.agentos("issue", "--brief", "dark-mode.md", *unpriced)
+    assert (refused.code, "these agents do not tell what they cost: 'codex'" in refused.err) == (2, True)
+    assert stage.status() == "waiting", "the one that was under way is still there"
 
 
 def test_two_repositories_may_keep_their_runs_in_one_database(stage: Stage, tmp_path: Path) -> None:
@@ -253,6 +270,62 @@ def test_select_and_all_look_into_ideas(stage: Stage) -> None:
     assert len(stage.filed) == 2
     again = stage.issue("--all")
     assert (again.code, "0 briefs to do of 2" in again.err) == (0, True)
+
+
+def test_all_leaves_alone_what_is_filed_or_dropped(stage: Stage) -> None:
+    for name in ("aborted", "filed", "rejected"):
+        stage.brief(name=f"ideas/active/{name}.md")
+        assert stage.issue("--brief", f"ideas/active/{name}.md", gates="draft").code == 3
+    assert stage.agentos("approve", "issue-filed", "--choose", "send").code == 0
+    assert stage.agentos("abort", "issue-aborted").code == 0
+    assert stage.agentos("reject", "issue-rejected").code == 0
+    done = stage.issue("--all")
+    assert (done.code, len(stage.filed)) == (0, 1), "other gates than it was filed with are no reason to ask"
+    assert "Left out: run issue-aborted of ideas/active/aborted.md was aborted, which is final" in done.err
+    assert "Left out: run issue-rejected of ideas/active/rejected.md was rejected, which is final" in done.err
+    assert "0 briefs to do of 3" in done.err
+    done = stage.issue("--all", "--anew")
+    assert done.code == 0, done.err
+    assert len(stage.filed) == 3, "the one that is filed is not filed once more"
+
+
+def test_a_brief_that_cannot_be_one_does_not_stop_the_others(stage: Stage) -> None:
+    for name in ("one", "three"):
+        stage.brief(name=f"ideas/active/{name}.md")
+    stage.brief("", name="ideas/active/empty.md")
+    (stage.repo / "ideas/active/other.md").write_bytes(b"\xff")
+    planned = json.loads(stage.issue("--all", "--dry-run", "--json").out)
+    assert {row["brief"]: row["status"] for row in planned} == {
+        "ideas/active/one.md": "would begin",
+        "ideas/active/three.md": "would begin",
+        "ideas/active/empty.md": "refused",
+        "ideas/active/other.md": "refused",
+    }
+    done = stage.issue("--all")
+    assert (done.code, len(stage.filed)) == (2, 2)
+    assert "empty.md is empty" in done.err
+    assert "other.md is not UTF-8" in done.err
+
+
+def test_one_that_another_process_is_at_does_not_stop_the_others(stage: Stage, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        stage.brief(name=f"ideas/active/{name}.md")
+    waits = tmp_path / "waits.sh"
+    there = f"touch {tmp_path}/begun; while ! test -e {tmp_path}/go; do sleep 0.02; done"
+    waits.write_text(f"#!/bin/sh\n{there}\necho '# Fine'\n")
+    waits.chmod(0o755)
+    slow = ["--drafter", f"command:{waits}", *stage.roles[2:], "--gates", "none"]
+    first = stage.start("issue", "--brief", "ideas/active/one.md", *slow)
+    while not (tmp_path / "begun").exists():
+        assert first.poll() is None
+        time.sleep(0.02)
+    done = stage.agentos("issue", "--all", "--as-begun", *stage.roles, "--gates", "none")
+    assert done.code == 75, done.err
+    assert "run issue-one is being driven by process" in done.err
+    assert stage.status("issue-two") == "complete"
+    (tmp_path / "go").touch()
+    first.communicate(timeout=60)
+    assert (first.returncode, len(stage.filed)) == (0, 2)
 
 
 def test_without_a_filer_the_issue_stays_as_a_file(stage: Stage) -> None:

@@ -106,6 +106,20 @@ def test_briefs_that_would_have_one_name_get_two(stage: Stage) -> None:
     assert len(stage.filed) == 2
 
 
+def test_what_became_of_each_is_told_though_one_was_dropped_or_is_gone(stage: Stage) -> None:
+    ideas(stage, "one", "two", "three")
+    replace_drafter(stage, WAITS.format(here=stage.beside))
+    process = stage.start("issue", "--all", "--parallel", "3", "--json", *stage.roles, "--gates", "none")
+    wait_until(lambda: len(list(stage.beside.glob("begun.*"))) == 3)
+    assert stage.agentos("abort", "issue-three").code == 0
+    (stage.repo / "ideas/active/two.md").unlink()
+    (stage.beside / "go").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    rows = {row["name"]: (row["status"], row["exit_code"]) for row in json.loads(out)}
+    assert rows == {"one": ("complete", 0), "two": ("complete", 0), "three": ("aborted", 4)}
+
+
 def test_the_first_ctrl_c_lets_what_runs_end_and_begins_no_more(stage: Stage) -> None:
     ideas(stage, "one", "two", "three")
     replace_drafter(stage, WAITS.format(here=stage.beside))

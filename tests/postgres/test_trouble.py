@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -150,6 +151,21 @@ def test_an_append_whose_answer_was_lost_is_written_once(store: PostgresStore, d
     assert len(store.list_checkpoints(RUN)) == 1
 
 
+def test_one_who_gave_up_and_tries_again_later_writes_it_once(url: str, deaf: Callable[[str], None]) -> None:
+    store = open_store(url, busy_s=0.0)
+    lease, journal = create(store), Journal()
+    journal.start("a")
+    journal.cut()
+    events = journal.take()
+    deaf("append_all")
+    with pytest.raises(StoreUnavailableError):
+        store.append(lease, events, RUNNING, plan=b"second")
+    store.append(lease, events, RUNNING, plan=b"second")
+    record = store.find_run(RUN)
+    assert (record.sequence, record.plan_revision, len(store.list_checkpoints(RUN))) == (2, 2, 1)
+    store.close()
+
+
 def test_what_another_one_wrote_is_never_taken_for_ours(store: PostgresStore, url: str) -> None:
     stale, other = create(store, lease_s=0.0), open_store(url)
     ours, theirs = Journal(), Journal()
@@ -261,3 +277,56 @@ def test_one_stopped_inside_a_transaction_loses_it_before_a_lease_ends(store: Po
         process.kill()
         process.communicate()
     assert store.find_run(RUN).updated_at > NOON
+
+
+# --- a full disk --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(server: Server, tmp_path: Path) -> Iterator[Path]:
+    """A disk of four megabytes that the server may write to."""
+    folder = server.folder / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        os.chown(folder, server.user or os.getuid(), -1)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
+        yield folder
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA full_disk CASCADE")
+            connection.execute("CHECKPOINT")  # what was dropped leaves the disk with the next one
+            connection.execute("DROP TABLESPACE small")
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=True)
+
+
+def test_a_full_disk_is_told_and_what_was_written_stays(server: Server, small_disk: Path) -> None:
+    store = open_store(f"{server.url}&schema=full_disk", busy_s=0.2)
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE full_disk.event SET TABLESPACE small")
+    lease, journal, chance = create(store), Journal(), random.Random(1)
+    batches = []
+    for number in range(200):
+        journal.complete(f"t{number}", b'"%s"' % chance.randbytes(50_000).hex().encode())
+        batches.append(journal.take())
+    left = list(batches)
+
+    def fill() -> None:
+        while left:
+            store.append(lease, left[0], RUNNING)
+            left.pop(0)
+
+    with pytest.raises(StoreUnavailableError, match="has no room left") as told:
+        fill()
+    written = len(batches) - len(left)
+    assert "Free some space on the server" in told.value.next_step
+    assert 10 < written < 100
+    assert len(store.read_events(RUN)) == written
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE full_disk.event SET TABLESPACE pg_default")
+    fill()
+    assert store.find_run(RUN).sequence == 200
+    store.close()

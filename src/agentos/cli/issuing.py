@@ -28,7 +28,7 @@ from agentos.workflows.issue.lineage import active_folder
 
 WhenChanged = Literal["ask", "as-begun", "anew"]
 """What becomes of a brief whose run began with something else."""
-Action = Literal["begin", "resume", "ask", "filed"]
+Action = Literal["begin", "resume", "ask", "filed", "dropped"]
 
 
 class IssueRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class IssueRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     workflow_id: str
     status: str
-    """Of its run; with --dry-run: would begin, would resume, would ask, filed."""
+    """Of its run; with --dry-run: would begin, would resume, would ask, filed, dropped. Of no brief at all: refused."""
     exit_code: int
     url: str
     """Of the issue, once it is filed."""
@@ -62,6 +62,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The unfinished run that a new one takes the place of."""
     changes: tuple[str, ...] = ()
     """What is no longer as the run began with it."""
+    is_filed: bool = False
+    """This very text is done already, whatever else was typed: `--all` leaves it alone."""
+    why: str = ""
+    """Dropped: how."""
 
     @property
     def workflow_id(self) -> str:
@@ -69,37 +73,57 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, Any], when_changed: WhenChanged) -> Job:
-    """What is to be done about a brief. RunRefusedError where nothing can be."""
+    """What is to be done about a brief. RunRefusedError where it is none."""
     brief = briefs.read_brief(file, client.place.root)
     known, free = briefs.runs_of(client, brief)
     newest = known[-1] if known else None
+    is_filed = newest is not None and newest.status == "complete" and newest.params.get("digest") == brief.digest
     if newest is None or when_changed == "anew":
-        over = newest is None or newest.status in ("complete", "aborted")
+        over = newest is None or newest.status == "complete" or newest.dropped
         replaces = "" if newest is None or over else newest.workflow_id
-        return Job(file=file, brief=brief, name=free, action="begin", settings=settings, replaces=replaces)
+        begin: dict[str, Any] = {"action": "begin", "settings": settings, "replaces": replaces}
+        return Job(file=file, brief=brief, name=free, is_filed=is_filed, **begin)
     changes = briefs.changes_since(newest, brief, asked)
     action: Action = "filed" if newest.status == "complete" else "resume"
-    if changes and when_changed == "ask":
+    if newest.dropped:
+        action = "dropped"
+    elif changes and when_changed == "ask":
         action = "ask"
-    elif newest.status == "aborted":
-        raise RunRefusedError(
-            f"run {newest.workflow_id} of {brief.path} was aborted, which is final",
-            next_step=f"Begin anew: agentos issue --brief {shlex.quote(str(file))} --anew",
-        )
     return Job(
-        file=file, brief=brief, name=newest.name, action=action, settings=newest.settings, changes=tuple(changes)
+        file=file,
+        brief=brief,
+        name=newest.name,
+        action=action,
+        settings=newest.settings,
+        changes=tuple(changes),
+        is_filed=is_filed,
+        why=newest.dropped,
     )
 
 
-def asked_about(job: Job) -> WhenChanged | None:
-    """What the person at the terminal wants; None where they leave it. Without one the commands are printed."""
+def dropped_text(job: Job) -> str:
+    return f"run {job.workflow_id} of {job.brief.path} was {job.why}, which is final"
+
+
+def refused_row(file: Path, root: Path) -> IssueRow:
+    """A file among several that is no brief."""
+    path, top = file.absolute(), root.resolve()
+    brief = str(path.relative_to(top) if path.is_relative_to(top) else path)
+    code = Exit.USAGE
+    return IssueRow(brief=brief, name="", workflow_id="", status="refused", exit_code=code, url="", folder="", rounds=0)
+
+
+def asked_about(job: Job, typed: str) -> WhenChanged | None:
+    """What the person at the terminal wants; None where they leave it. Without one the commands are printed.
+
+    `typed` is the command that asks, as far as it names this brief: typed again it must mean the same.
+    """
     say(f"Run {job.workflow_id} began with something else than there is now:")
     for change in job.changes:
         say(f"  {printable(change)}")
     if not somebody_is_there():
-        command = f"agentos issue --brief {shlex.quote(str(job.file))}"
-        say(f"To go on as it began:     {command} --as-begun")
-        say(f"To begin anew with this:  {command} --anew")
+        say(f"To go on as it began:     agentos issue --brief {shlex.quote(str(job.file))} --as-begun")
+        say(f"To begin anew with this:  {printable(typed)} --anew")
         return None
     answer: Literal["as-begun", "anew", "leave"] = click.prompt(
         "Go on as it began, begin anew, or leave it?",
@@ -111,21 +135,28 @@ def asked_about(job: Job) -> WhenChanged | None:
 
 
 def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
-    """Drive the job's run here, to where it ends or waits; the exit code. RunRefusedError where its name is taken."""
+    """Drive the job's run here, to where it ends or waits; the exit code.
+
+    RunRefusedError where its name is taken, or its run was dropped.
+    """
     if job.action == "filed":
         say(f"{job.brief.path} is done already: run {job.workflow_id} is complete.")
         return Exit.COMPLETE
+    if job.action == "dropped":
+        step = f"Begin anew: agentos issue --brief {shlex.quote(str(job.file))} --anew"
+        raise RunRefusedError(dropped_text(job), next_step=step)
     if job.brief.is_short:
         say(f"{job.brief.path} is short: {job.brief.characters} characters are little to work from.")
-    if job.replaces:
-        _abort(place, job)
     return drive_here(lambda: _prepared(job, place, options), place, manner)
 
 
 def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
-        return begin_run(place, flow, params, job.workflow_id, options)
+        begun = begin_run(place, flow, params, job.workflow_id, options)
+        if job.replaces:  # not before: a run that is refused takes the place of none
+            _abort(place, job)
+        return begun
     return resume_run(place, job.workflow_id, options=options)
 
 
@@ -134,6 +165,12 @@ def _abort(place: Place, job: Job) -> None:
         Client(place=place).send(job.replaces, Abort(reason=f"begun anew as {job.workflow_id}"))
     except CommandRefusedError as error:  # it has ended meanwhile
         say(error.message)
+
+
+def as_it_went(client: Client, job: Job) -> Job:
+    """The job with the name that its newest run has: where two briefs wanted one, another than was thought."""
+    known, _ = briefs.runs_of(client, job.brief)
+    return msgspec.structs.replace(job, name=known[-1].name) if known else job
 
 
 def row_of(client: Client, job: Job, exit_code: int | None = None) -> IssueRow:
@@ -161,6 +198,6 @@ def row_of(client: Client, job: Job, exit_code: int | None = None) -> IssueRow:
 
 def planned_row(client: Client, job: Job) -> IssueRow:
     """What would become of the job."""
-    words = {"begin": "would begin", "resume": "would resume", "ask": "would ask", "filed": "filed"}
-    code = Exit.WAITING if job.action == "ask" else Exit.COMPLETE
-    return msgspec.structs.replace(row_of(client, job, code), status=words[job.action])
+    would = f"would {job.action}" if job.action in ("begin", "resume", "ask") else job.action
+    codes = {"ask": Exit.WAITING, "dropped": Exit.USAGE}
+    return msgspec.structs.replace(row_of(client, job, codes.get(job.action, Exit.COMPLETE)), status=would)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from agentos.dag.findings import nearest
+from agentos.dag.references import OPEN
 
 AGENTS = ("claude", "codex", "gemini", "opencode", "copilot", "command")
 """Agents by name; `command` is any other program."""
 _WITHOUT_TOOLS = ("codex",)
 _FORKING = ("claude", "codex", "opencode")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Permissions = Literal["read", "edit", "full"]
 OnResume = Literal["continue", "restart", "fork"]
 
@@ -83,6 +86,8 @@ def read_work_setting(kind: str, name: str, value: Any) -> Any:
     fields = {field.name: field.type for field in msgspec.structs.fields(WORK_OF[kind])}
     if name in _WORDS and isinstance(value, (str, Mapping)):
         raise ValueError(f"{name} takes a list, not {value!r}")
+    if get_origin(fields[name]) is Literal and value not in (words := get_args(fields[name])):
+        raise ValueError(f"{name} is one of {', '.join(words)}, not {value!r}{nearest(str(value), words)}")
     try:
         return msgspec.convert(value, fields[name])
     except msgspec.ValidationError as error:
@@ -140,6 +145,10 @@ def llm_problems(work: LlmWork) -> Iterator[str]:
     for message in work.messages:
         if not isinstance(message.get("role"), str) or "content" not in message:
             yield f"messages takes maps of role and content, not {message!r}"
+    if work.base_url and OPEN not in work.base_url and not work.base_url.startswith(("https://", "http://")):
+        yield f"base_url begins with https:// or http://, not as {work.base_url!r} does"
+    if work.key_name and OPEN not in work.key_name and not _VARIABLE.fullmatch(work.key_name):
+        yield "key_name is the NAME of a variable, as OPENAI_API_KEY; the key itself is never written down"
     if work.key_name and work.key_command:
         yield "key_name and key_command: give one of them"
     if work.max_tokens is not None and work.max_tokens < 1:

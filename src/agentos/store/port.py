@@ -197,8 +197,8 @@ class StorePort(Protocol):
     def find_run(self, workflow_id: str) -> RunRecord:
         """By id or unique prefix (an exact id wins). RunNotFoundError; RunRefusedError if ambiguous."""
 
-    def list_runs(self) -> list[RunRecord]:
-        """Newest first."""
+    def list_runs(self, *, limit: int | None = None, unfinished: bool = False) -> list[RunRecord]:
+        """Newest first: at most so many, and of those that have not ended for good (complete or aborted) only."""
 
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None: ...
 

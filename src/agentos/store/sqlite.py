@@ -260,8 +260,9 @@ class SqliteStore:
         return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if prefix else []
 
     @verb
-    def list_runs(self) -> list[RunRecord]:
-        rows = self._connection.execute(_Q["list_runs"]).fetchall()
+    def list_runs(self, *, limit: int | None = None, unfinished: bool = False) -> list[RunRecord]:
+        wanted = (-1 if limit is None else limit, unfinished)
+        rows = self._connection.execute(_Q["list_runs"], wanted).fetchall()
         return [self._record(row) for row in rows]
 
     @verb

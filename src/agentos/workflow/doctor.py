@@ -252,7 +252,7 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
                     findings += _verified(store, run)
         finally:
             store.close()
-        findings += [*_runs(runs), *_stale(place, runs)]
+        findings += [*_runs(runs, shared=place.is_shared), *_stale(place, runs)]
         return stats, findings
     except NotFoundError:  # no run yet
         return None, findings
@@ -300,9 +300,9 @@ def _size(stats: DatabaseStats, settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _runs(runs: list[RunRecord]) -> Iterator[Finding]:
+def _runs(runs: list[RunRecord], *, shared: bool) -> Iterator[Finding]:
     for run in runs:
-        gone = bool(run.root) and not os.path.isdir(run.root)
+        gone = bool(run.root) and not os.path.isdir(run.root) and not shared  # else it may well be on another host
         if gone and run.status not in ("complete", "aborted"):
             yield Finding(
                 severity="wrong",

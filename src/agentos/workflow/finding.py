@@ -45,11 +45,11 @@ def reading(place: Place) -> Iterator[StorePort]:
         store.close()
 
 
-def list_runs(place: Place) -> list[RunRecord]:
-    """Runs kept in a place, newest first; none where nothing was ever kept."""
+def list_runs(place: Place, *, limit: int | None = None) -> list[RunRecord]:
+    """Runs kept in a place, newest first, at most so many; none where nothing was ever kept."""
     try:
         with reading(place) as store:
-            return store.list_runs()
+            return store.list_runs(limit=limit)
     except NotFoundError:  # no database yet, or one that is just being made
         return []
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from agentos.dag.findings import listed
+from agentos.dag.models import AgentWork
 from agentos.dag.plan import Plan
 from agentos.dag.references import OPEN
+from agentos.dag.task import TaskDef
 from agentos.exceptions import RunRefusedError
 from agentos.tasks.model_settings import ModelSettings
 
@@ -15,15 +19,36 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
     One that is only known later, through a reference, is looked at before its call.
     """
     of_run = plan.settings.budget.cost_usd is not None
-    asked = [
-        task.definition.llm.model
-        for task in plan.tasks.values()
-        if task.definition.llm is not None and (of_run or task.definition.budget.cost_usd is not None)
-    ]
-    unknown = sorted({model for model in asked if OPEN not in model and model not in models.prices})
+    tasks = [task.definition for task in plan.tasks.values()]
+    limited = [task for task in tasks if of_run or task.budget.cost_usd is not None]
+    unknown = sorted({model for model in _asked(limited) if OPEN not in model and model not in models.prices})
     if unknown:
         raise RunRefusedError(
             f"there is a budget in dollars, and nobody knows the price of {listed(unknown)}",
             next_step=f'Nothing was run. Say it in agentos.toml: [prices."{unknown[0]}"] with input_per_million and '
             "output_per_million (0 for a model of your own), or give a budget of tokens.",
         )
+    agents = [task.agent for task in limited if task.agent is not None]
+    silent = sorted({work.agent for work in agents if not work.model and _silent(work)})
+    if silent:
+        raise RunRefusedError(
+            f"there is a budget in dollars, and these agents do not tell what they cost: {listed(silent)}",
+            next_step="Nothing was run. Name a `model`, with its price in agentos.toml, or give a budget of tokens.",
+        )
+
+
+def _asked(tasks: list[TaskDef]) -> Iterator[str]:
+    """The models whose price must be known: nobody else tells what they cost."""
+    for task in tasks:
+        if task.llm is not None:
+            yield task.llm.model
+        elif task.agent is not None and task.agent.model and _silent(task.agent):
+            yield task.agent.model
+
+
+def _silent(work: AgentWork) -> bool:
+    """Whether this agent does not tell what it costs. A program of the user's own is taken to cost nothing."""
+    from agentos.tasks.agents.known import AGENTS  # few runs have an agent and a budget
+
+    agent = AGENTS.get(work.agent)
+    return agent is not None and bool(agent.TRAITS.program) and not agent.TRAITS.tells_cost

@@ -8,6 +8,7 @@ from typing import Any
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import Usage
 from agentos.run.facts import Facts, TaskFacts, workflow_state
+from agentos.run.gates import only_rejected
 from agentos.run.state import WorkflowState
 from agentos.values import decode_value
 
@@ -41,6 +42,11 @@ class RunResult:
             for task_id, task in self._in_order()
             if task.error is not None and task.ended
         }
+
+    @property
+    def is_rejected(self) -> bool:
+        """Failed for good: all that failed was rejected at a gate, which no resume passes."""
+        return self._facts.status == "failed" and only_rejected(self._facts)
 
     @cached_property
     def gates(self) -> dict[str, str]:

@@ -111,7 +111,7 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
     if target is None:
         unfinished = [
             run
-            for run in store.list_runs()
+            for run in store.list_runs(unfinished=True)
             if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
         ]
         for run in unfinished:

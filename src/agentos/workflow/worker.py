@@ -149,7 +149,7 @@ class Worker:
         for post in self._posts:
             try:
                 with reading(post.place) as store:
-                    wanted = [record for record in store.list_runs() if self._wants(post, store, record)]
+                    wanted = [record for record in store.list_runs(unfinished=True) if self._wants(post, store, record)]
             except NotFoundError:  # nothing was ever kept there
                 continue
             except TryAgainError:  # it cannot be reached just now

@@ -371,6 +371,13 @@ def test_settings_out_of_range_are_told(settings: dict[str, Any], why: str) -> N
         ("llm", {"model": "m", "messages": [{"content": "x"}]}, "maps of role and content"),
         ("llm", {"model": "m", "prompt": "x", "key_name": "K", "key_command": ["k"]}, "give one of them"),
         ("llm", {"model": "m", "prompt": "x", "temperature": -1}, "temperature must be 0 or more"),
+        ("llm", {"model": "m", "prompt": "x", "base_url": "ftp://x"}, "base_url begins with https:// or http://"),
+        ("llm", {"model": "m", "prompt": "x", "key_name": "sk-1"}, "key_name is the NAME of a variable"),
+        (
+            "agent",
+            {"agent": "claude", "prompt": "x", "permissions": "ful"},
+            "permissions is one of read, edit, full, not 'ful' (did you mean 'full'?)",
+        ),
         ("llm", {"model": "m", "prompt": "x", "budget": {"tokens": 0}}, "tokens must be 1 or more"),
     ],
 )

@@ -297,7 +297,7 @@ def test_a_setting_that_makes_no_sense_is_told(settings: dict[str, Any], why: st
         ("shell", {"run": "ls", "output": "xml"}, "output takes 'json'"),
         ("shell", {"run": "ls", "question": "?"}, "'question' is a setting of approval tasks"),
         ("agent", {"agent": 3, "prompt": "x"}, "agent: Expected `str`"),
-        ("agent", {"agent": "claude", "prompt": "x", "permissions": "all"}, "permissions: Invalid enum value 'all'"),
+        ("agent", {"agent": "claude", "prompt": "x", "permissions": "all"}, "permissions is one of read, edit, full"),
         ("agent", {"agent": "claude", "prompt": "x", "allowed_tools": "Bash"}, "allowed_tools takes a list"),
         ("agent", {"agent": "claude", "prompt": "a\0b"}, "prompt holds what neither JSON nor a model can read"),
         ("agent", {"agent": "claude", "prompt": "x", "temperature": 1}, "'temperature' is a setting of llm tasks"),

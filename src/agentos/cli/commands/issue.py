@@ -12,18 +12,31 @@ from typing import Any
 import click
 
 from agentos.cli import completing
-from agentos.cli.asking import somebody_is_there
+from agentos.cli.boundary import exit_code, tell
 from agentos.cli.drive_flags import DriveFlags
 from agentos.cli.exits import Exit
 from agentos.cli.issue_batch import Batch, worst
-from agentos.cli.issuing import IssueRow, Job, WhenChanged, asked_about, do, job_of, planned_row, row_of
+from agentos.cli.issue_choice import chosen_files
+from agentos.cli.issuing import (
+    IssueRow,
+    Job,
+    WhenChanged,
+    as_it_went,
+    asked_about,
+    do,
+    dropped_text,
+    job_of,
+    planned_row,
+    refused_row,
+    row_of,
+)
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable
 from agentos.client import Client
-from agentos.exceptions import RunRefusedError
+from agentos.exceptions import AgentosError, RunRefusedError
 from agentos.workflow.location import find_location
-from agentos.workflow.place import Place, find_place
+from agentos.workflow.place import find_place
 from agentos.workflows.issue import briefs
 from agentos.workflows.issue.briefs import Settings
 from agentos.workflows.issue.roles import parse_filer, parse_role
@@ -43,7 +56,7 @@ Examples:
   agentos issue --brief ideas/active/dark-mode.md
   agentos issue --brief dark-mode.md --drafter llm:gpt-5 --reviewer agent:claude --file-with gh
   agentos issue --select
-  agentos issue --all --parallel 4 --gates none --budget 2
+  agentos issue --all --parallel 4 --gates none --reviewer agent:claude:opus --budget 2
   agentos issue --resume dark-mode
 
 A drafter writes the issue from the brief, you look at the draft (edit it, send it on, or have it revised), a reviewer
@@ -115,24 +128,25 @@ def command(
         raise click.UsageError("--as-begun and --anew exclude each other.")
     when: WhenChanged = "as-begun" if as_begun else "anew" if anew else "ask"
     client = Client(place=place)
-    files = _files(client, brief, select, all_, resume)
+    files = chosen_files(client, brief, select, all_, resume)
     if isinstance(files, int):
         return files
-    jobs = [job_of(client, file, settings, asked, when) for file in files]
+    jobs, refused = _jobs(client, files, partial(job_of, client, settings=settings, asked=asked, when_changed=when))
     if all_:
-        jobs = [job for job in jobs if job.action != "filed"]
-        say(f"{count(len(jobs), 'brief')} to do of {len(files)} in {briefs.IDEAS}.")
+        jobs = _to_do(jobs, len(files))
     if dry_run or options is None or manner is None:
-        _show([planned_row(client, job) for job in jobs], as_json)
-        return worst([planned_row(client, job).exit_code for job in jobs])
+        rows = [*(planned_row(client, job) for job in jobs), *refused]
+        _show(rows, as_json)
+        return worst([row.exit_code for row in rows])
+    given = _passed_on(typed)
     if parallel is not None or as_json:
-        more = _passed_on(typed, as_begun=as_begun, anew=anew, quiet=quiet, verbose=verbose)
-        begun = partial(job_of, client, settings=settings, asked=asked, when_changed="as-begun")
-        return _side_by_side(client, jobs, parallel or 1, more, as_json, begun)
+        more = [*given, *_switches(as_begun=as_begun, anew=anew, quiet=quiet, verbose=verbose)]
+        return _side_by_side(client, jobs, refused, parallel or 1, more, as_json)
 
     def here(job: Job) -> int:
         if job.action == "ask":
-            answer = asked_about(job)
+            where = ["--repo", str(repo)] if repo is not None else []
+            answer = asked_about(job, shlex.join(["agentos", "issue", "--brief", str(job.file), *where, *given]))
             if answer is None:
                 return Exit.WAITING
             job = job_of(client, job.file, settings, asked, answer)
@@ -145,18 +159,51 @@ def command(
             code = do(job, place, options, manner)  # another brief took the name meanwhile
         return _told(client, job, code)
 
-    return _one_by_one(jobs, here)
+    return _one_by_one(jobs, here, [row.exit_code for row in refused])
 
 
-def _one_by_one(jobs: Sequence[Job], here: Callable[[Job], int]) -> int:
-    codes: list[int] = []
+def _jobs(client: Client, files: Sequence[Path], job_for: Callable[[Path], Job]) -> tuple[list[Job], list[IssueRow]]:
+    """What is to be done about each brief. One that cannot be read does not stop the others: it is told."""
+    jobs: list[Job] = []
+    refused: list[IssueRow] = []
+    for file in files:
+        try:
+            jobs.append(job_for(file))
+        except RunRefusedError as error:
+            if len(files) == 1:
+                raise
+            tell(str(error))
+            refused.append(refused_row(file, client.place.root))
+    return jobs, refused
+
+
+def _to_do(jobs: Sequence[Job], found: int) -> list[Job]:
+    """Of all briefs those that are not done, and that nobody has dropped."""
+    for job in jobs:
+        if job.action == "dropped":
+            say(f"Left out: {printable(dropped_text(job))}; --anew begins another.")
+    left = [job for job in jobs if not job.is_filed and job.action != "dropped"]
+    say(f"{count(len(left), 'brief')} to do of {found} in {briefs.IDEAS}.")
+    return left
+
+
+def _one_by_one(jobs: Sequence[Job], here: Callable[[Job], int], codes: list[int]) -> int:
     for job in jobs:
         if len(jobs) > 1:
             say(f"{job.brief.path} ({job.name})")
-        codes.append(here(job))
+        codes.append(_going_on(job, here) if len(jobs) > 1 else here(job))
         if codes[-1] in (Exit.INTERRUPTED, Exit.TERMINATED):
             break
     return worst(codes)
+
+
+def _going_on(job: Job, here: Callable[[Job], int]) -> int:
+    """One of several: what stops it is told, and does not stop the others."""
+    try:
+        return here(job)
+    except AgentosError as error:
+        tell(str(error))
+        return exit_code(error)
 
 
 def _told(client: Client, job: Job, code: int) -> int:
@@ -170,22 +217,22 @@ def _told(client: Client, job: Job, code: int) -> int:
 def _side_by_side(
     client: Client,
     jobs: Sequence[Job],
+    refused: Sequence[IssueRow],
     at_once: int,
     more: Sequence[str],
     as_json: bool,
-    begun: Callable[[Path], Job],
 ) -> int:
     def show(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
     batch = Batch(client.place, more, show)
     codes = batch.run(jobs, at_once)
-    done = [job for job in jobs if job.brief.path in codes]
-    _show([row_of(client, begun(job.file), codes[job.brief.path]) for job in done], as_json)
+    done = [as_it_went(client, job) for job in jobs if job.brief.path in codes]
+    _show([*(row_of(client, job, codes[job.brief.path]) for job in done), *refused], as_json)
     left = [job.brief.path for job in jobs if job.brief.path not in codes]
     if left:
         say(f"Not begun: {', '.join(left)}")
-    return batch.stopped_with or worst(list(codes.values()))
+    return batch.stopped_with or worst([*codes.values(), *(row.exit_code for row in refused)])
 
 
 def _show(rows: Sequence[IssueRow], as_json: bool) -> None:
@@ -225,72 +272,12 @@ def _gates(text: str) -> tuple[str, ...]:
     return tuple(word for word in _GATES if word in words)
 
 
-def _passed_on(typed: dict[str, Any], **switches: bool) -> list[str]:
-    """The options of each child: as they were typed here."""
+def _passed_on(typed: dict[str, Any]) -> list[str]:
+    """The settings as they were typed here, for a child or for the next command to type."""
     names = {"filer": "file-with", "max_rounds": "max-rounds"}
     given = [(names.get(name, name), value) for name, value in typed.items() if value is not None]
-    words = [word for name, value in given for word in (f"--{name}", str(value))]
-    return [*words, *(f"--{name.replace('_', '-')}" for name, on in switches.items() if on)]
+    return [word for name, value in given for word in (f"--{name}", str(value))]
 
 
-def _files(client: Client, brief: str | None, select: bool, all_: bool, resume: str | None) -> list[Path] | int:
-    """The briefs that are meant; an exit code where that could not be asked."""
-    ways = [name for name, given in _ways(brief, select, all_, resume) if given]
-    if len(ways) != 1:
-        nothing = "Say what: --brief FILE, --select, --all or --resume."
-        said = f"{' and '.join(ways)} exclude each other." if ways else nothing
-        raise click.UsageError(said)
-    if brief is not None:
-        if not brief:
-            raise click.UsageError("--brief takes a file; --select lets you choose one of ideas/active/.")
-        return [Path(brief)]
-    if resume is not None:
-        return [_resumed(client, resume)]
-    found, encrypted = briefs.ideas(client.place.root)
-    if encrypted:
-        say(f"{count(encrypted, 'brief')} encrypted by git-crypt left out.")
-    return found if all_ else _selected(client.place, found)
-
-
-def _ways(brief: str | None, select: bool, all_: bool, resume: str | None) -> list[tuple[str, bool]]:
-    return [("--brief", brief is not None), ("--select", select), ("--all", all_), ("--resume", resume is not None)]
-
-
-def _resumed(client: Client, name: str) -> Path:
-    """The brief of the run that is meant."""
-    run = briefs.issue_run(client, name.removeprefix("issue-")) if name else next(iter(briefs.unfinished(client)), None)
-    if run is None:
-        known = ", ".join(run.name for run in briefs.unfinished(client)) or "none"
-        what = f"no issue {printable(name)!r} was begun here" if name else "no unfinished issue is here"
-        raise click.UsageError(f"{what}; unfinished: {known}")
-    file = client.place.root / str(run.params["brief"])
-    if not file.exists():
-        step = f"agentos resume {shlex.quote(run.workflow_id)} goes on with what the run keeps of it."
-        raise RunRefusedError(f"the brief {file} is gone", next_step=step)
-    return file
-
-
-def _selected(place: Place, found: Sequence[Path]) -> list[Path] | int:
-    if not found:
-        say(f"There is no brief in {briefs.IDEAS} of {place.root}.")
-        return Exit.COMPLETE
-    for number, file in enumerate(found, 1):
-        say(f"{number:>3}  {printable(file.stem)}")
-    if not somebody_is_there():
-        say(f"Choose one: agentos issue --brief {shlex.quote(str(found[0]))}")
-        return Exit.WAITING
-    while True:
-        typed = click.prompt("Which? Numbers with spaces between them, `a` for all, `q` for none", err=True)
-        chosen = _numbers(typed, len(found))
-        if chosen is not None:
-            return [found[number - 1] for number in chosen] or Exit.COMPLETE
-
-
-def _numbers(typed: str, most: int) -> list[int] | None:
-    """The numbers typed; None where that is none of them."""
-    words = typed.replace(",", " ").split()
-    if words in (["a"], ["q"]):
-        return list(range(1, most + 1)) if words == ["a"] else []
-    if not words or not all(word.isdecimal() and 1 <= int(word) <= most for word in words):
-        return None
-    return list(dict.fromkeys(map(int, words)))
+def _switches(**given: bool) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name, on in given.items() if on]

@@ -86,7 +86,8 @@ def command(
     everywhere: bool, statuses: tuple[str, ...], limit: int | None, as_json: bool, repo: Path | None
 ) -> int | None:
     here = places(everywhere=everywhere, repo=repo)
-    found, code = survey(here, list_runs)
+    # With a status asked for, the newest of that status may be far down.
+    found, code = survey(here, lambda place: list_runs(place, limit=None if statuses else limit))
     records = [(place, record) for place, record in found if not statuses or record.status in statuses]
     records.sort(key=lambda row: row[1].created_at, reverse=True)
     records = records[:limit]

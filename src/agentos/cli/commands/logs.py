@@ -84,7 +84,7 @@ def command(
             files = [file for file in log_files(database, workflow_id, task_ids) if chosen(file, task, attempt)]
             printed = _print(_last(read_logs(files), tail), show)
     if not printed and tail != 0:
-        say(_nothing(task, attempt))
+        say(_nothing(workflow_id, task, attempt))
 
 
 def _followed(
@@ -162,10 +162,12 @@ def _refuse_unknown(task: str | None, known: list[str], workflow_id: str) -> Non
         )
 
 
-def _nothing(task: str | None, attempt: int | None) -> str:
+def _nothing(workflow_id: str, task: str | None, attempt: int | None) -> str:
     who = "No task of this run printed anything" if task is None else f"Task {printable(task)} printed nothing"
     when = f" in attempt {attempt}" if attempt is not None else ""
+    how = ["why", workflow_id, task] if task is not None else ["show", workflow_id]
     return (
-        f"{who} that was kept{when}. Python functions print to the terminal of the process that runs "
-        "them, unless they have `isolation: process`; ctx.progress is kept."
+        f"{who} that was kept{when}. How it ended: {printable(shlex.join(['agentos', *how]))}\n"
+        "(Python functions print to the terminal of the process that runs them, unless they have "
+        "`isolation: process`; ctx.progress is kept.)"
     )

@@ -14,6 +14,7 @@ _BEGIN_READING = (
     # Readers hold no lock that a takeover waits for, and may think about what they read for a while.
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '60s'"
 )
+_BEGIN_LONG = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '60s'"
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 _SCOPE = "$scope"
 
@@ -66,10 +67,10 @@ def reading(pool: Pool, scopes: Scopes) -> Iterator[Session]:
 
 
 @contextmanager
-def writing(pool: Pool, scopes: Scopes) -> Iterator[Session]:
-    """All or nothing, where one statement is not enough."""
+def writing(pool: Pool, scopes: Scopes, *, unseen: bool = False) -> Iterator[Session]:
+    """All or nothing, where one statement is not enough. `unseen`: nobody waits for these rows, so it may take long."""
     with pool.lend() as connection:
-        connection.execute("BEGIN")
+        connection.execute(_BEGIN_LONG if unseen else "BEGIN")
         yield Session(connection, scopes)
         connection.execute("COMMIT")
 

@@ -58,10 +58,10 @@ SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, ho
        lease_until, created_at, updated_at, source, root, fingerprint, parent_id
 FROM run WHERE id = ?1 OR (id > ?1 AND id < ?1 || char(1114111)) ORDER BY id LIMIT ?2;
 
--- list_runs: newest first
+-- list_runs: newest first, a number of them or (-1) all; those that have not ended for good, or all
 SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, holder, lease_boot, lease_expires,
        lease_until, created_at, updated_at, source, root, fingerprint, parent_id
-FROM run ORDER BY created_at DESC, no DESC;
+FROM run WHERE NOT ?2 OR status NOT IN ('complete', 'aborted') ORDER BY created_at DESC, no DESC LIMIT ?1;
 
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,

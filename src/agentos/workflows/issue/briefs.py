@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -75,6 +75,8 @@ class IssueRun(msgspec.Struct, frozen=True, kw_only=True):
     """Those it was begun with."""
     is_own: bool
     """Of this worktree: a database may hold runs of several."""
+    dropped: Literal["", "aborted", "rejected"] = ""
+    """How somebody ended it for good: no resume goes on with it."""
 
 
 def read_brief(given: Path, root: Path) -> Brief:
@@ -121,8 +123,11 @@ def ideas(root: Path) -> tuple[list[Path], int]:
 
 
 def _begins_with(path: Path, start: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(start)) == start
+    try:
+        with path.open("rb") as file:
+            return file.read(len(start)) == start
+    except OSError:  # told when the brief itself is read
+        return False
 
 
 def slug(stem: str) -> str:
@@ -184,7 +189,14 @@ def issue_run(client: Client, name: str) -> IssueRun | None:
         params=dict(client.plan(workflow_id).params),
         settings=msgspec.convert(arguments, Settings),
         is_own=_is_own(record.root, client.place),
+        dropped=_dropped(client, workflow_id, record.status),
     )
+
+
+def _dropped(client: Client, workflow_id: str, status: str) -> Literal["", "aborted", "rejected"]:
+    if status == "failed" and client.show(workflow_id).is_rejected:
+        return "rejected"
+    return "aborted" if status == "aborted" else ""
 
 
 def _is_own(root: str, place: Place) -> bool:
@@ -197,7 +209,7 @@ def unfinished(client: Client) -> list[IssueRun]:
     records = [record for record in client.list_runs() if record.name == NAME]
     left = [record for record in records if record.status not in ("complete", "aborted")]
     found = (issue_run(client, record.workflow_id.removeprefix("issue-")) for record in left)
-    return [run for run in found if run is not None and run.is_own]
+    return [run for run in found if run is not None and run.is_own and not run.dropped]
 
 
 def run_id(name: str) -> str:

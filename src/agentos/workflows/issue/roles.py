@@ -7,10 +7,14 @@ from typing import Literal
 
 import msgspec
 
+from agentos.dag.findings import nearest
+from agentos.dag.models import AGENTS
 from agentos.exceptions import RunRefusedError
 
 RoleKind = Literal["command", "llm", "agent"]
 _FORMS = "agent:NAME[:MODEL], llm:MODEL or command:PROGRAM [ARGUMENT …]"
+_NAMES = tuple(name for name in AGENTS if name != "command")
+"""Any other program is a role by itself, not an agent."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,8 @@ def parse_role(text: str, option: str) -> Role:
             return Role(kind="llm", name=rest.strip())
         case "agent":
             name, _, model = rest.strip().partition(":")
+            if name not in _NAMES:
+                raise _refused(option, f"one of the agents {', '.join(_NAMES)}", name, nearest(name, _NAMES))
             return Role(kind="agent", name=name, model=model)
     raise _refused(option, _FORMS, text)
 
@@ -65,5 +71,6 @@ def _words(text: str, option: str) -> tuple[str, ...]:
         raise _refused(option, f"words as a shell would take them apart ({error})", text) from error
 
 
-def _refused(option: str, takes: str, text: str) -> RunRefusedError:
-    return RunRefusedError(f"{option} takes {takes}, not {text!r}", next_step="`agentos issue --help` has examples.")
+def _refused(option: str, takes: str, text: str, hint: str = "") -> RunRefusedError:
+    step = "`agentos issue --help` has examples."
+    return RunRefusedError(f"{option} takes {takes}, not {text!r}{hint}", next_step=step)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
@@ -31,7 +32,8 @@ def load(brief: str, digest: str, name: str, ctx: Context) -> dict[str, str]:
     data = (ctx.root / brief).read_bytes()
     if digest_of(data) != digest:
         raise AttemptError(
-            f"{brief} changed while the run was about to read it", next_step="Begin anew: agentos issue --anew."
+            f"{brief} changed while the run was about to read it",
+            next_step=f"Begin anew: agentos issue --brief {shlex.quote(brief)} --anew",
         )
     text = data.decode()
     return {"text": text, "file": lineage.write_artefact(ctx.root, name, 1, "brief.md", text)}
@@ -51,7 +53,10 @@ def preflight(drafter: str, reviewer: str, filer: str, ctx: Context) -> list[str
     needed = {what: need for what, role in roles.items() if (need := need_of(role, ctx.root))}
     missing = [f"{what}: {need.what}" for what, need in needed.items() if not need.is_there]
     if missing:
-        raise AttemptError(f"missing: {'; '.join(missing)}", next_step="Nothing was spent. Mend that, then resume.")
+        step = (
+            "Nothing was spent. Mend that, then resume; or begin anew with others: --drafter, --reviewer, --file-with."
+        )
+        raise AttemptError(f"missing: {'; '.join(missing)}", next_step=step)
     return [f"{what}: {need.what}" for what, need in needed.items()]
 
 

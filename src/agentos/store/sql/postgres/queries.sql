@@ -107,12 +107,22 @@ SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r
 FROM run AS r JOIN scope AS s ON s.no = r.scope
 WHERE r.id >= $1 AND r.id < $1 || chr(1114111) AND r.scope = ANY ($scope::bigint[]) ORDER BY r.id LIMIT $2;
 
--- list_runs: newest first
+-- list_runs: newest first, a number of them or (NULL) all; taken from the index of each scope, never by sorting it
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
        r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, s.repository, s.worktree
-FROM run AS r JOIN scope AS s ON s.no = r.scope
-WHERE r.scope = ANY ($scope::bigint[]) ORDER BY r.created_at DESC, r.no DESC;
+FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
+    SELECT * FROM run WHERE run.scope = o.no ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
+ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
+
+-- list_unfinished_runs: the same of runs that have not ended for good
+SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
+       r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
+       r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, s.repository, s.worktree
+FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
+    SELECT * FROM run WHERE run.scope = o.no AND run.status NOT IN ('complete', 'aborted')
+    ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
+ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,

@@ -52,7 +52,10 @@ CREATE TABLE run (
 
 CREATE INDEX run_newest ON run (scope, created_at DESC, no DESC);
 
--- Runs that somebody holds or has left: a worker looks for those whose driver died.
+-- What workers look through again and again: few, however many runs have ended.
+CREATE INDEX run_unfinished ON run (scope, created_at DESC, no DESC) WHERE status NOT IN ('complete', 'aborted');
+
+-- Runs that somebody holds, or did not let go.
 CREATE INDEX run_held ON run (lease_until) WHERE holder IS NOT NULL;
 
 -- The journal. Rows are added and never changed; they go only with their run.

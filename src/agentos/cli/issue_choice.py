@@ -1,0 +1,81 @@
+"""Which briefs are meant: named, chosen, all of them, or the one of a run that goes on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from agentos.cli.asking import somebody_is_there
+from agentos.cli.exits import Exit
+from agentos.cli.output import say
+from agentos.cli.text import count, printable
+from agentos.client import Client
+from agentos.exceptions import RunRefusedError
+from agentos.workflow.place import Place
+from agentos.workflows.issue import briefs
+
+
+def chosen_files(client: Client, brief: str | None, select: bool, all_: bool, resume: str | None) -> list[Path] | int:
+    """The briefs that are meant; an exit code where that could not be asked."""
+    ways = [name for name, given in _ways(brief, select, all_, resume) if given]
+    if len(ways) != 1:
+        nothing = "Say what: --brief FILE, --select, --all or --resume."
+        said = f"{' and '.join(ways)} exclude each other." if ways else nothing
+        raise click.UsageError(said)
+    if brief is not None:
+        if not brief:
+            raise click.UsageError("--brief takes a file; --select lets you choose one of ideas/active/.")
+        return [Path(brief)]
+    if resume is not None:
+        return [_resumed(client, resume)]
+    found, encrypted = briefs.ideas(client.place.root)
+    if encrypted:
+        say(f"{count(encrypted, 'brief')} encrypted by git-crypt left out.")
+    return found if all_ else _selected(client.place, found)
+
+
+def _ways(brief: str | None, select: bool, all_: bool, resume: str | None) -> list[tuple[str, bool]]:
+    return [("--brief", brief is not None), ("--select", select), ("--all", all_), ("--resume", resume is not None)]
+
+
+def _resumed(client: Client, name: str) -> Path:
+    """The brief of the run that is meant."""
+    run = briefs.issue_run(client, name.removeprefix("issue-")) if name else next(iter(briefs.unfinished(client)), None)
+    if run is None:
+        known = ", ".join(run.name for run in briefs.unfinished(client)) or "none"
+        what = f"no issue {printable(name)!r} was begun here" if name else "no unfinished issue is here"
+        raise click.UsageError(f"{what}; unfinished: {known}")
+    file = client.place.root / str(run.params["brief"])
+    if not file.exists():
+        step = f"agentos resume {shlex.quote(run.workflow_id)} goes on with what the run keeps of it."
+        raise RunRefusedError(f"the brief {file} is gone", next_step=step)
+    return file
+
+
+def _selected(place: Place, found: Sequence[Path]) -> list[Path] | int:
+    if not found:
+        say(f"There is no brief in {briefs.IDEAS} of {place.root}.")
+        return Exit.COMPLETE
+    for number, file in enumerate(found, 1):
+        say(f"{number:>3}  {printable(file.stem)}")
+    if not somebody_is_there():
+        say(f"Choose one: agentos issue --brief {shlex.quote(str(found[0]))}")
+        return Exit.WAITING
+    while True:
+        typed = click.prompt("Which? Numbers with spaces between them, `a` for all, `q` for none", err=True)
+        chosen = _numbers(typed, len(found))
+        if chosen is not None:
+            return [found[number - 1] for number in chosen] or Exit.COMPLETE
+
+
+def _numbers(typed: str, most: int) -> list[int] | None:
+    """The numbers typed; None where that is none of them."""
+    words = typed.replace(",", " ").split()
+    if words in (["a"], ["q"]):
+        return list(range(1, most + 1)) if words == ["a"] else []
+    if not words or not all(word.isdecimal() and 1 <= int(word) <= most for word in words):
+        return None
+    return list(dict.fromkeys(map(int, words)))
