@@ -68,6 +68,13 @@ def test_an_agent_has_no_colours_its_attempt_and_its_settings_in_its_environment
     assert json.loads(output_of(perform(spec))["text"]) == ["1", spec.attempt_id, "m-1", "read"]
 
 
+def test_an_agent_that_clears_the_temporary_folder_away_has_done_its_work(tmp_path: Path) -> None:
+    clears = "import shutil\nshutil.rmtree(os.path.dirname(os.readlink('/proc/self/fd/0')))\nprint('done')"
+    outcome = perform(agent_spec(tmp_path, "command", program(tmp_path, clears)))
+
+    assert output_of(outcome)["text"] == "done"
+
+
 @pytest.mark.parametrize(("status", "word", "retryable"), [(75, "api_rate", True), (3, "agent_error", True)])
 def test_an_exit_code_other_than_0_is_a_failure(tmp_path: Path, status: int, word: str, retryable: bool) -> None:
     agent = program(tmp_path, f"print('half', file=sys.stderr)\nsys.exit({status})")

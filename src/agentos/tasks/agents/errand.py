@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -101,12 +102,13 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         return path
 
     def left_files(self) -> dict[str, str]:
-        """Plain files of JSON that the agent left; links are not followed."""
+        """Plain files of JSON that the agent left; links are not followed. None where it cleared the folder away."""
         left: dict[str, str] = {}
-        for entry in os.scandir(self.folder):
-            if entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
-                with open(entry.path, "rb") as file:
-                    left[entry.name] = file.read(MAX_LEFT_BYTES).decode(errors="replace")
+        with suppress(OSError):
+            for entry in os.scandir(self.folder):
+                if entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
+                    with open(entry.path, "rb") as file:
+                        left[entry.name] = file.read(MAX_LEFT_BYTES).decode(errors="replace")
         return left
 
 
