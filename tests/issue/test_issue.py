@@ -173,6 +173,18 @@ def test_roles_that_nobody_knows_are_refused(stage: Stage) -> None:
     assert Client(stage.repo).list_runs() == [], "nothing was begun"
 
 
+def test_a_filer_that_finds_other_words_than_a_url_has_found_nothing(stage: Stage, tmp_path: Path) -> None:
+    filer = tmp_path / "filer.sh"
+    filer.write_text("#!/bin/sh\necho no such issue\n")
+    filer.chmod(0o755)
+    done = stage.agentos(
+        "issue", "--brief", "dark-mode.md", *stage.roles[:4], "--gates", "none", "--file-with", f"command:{filer}"
+    )
+    assert done.code == 1
+    assert "filer.sh find printed no URL of the issue: 'no such issue'" in done.err
+    assert stage.artefacts("active/dark-mode")[-1] == "003-verdict.md", "it is not filed, and everything is kept"
+
+
 # --- names and changes ----------------------------------------------------------------------------------------------
 
 
