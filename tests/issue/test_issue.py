@@ -223,6 +223,14 @@ def test_what_changed_is_asked_about_and_never_taken_silently(stage: Stage, what
     assert (stage.status(), stage.status("issue-dark-mode-2")) == ("aborted", "waiting")
 
 
+def test_anew_keeps_the_roles_of_the_last_run_but_for_what_is_typed(stage: Stage) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    stage.brief("Something else is wanted now, and this is what it is about.\n")
+    assert stage.agentos("issue", "--brief", "dark-mode.md", "--anew", "--gates", "none").code == 0
+    assert (len(stage.calls("drafter")), len(stage.filed)) == (2, 1)
+    assert "Something else is wanted now" in stage.calls("drafter")[-1]
+
+
 def test_a_run_that_is_refused_takes_the_place_of_none(stage: Stage) -> None:
     assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
     unpriced = ["--drafter", "agent:codex", *stage.roles[2:], "--budget", "2", "--anew"]
