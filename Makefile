@@ -66,8 +66,9 @@ matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every crash p
 	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash tests/agents tests/issue/test_kill_matrix.py \
 		tests/issue/test_parallel.py $(PYTEST_ARGS)
 
-soak: $(VENV)/.test ## random kills and resumes for MINUTES=5
+soak: $(VENV)/.test ## random kills and resumes for MINUTES=5, then drivers and a PostgreSQL server in trouble
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)
+	AGENTOS_MATRIX=full $(RUN) pytest tests/crash/test_postgres_chaos.py $(PYTEST_ARGS)
 
 bench: $(BENCH_VENV)/.bench ## measure ourselves against raw SQLite, asyncio, LangGraph and DBOS
 	$(BENCH_VENV)/bin/python -m bench

@@ -28,7 +28,7 @@ GOOD = [
     "tasks: {a: {run: ls}}",
     "params: [p]\ntasks: {a: {approval: {question: Go?, by: agent, timeout_s: 3, on_timeout: approve}}}",
     "tasks: {a: {run: [ls, 1, true]}, b: {repeat: {tasks: [a], until: 'true', max: 2}}}",
-    "tasks: {a: {llm: gpt, prompt: hi, model: x, retries: {retries: 1, jitter: 0.5}}}",
+    "tasks: {a: {llm: gpt, prompt: hi, temperature: 0.5, retries: {retries: 1, jitter: 0.5}}}",
     "tasks: {a: {run: ls, concurrency: {group: g, slots: 2}}}",
     "tasks: {a: {for_each: {items: [1], as: x, key: x, max_failures: 1}, run: ls, effects: [files, external]}}",
     "env: {A: 1, B: true, C: }\ndefaults: {env: {D: x}, retries: 2, output: json}\ntasks: {a: {run: ls, if: false}}",

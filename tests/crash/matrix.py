@@ -121,6 +121,7 @@ def _pairs(case: Case) -> set[tuple[str, str, str]]:
         ("scenario, point", case.scenario, case.point),
         ("scenario, second", case.scenario, case.second),
         ("point, when", case.point, case.when),
+        ("point, once or twice", case.point, str(bool(case.second))),
     }
 
 

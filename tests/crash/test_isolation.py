@@ -140,7 +140,7 @@ def test_killed_again_while_it_is_resumed_the_files_end_the_same(
     check_executions(isolated.theatre)
 
 
-@pytest.mark.parametrize("at", ["merge.before:1", "merge.written:1", "merge.decided:2", "attempt.after:4"])
+@pytest.mark.parametrize("at", ["merge.written:1", "merge.decided:2", "attempt.after:4"])
 def test_killed_with_schedule_ready_the_files_end_the_same(
     at: str, tmp_path: Path, undisturbed: dict[str, object]
 ) -> None:

@@ -114,6 +114,8 @@ def fresh_url(schema: str = "") -> str:
     """A schema of its own on the server of this test process."""
     url = shared_url()
     name = schema or f"t{os.getpid()}_{next(_number)}"
+    if NAMED:
+        atexit.register(_drop, name)
     return f"{url}{'&' if '?' in url else '?'}schema={name}"
 
 
@@ -126,6 +128,12 @@ def shared_url() -> str:
     atexit.register(shutil.rmtree, server.folder, ignore_errors=True)
     atexit.register(server.stop)
     return server.url
+
+
+def _drop(schema: str) -> None:
+    """A server that is not ours is left as it was."""
+    with psycopg.connect(NAMED, autocommit=True) as connection:
+        connection.execute(psycopg.sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(psycopg.sql.Identifier(schema)))
 
 
 def _make(settings: dict[str, str]) -> Server:

@@ -157,14 +157,12 @@ def test_a_host_without_the_files_says_so_and_how_to_bring_them(hosts: tuple[Hos
     driver.kill()
     driver.wait()
     (there.repo.parent / "go").touch()
-    wait_for(lambda: "interrupted" in there.say("list")[1], "the lease to end")
     code, out = there.say("resume", "edits", "--repo", ".")
-    assert code != 0
-    assert "not on this host" in out, out
-    assert "agentos export edits --files" in out, out
+    while code == 75:  # until the lease of the lost host has ended
+        code, out = there.say("resume", "edits", "--repo", ".")
+    assert (code, "not on this host" in out, "agentos export edits --files" in out) == (2, True, True), out
     code, out = there.say("worker", "--once")
     assert (code, "not on this host" in out) == (0, True), out
-    assert json.loads(there.say("list", "--json")[1])[0]["status"] == "interrupted"
     carried = there.repo.parent.parent / "run.jsonl"
     code, out = here.say("export", "edits", "--files", "-o", str(carried))
     assert code == 0, out

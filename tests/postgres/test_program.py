@@ -51,7 +51,6 @@ def test_every_command_works_and_none_shows_the_password(repo: Path, agentos: Ag
         return done.out
 
     assert json.loads(typed("list", "--json")) == []
-    typed("db", "stats", code=2)
     typed("run", "release.yaml", "--id", "r-1", code=3)
     assert [(row["workflow_id"], row["status"]) for row in json.loads(typed("list", "--json"))] == [("r-1", "waiting")]
     assert json.loads(typed("inbox", "--json"))[0]["workflow_id"] == "r-1"
@@ -61,13 +60,10 @@ def test_every_command_works_and_none_shows_the_password(repo: Path, agentos: Ag
     assert shown["state"]["decisions"][0]["reason"] == "tested"
     assert "built" in typed("logs", "r-1")
     assert "workflow_complete" in typed("events", "r-1")
-    typed("watch", "r-1")
     cuts = json.loads(typed("checkpoints", "r-1", "--json"))
     assert [cut["layer"] for cut in cuts] == [0, 1]
-    typed("why", "r-1", "ship")
     typed("diff", cuts[0]["id"], cuts[1]["id"])
     typed("fork", cuts[0]["id"], "--id", "f-1", code=3)
-    typed("abort", "f-1")
     typed("prune", "r-1", "--keep", "1")
     assert len(json.loads(typed("checkpoints", "r-1", "--json"))) == 1
     stats = json.loads(typed("db", "stats", "--json"))
@@ -78,10 +74,8 @@ def test_every_command_works_and_none_shows_the_password(repo: Path, agentos: Ag
     typed("doctor", "--set-aside", code=2)
     typed("export", "r-1", "-o", str(tmp_path / "r-1.export"))
     typed("delete", "r-1", "--yes")
-    typed("show", "r-1", code=2)
     assert typed("import", str(tmp_path / "r-1.export")) == "r-1\n"
     assert json.loads(typed("show", "r-1", "--json"))["status"] == "complete"
-    typed("resume", "r-1")
     words = "".join(said)
     assert PASSWORD not in words
     assert PASSWORD.replace(" ", "%20") not in words

@@ -151,6 +151,21 @@ def test_an_append_whose_answer_was_lost_is_written_once(store: PostgresStore, d
     assert len(store.list_checkpoints(RUN)) == 1
 
 
+def test_one_who_gave_up_and_tries_again_later_writes_it_once(url: str, deaf: Callable[[str], None]) -> None:
+    store = open_store(url, busy_s=0.0)
+    lease, journal = create(store), Journal()
+    journal.start("a")
+    journal.cut()
+    events = journal.take()
+    deaf("append_all")
+    with pytest.raises(StoreUnavailableError):
+        store.append(lease, events, RUNNING, plan=b"second")
+    store.append(lease, events, RUNNING, plan=b"second")
+    record = store.find_run(RUN)
+    assert (record.sequence, record.plan_revision, len(store.list_checkpoints(RUN))) == (2, 2, 1)
+    store.close()
+
+
 def test_what_another_one_wrote_is_never_taken_for_ours(store: PostgresStore, url: str) -> None:
     stale, other = create(store, lease_s=0.0), open_store(url)
     ours, theirs = Journal(), Journal()

@@ -82,9 +82,8 @@ def test_what_could_not_be_captured_is_named_and_asked_about(repo: Path) -> None
     assert (repo / CAFE).read_text() == "mine\nhalf\n"
 
 
-@pytest.mark.parametrize("at", ["merge.decided", "restore.inside"])
-def test_what_an_isolated_task_did_is_merged_after_a_kill(repo: Path, at: str) -> None:
-    killed(repo, ASIDE, at)
+def test_what_an_isolated_task_did_is_merged_after_a_kill(repo: Path) -> None:
+    killed(repo, ASIDE, at="restore.inside")
     assert resume("r").status == "complete"
     assert (repo / CAFE).read_text() == "mine\nmore\n"
     assert (repo / os.fsdecode(b"new\xff")).read_text() == "new\n"

@@ -18,7 +18,9 @@ from agentos.store.port import StorePort
 from agentos.store.sqlite_open import open_store
 from agentos.workflow.drive import Drive
 from agentos.workflow.place import Place
+from tests.models.server import ModelServer
 from tests.workflow.support import (
+    PATIENCE_S,
     a_place,
     adrive,
     assert_well_formed,
@@ -286,6 +288,33 @@ def test_a_heartbeat_that_finds_the_lease_gone_stops_the_drive(place: Place) -> 
     with pytest.raises(LeaseLostError):
         drive(wrapped(place, renew_lease=renew_lease), flow, id="w", lease_s=0.1)
     assert ended == ["stopped"]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_lease_that_is_lost_while_a_call_is_written_down_stops_the_drive(
+    place: Place, model_server: ModelServer
+) -> None:
+    """The performer insists on writing down what was paid for; a drive that writes no more must not wait for it."""
+
+    def append(real: Any, lease: Any, events: Any, *rest: Any, **more: Any) -> None:
+        if any(isinstance(event, ev.TaskUsage) for event in events):
+            raise LeaseLostError(lease.workflow_id)
+        real(lease, events, *rest, **more)
+
+    flow = Workflow("f", env={"OPENAI_API_KEY": "sk-of-this-test"})
+    flow.add("asks", "llm", model="m1", prompt="?", base_url=model_server.base_url, key_name="OPENAI_API_KEY")
+
+    lost = list[LeaseLostError]()
+
+    def drives() -> None:
+        with pytest.raises(LeaseLostError) as raised:
+            drive(wrapped(place, append=append), flow, id="w")
+        lost.append(raised.value)
+
+    driver = threading.Thread(target=drives, daemon=True)  # one that waits for ever must not keep the tests
+    driver.start()
+    driver.join(PATIENCE_S)
+    assert lost, "the drive waits for ever"
 
 
 def test_the_event_loop_may_be_blocked_longer_than_a_heartbeat(place: Place) -> None:

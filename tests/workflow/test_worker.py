@@ -113,6 +113,9 @@ def test_a_drained_worker_leaves_its_run_to_the_next_one(repo: Path, start: Star
     first = start("worker", "--poll", "0.1")
     wait_for(lambda: trace(repo)["wait"] == 2, "the run to be adopted")
     first.send_signal(signal.SIGTERM)
+    assert first.stdout is not None
+    while not first.stdout.readline().startswith("Draining"):
+        pass
     first.send_signal(signal.SIGTERM)
     assert first.wait(30) == 0
     assert statuses(repo) == {"r0": "paused"}

@@ -14,7 +14,8 @@ def settle(board: Board) -> bool:
     facts = board.facts
     if board.capture_wanted is not None:
         return False
-    if facts.running or board.frontier.held or (board.frontier.retrying and board.starts):
+    retries = board.frontier.retrying and board.starts and not requests.draining(board)
+    if facts.running or board.frontier.held or retries:
         return False
     if facts.commands:
         requests.at_boundary(board)

@@ -51,12 +51,13 @@ def pending(board: Board, layer: int) -> list[PlannedTask]:
     """The finished tasks up to this layer whose changes are not in the worktree yet, in plan order.
 
     Where tasks start as soon as they can: of every layer, since a checkpoint may leave nothing unmerged behind. Those
-    that finish while a merge is on the record wait for the next one.
+    that finish while a merge is on the record wait for the next one. By layers they do not: the merge on the record may
+    be that of a later layer, with which a task that ran again cannot wait.
     """
     facts = board.facts
-    names = facts.unmerged if facts.merge is None else (name for name in facts.merge.tasks if name in facts.unmerged)
-    known = (board.plan.tasks.get(task_id) for task_id in names)
     everything = not by_layers(board.plan)
+    names = facts.merge.tasks if everything and facts.merge is not None else facts.unmerged
+    known = (board.plan.tasks.get(task_id) for task_id in names if task_id in facts.unmerged)
     return sorted((task for task in known if task is not None and (everything or task.layer <= layer)), key=order)
 
 

@@ -338,9 +338,13 @@ class _Judge:
         """Whether putting the files back takes away what this finished task did to them."""
         undone = self.options.files == "restored" and was.seq > self.options.restored_to
         isolated = task.definition.isolation == "worktree" and task.id not in self.facts.unmerged
-        kept = self.facts.files.kept if self.facts.files is not None else frozenset()
-        changed = isolated or (changes_files(task.definition) and (task.id, was.attempts) not in kept)
+        changed = isolated or (changes_files(task.definition) and not self._is_kept(task, was))
         return undone and bool(was.attempts) and changed
+
+    def _is_kept(self, task: PlannedTask, was: TaskFacts) -> bool:
+        """Whether it left the files as they were at the point they are put back to; of no other is that known."""
+        point = self.facts.files
+        return point is not None and point.seq == self.options.restored_to and (task.id, was.attempts) in point.kept
 
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""
@@ -373,6 +377,13 @@ def needs_answer(task: PlannedTask) -> bool:
     """Whether an attempt that began may not simply be repeated."""
     definition = task.definition
     return definition.idempotent == "no" and (definition.external or changes_files(definition))
+
+
+def goes_on_unasked(old: Plan, task: PlannedTask, was: TaskFacts) -> bool:
+    """Whether a task that was cut off may take up its work where it left it: the same work, and nobody is asked."""
+    known = old.tasks.get(task.id)
+    unchanged = known is not None and known.fingerprint == task.fingerprint
+    return unchanged and was.cuts + 1 < MAX_CUTS and not (needs_answer(task) and task.definition.external)
 
 
 def _what_began(task: PlannedTask) -> str:

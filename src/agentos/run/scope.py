@@ -91,7 +91,7 @@ def resolved_inputs(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, An
 
 
 def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]:
-    """What an approval of this task is about: a digest, and its inputs and command as text for people.
+    """What an approval of this task is about: a digest, and its inputs, command or prompt as text for people.
 
     Of a fan-out, which is approved once and before its items are, that is what each item would get.
     """
@@ -103,24 +103,35 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
         scopes = [{**scope, definition.for_each.as_: item} for item in resolve_items(definition, scope)]
         shown = [_shown(definition, one) for one in scopes]
         inputs, about = [given for given, _ in shown], [full for _, full in shown]
+    asked = [definition.approve.question, definition.approve.file] if definition.approve is not None else []
+    if references_in(asked):
+        about = [about, resolve(asked, scope)]
     digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
     text = encode_value(inputs).decode() if inputs else ""
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
 
 
 def _shown(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """The inputs and the command as they are shown, and all that a reference may change."""
+    """The inputs and the work as they are shown, and all that a reference may change."""
     inputs = resolve_inputs(definition, scope)
     about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]
-    return {**inputs, **_command(definition, scope)}, about
+    model = definition.agent or definition.llm
+    if model is not None:
+        about.append(resolve(msgspec.to_builtins(model), scope))
+    return {**inputs, **_work(definition, scope)}, about
 
 
-def _command(definition: TaskDef, scope: Mapping[str, Any]) -> dict[str, Any]:
-    """A command as it is written, and what its references stand for. Never one text: a value must not read as code."""
-    if not definition.run:
+def _work(definition: TaskDef, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """A command, or what a model is told, as it is written, and what its references stand for.
+
+    Never one text: a value must not read as code, nor as the author's words.
+    """
+    model = definition.agent or definition.llm
+    work = {"run": definition.run} if definition.run else msgspec.to_builtins(model) if model is not None else {}
+    if not work:
         return {}
-    found = [ref for ref in references_in((definition.run, dict(definition.env))) if ref.root != SECRETS]
-    return {"run": definition.run, **{format_path(ref.path): look_up(ref, scope) for ref in found}}
+    found = [ref for ref in references_in((work, dict(definition.env))) if ref.root != SECRETS]
+    return {**work, **{format_path(ref.path): look_up(ref, scope) for ref in found}}
 
 
 _SHOWN_TEXT = 2000

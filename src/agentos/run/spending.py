@@ -27,14 +27,20 @@ def left_for(plan: Plan, facts: Facts, task: PlannedTask) -> Budget:
 
 
 def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.DecisionRequired | None]:
-    """Whether there is money left for an attempt, and else the gate to open (None where it is open already)."""
+    """Whether there is money left for an attempt, and else the gate to open (None where it is open already).
+
+    One that is open is waited for, also where an answer to another one has allowed the run more meanwhile; only where
+    the budget that it asks about was edited may there be nothing left to ask.
+    """
     whose = _used_up(plan, facts, task)
-    if whose is None:
-        return True, None
     gate, name = newest_gate(facts, "budget", task.id, task.id)
     if gate is not None and gate.opened.gate_id in facts.open_gates:
-        return False, None
-    budget = task.definition.budget if whose == "task" else plan.settings.budget
+        asked = _whose(gate.opened)
+        if whose is not None or gate.opened.shown == _about(asked, _budget_of(asked, plan, task)):
+            return False, None
+    if whose is None:
+        return True, None
+    budget = _budget_of(whose, plan, task)
     spent = facts.spent.get(task.id, ev.Usage()) if whose == "task" else facts.spent_in_all
     what = f"Task {task.id!r}" if whose == "task" else "The run"
     return False, ev.DecisionRequired(
@@ -44,9 +50,22 @@ def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.D
         layer=task.layer,
         place=task.place,
         question=f"{what} has spent {_money(spent)} and may spend no more. Allow another {_amount(budget)}?",
-        shown=whose,
+        shown=_about(whose, budget),
         command=answer_command(facts.workflow_id, name),
     )
+
+
+def _budget_of(whose: Whose, plan: Plan, task: PlannedTask) -> Budget:
+    return task.definition.budget if whose == "task" else plan.settings.budget
+
+
+def _about(whose: Whose, budget: Budget) -> str:
+    """What a gate asks about."""
+    return f"{whose} {_amount(budget)}"
+
+
+def _whose(gate: ev.DecisionRequired) -> Whose:
+    return "task" if gate.shown.startswith("task") else "run"
 
 
 def _used_up(plan: Plan, facts: Facts, task: PlannedTask) -> Whose | None:
@@ -66,7 +85,7 @@ def _allowed(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None 
         gate.opened.kind == "budget"
         and gate.answer == "approved"
         and gate.epoch == facts.epoch
-        and gate.opened.shown == whose
+        and _whose(gate.opened) == whose
         and task_id in (None, gate.opened.task_id)
         for gate in facts.gates.values()
     )

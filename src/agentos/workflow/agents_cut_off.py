@@ -13,6 +13,7 @@ from agentos.dag.checks import changes_files
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
+from agentos.run.resume import goes_on_unasked
 
 
 class AgentsCutOff(NamedTuple):
@@ -24,8 +25,13 @@ class AgentsCutOff(NamedTuple):
     """Sequence and snapshot to put back instead of the files before the attempt."""
 
 
-def agents_cut_off(facts: Facts, plan: Plan, writers: Sequence[TaskId], *, kept: bool) -> AgentsCutOff:
-    """`writers` were cut off and may have changed files that others work with; `kept`: those stay as they are."""
+def agents_cut_off(
+    facts: Facts, plan: Plan, writers: Sequence[TaskId], *, kept: bool, before: Plan | None
+) -> AgentsCutOff:
+    """`writers` were cut off and may have changed files that others work with; `kept`: those stay as they are.
+
+    `before` is the plan they were at work on; None: the run goes back behind that, and no agent goes on.
+    """
     go_on: dict[TaskId, str] = {}
     start_anew: dict[TaskId, str] = {}
     turn = None
@@ -33,13 +39,21 @@ def agents_cut_off(facts: Facts, plan: Plan, writers: Sequence[TaskId], *, kept:
         task = plan.tasks.get(task_id)
         if task is None or task.definition.agent is None or task_id not in facts.sessions:
             continue
-        if task.definition.agent.on_resume == "restart":
+        if before is None or task.definition.agent.on_resume == "restart":
             continue
+        if not goes_on_unasked(before, task, facts.task(task_id)):
+            continue  # in a new session, if at all, and then from the files it began with
         goes_on, why = _judged(facts, task, alone=len(writers) == 1, kept=kept)
         (go_on if goes_on else start_anew)[task_id] = why
         if goes_on and changes_files(task.definition) and not kept and is_continued(task):
-            turn = (facts.turns[task_id].seq, facts.turns[task_id].snapshot)
+            turn = _files_it_left(facts, task_id)
     return AgentsCutOff(go_on, start_anew, turn)
+
+
+def _files_it_left(facts: Facts, task_id: TaskId) -> tuple[int, str]:
+    """At its last turn; or those it went on from since, which hold that turn and what was kept beside it."""
+    turn, point = facts.turns[task_id], facts.files
+    return (point.seq, point.snapshot) if point is not None and point.seq > turn.seq else (turn.seq, turn.snapshot)
 
 
 def is_continued(task: PlannedTask) -> bool:

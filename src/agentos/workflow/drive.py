@@ -120,6 +120,9 @@ class Drive:
         self._commands_seen: set[str] = set()
         self._lost: BaseException | None = None
         self._background: set[asyncio.Task[Any]] = set()
+        self._awaited: set[asyncio.Future[None]] = set()
+        """Who waits until something is durable."""
+        self._closed = False
 
     @property
     def facts(self) -> Facts:
@@ -440,8 +443,12 @@ class Drive:
         self._mail_came.set()
 
     async def post_and_wait(self, given: Input) -> None:
-        """Mail an input and wait until what follows from it is durable."""
+        """Mail an input and wait until what follows from it is durable. Cancelled once nothing is written any more."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.add(told)
+        told.add_done_callback(self._awaited.discard)
+        if self._closed:
+            told.cancel()
         self.post(given, told)
         await told
 
@@ -482,11 +489,12 @@ class Drive:
             log.warning("run %s could not be stopped in order: %s", self.facts.workflow_id, error)
 
     async def _end_attempts(self) -> None:
-        attempts = list(self._attempts.values())
-        for task in (*attempts, *self._background):
-            task.cancel()
-        if attempts:
-            await asyncio.gather(*attempts, return_exceptions=True)
+        attempts, background = list(self._attempts.values()), list(self._background)
+        self._closed = True
+        for waiting in (*self._awaited, *attempts, *background):  # some insist on writing down what they paid for
+            waiting.cancel()
+        if attempts or background:
+            await asyncio.gather(*attempts, *background, return_exceptions=True)
 
 
 async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task: PlannedTask) -> Outcome:

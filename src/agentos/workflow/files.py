@@ -150,14 +150,23 @@ def is_isolated(task: PlannedTask) -> bool:
 
 
 def decide(
-    facts: Facts, plan: Plan, checkpoints: Iterable[CheckpointRecord], choice: FilesChoice, workflow_id: str
+    facts: Facts,
+    plan: Plan,
+    checkpoints: Iterable[CheckpointRecord],
+    choice: FilesChoice,
+    workflow_id: str,
+    *,
+    before: Plan | None,
 ) -> Decided:
-    """What becomes of the files, as far as the journal tells. Looks at no file."""
+    """What becomes of the files, as far as the journal tells. Looks at no file.
+
+    `before` is the plan the last drive had; None: the run goes back to a checkpoint.
+    """
     if choice == "checkpoint":
         return _back_to_checkpoint(checkpoints, workflow_id)
     point = facts.files
     cut_off = [name for name in facts.running if name in plan.tasks and changes_files(plan.tasks[name].definition)]
-    agents = agents_cut_off(facts, plan, cut_off, kept=choice == "keep")
+    agents = agents_cut_off(facts, plan, cut_off, kept=choice == "keep", before=before)
     if not cut_off:
         return Decided(continues=agents.go_on)
     if point is None or not point.open:  # the snapshot that comes before an attempt's first step is not there

@@ -200,12 +200,14 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         )
     refuse_files_elsewhere(asked.place, record, facts)
     plan, problems = current_plan(found.base, facts.changes)
-    decided = decide(facts, plan, _cuts(store, record, found.named), options.files, record.workflow_id)
+    before, _ = current_plan(found.accepted, facts.changes)
+    goes_on = before if found.back_to is None else None
+    cuts = _cuts(store, record, found.named)
+    decided = decide(facts, plan, cuts, options.files, record.workflow_id, before=goes_on)
     choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
     resume = None
     if facts.sequence and found.back_to is None:
         edited = found.base.fingerprint != found.accepted.fingerprint
-        before, _ = current_plan(found.accepted, facts.changes)
         resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision + edited)
     reach("resume.planned")
     warnings = (*problems, *space_warnings(store, options))
@@ -262,7 +264,8 @@ def preview_resume(
             facts = _rolled_back(store, accepted, facts, checkpoint)
         before, _ = current_plan(accepted, facts.changes)
         plan, _ = current_plan(base, facts.changes)
-        decided = decide(facts, plan, _cuts(store, record, checkpoint), files, record.workflow_id)
+        cuts = _cuts(store, record, checkpoint)
+        decided = decide(facts, plan, cuts, files, record.workflow_id, before=before)
         choices = _informed(choices, decided, plan, facts, place.root)
         resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
         return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)

@@ -548,3 +548,15 @@ def test_a_replan_may_take_the_open_layer_away() -> None:
     run.ok("a")
     assert run.open_gates == ["approve:ship"]
     assert run.say({"type": "replan_dag", "remove": ["ship"]})[-1] == "workflow_complete"
+
+
+def test_going_back_does_not_wait_for_a_retry_that_will_not_come() -> None:
+    flow = Workflow("w", schedule="ready")
+    flow.add("a", nothing)
+    flow.add("b", nothing, needs=["a"], retries={"retries": 1, "backoff_s": 60})
+    flow.add("c", nothing, needs=["a"])
+    run = Run(flow).begin()
+    run.ok("a")
+    run.say({"type": "rollback", "checkpoint_id": run.checkpoint(0)})
+    run.fail("b")
+    assert "rolled_back" in run.ok("c")

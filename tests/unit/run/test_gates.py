@@ -288,6 +288,37 @@ def test_a_gate_reopens_where_the_inputs_changed() -> None:
     assert run.running == []
 
 
+@pytest.mark.parametrize("work", [("agent", {"agent": "claude"}), ("llm", {"model": "m"})], ids=["agent", "llm"])
+def test_a_gate_reopens_where_what_a_model_is_told_changed(work: tuple[str, dict[str, Any]]) -> None:
+    flow = Workflow("w")
+    flow.add("build", nothing)
+    flow.add("ship", work[0], prompt="Ship ${{ tasks.build.output }}", approve="Ship?", **work[1])
+    run = at_gate(flow, output="a.zip")
+    assert '"prompt":"Ship ${{ tasks.build.output }}","tasks.build.output":"a.zip"' in run.gate("approve:ship").inputs
+    run.answer("approve:ship")
+    run.fail("ship")
+    run.resume(rerun={"build"})
+    run.ok("build", "b.zip")
+    assert run.running == []
+    assert run.open_gates == ["approve:ship#2"]
+
+
+@pytest.mark.parametrize("asked", ["question", "file"])
+def test_a_gate_reopens_where_the_question_reads_otherwise(asked: str) -> None:
+    flow = Workflow("w")
+    flow.add("build", nothing)
+    question = {"question": "Good?", "choices": ["yes", "maybe"], asked: "${{ tasks.build.output }}"}
+    flow.add("ship", "approval", question=question, needs=["build"])
+    run = at_gate(flow, output="a.md")
+    run.answer("approval:ship", choice="yes")
+    assert run.output("ship")["choice"] == "yes"
+    run.resume(rerun={"build"})
+    run.ok("build", "b.md")
+    assert run.open_gates == ["approval:ship#2"]
+    run.answer("approval:ship#2", choice="maybe")
+    assert run.output("ship")["choice"] == "maybe"
+
+
 def test_a_gate_does_not_reopen_where_they_are_equal() -> None:
     run = at_gate()
     run.answer("approve:ship")

@@ -186,6 +186,31 @@ def test_a_task_cut_off_needs_no_answer() -> None:
     assert run.running == ["a", "b"]
 
 
+def test_a_layer_that_is_finished_late_is_merged_before_one_whose_merge_is_on_record() -> None:
+    """`c` failed and runs again, while what `b` of the next layer did waits for an answer."""
+    flow = Workflow("flow")
+    flow.add("a", nothing)
+    flow.add("c", nothing, isolation="worktree", effects="files")
+    flow.add("b", nothing, needs=["a"], isolation="worktree", effects="files")
+    flow.add("d", nothing, needs=["c"])
+    run = Run(flow, captures=True).begin()
+    run.ok("a")
+    run.fail("c")
+    run.ok("b", files=left("b"))
+    run.give(of("b", layer=1, conflicts=(CONFLICT,)))
+    assert run.open_gates == ["merge:1"]
+    run.resume()
+    assert run.running == ["c"]
+    assert run.ok("c", files=left("c"))[0] == "task_complete c"
+    assert run.running == [], "what c did is not in the worktree"
+    assert run.machine.capture_wanted == 0
+    run.give(of("c", tree="t", snapshot="s"))
+    assert run.give(WRITTEN)[-1] == "task_start d#1"
+    run.ok("d")
+    run.give(of("b", layer=1, tree="t", snapshot="s"))
+    assert run.give(Captured(why="merge", layer=1, snapshot="s", tree="t"))[-1] == "workflow_complete"
+
+
 # --- schedule: ready ------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from agentos.ids import CheckpointId, TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.facts import Facts, counting, fold, result_from, workflow_state
-from agentos.run.inputs import Begin
+from agentos.run.inputs import Begin, Captured
 from agentos.run.resume import ResumeOptions, plan_resume
 from tests.unit.run.harness import Run, flow_of, nothing, raw, take
 
@@ -765,3 +765,21 @@ def test_a_crash_right_after_a_rollback() -> None:
     assert run.facts.epoch == 1
     assert run.status("a", "c") == "complete pending"
     assert run.running == ["b"]
+
+
+def test_a_task_that_left_files_as_they_were_is_kept_only_where_they_are_put_back_to_those() -> None:
+    """Beside `b`, `a` changed nothing; what it would do to the files of an older checkpoint nobody knows."""
+    flow = Workflow("w")
+    flow.add("a", nothing, effects="files")
+    flow.add("b", nothing, effects="files")
+    run = Run(flow, captures=True).begin()
+    run.give(Captured(why="attempt", snapshot="s", tree="t", task_id="a"))
+    run.give(Captured(why="task", snapshot="s", tree="t", task_id="a", beside=(TaskId("b"),)))
+    run.ok("a")
+    point = run.facts.files
+    assert point is not None
+    verdicts = [
+        {row.task_id: row.verdict for row in run.planned(files="restored", restored_to=seq).verdicts}[TaskId("a")]
+        for seq in (point.seq, point.seq - 1)
+    ]
+    assert verdicts == ["reuse", "rerun"]

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from agentos.dag.plan import compile_plan
 from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import Captured, SessionKnown
+from agentos.run.resume import MAX_CUTS
 from agentos.workflow.files import Decided, FilesChoice, decide
 from tests.unit.run.harness import Run, nothing
 
@@ -34,12 +36,10 @@ def at_work(flow: Workflow, *, turn: bool = True, base: str = "") -> Run:
     return run
 
 
-def decided(run: Run, choice: FilesChoice = "ask") -> Decided:
-    return decide(run.facts, run.machine.plan, (), choice, run.workflow_id)
-
-
 def resumed(run: Run, choice: FilesChoice = "ask", flow: Workflow | None = None) -> Decided:
-    files = decided(run, choice)
+    before = run.machine.plan
+    plan = before if flow is None else compile_plan(flow)
+    files = decide(run.facts, plan, (), choice, run.workflow_id, before=before)
     run.resume_with(files, flow)
     return files
 
@@ -103,10 +103,44 @@ def test_files_that_are_kept_are_its_own_still() -> None:
     assert run.facts.sessions[A].id == "s1"
 
 
+def test_files_that_were_kept_are_not_put_back_behind_that_later() -> None:
+    """Cut off, resumed on the files as they are (a human's edits among them), and cut off before another turn."""
+    run = at_work(agents())
+    resumed(run, "keep")
+    run.give(Captured(why="attempt", snapshot="kept", tree="t2", task_id="a"))
+    files = resumed(run)
+    assert (files.files, files.target) == ("restored", "kept")
+    assert run.facts.sessions[A].id == "s1"
+
+
 def test_an_agent_that_was_asked_something_else_starts_anew() -> None:
     run = at_work(agents())
-    resumed(run, flow=agents(prompt="do something else"))
+    assert resumed(run, flow=agents(prompt="do something else")).target == "before"
     assert A not in run.facts.sessions
+
+
+def test_one_that_is_asked_about_first_starts_anew_from_the_files_it_began_with() -> None:
+    run = at_work(agents(effects=["files", "external"]))
+    assert resumed(run).target == "before"
+    assert run.open_gates == ["ask:a"]
+    assert A not in run.facts.sessions
+
+
+def test_one_that_was_cut_off_too_often_starts_anew_from_the_files_it_began_with() -> None:
+    run = at_work(agents(), turn=False)
+    for _ in range(MAX_CUTS - 1):
+        resumed(run)
+        run.give(Captured(why="attempt", snapshot="before", tree="t0", task_id="a"))
+    attempt = run.attempt("a")
+    run.give(SessionKnown(task_id=A, attempt=attempt, session=ev.Session(agent="claude", id="s1")))
+    run.give(Captured(why="turn", snapshot="later", tree="t1", task_id="a"))
+    assert resumed(run).target == "before"
+    assert run.open_gates == ["ask:a"]
+
+
+def test_one_whose_run_goes_back_starts_anew_from_the_files_it_began_with() -> None:
+    run = at_work(agents())
+    assert decide(run.facts, run.machine.plan, (), "ask", run.workflow_id, before=None).target == "before"
 
 
 @pytest.mark.parametrize("how", ["ok", "fail", "retry"])

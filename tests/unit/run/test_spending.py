@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agentos.dag.models import Budget
 from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
@@ -76,7 +78,7 @@ def test_the_budget_of_a_task_counts_all_its_attempts() -> None:
     run.fail("a")
     run.later(1)
     assert run.open_gates == ["budget:a"]
-    assert run.gate("budget:a").shown == "task"
+    assert run.gate("budget:a").question.startswith("Task 'a' has spent")
 
 
 def test_what_a_task_without_a_budget_spends_counts_for_the_run() -> None:
@@ -84,6 +86,36 @@ def test_what_a_task_without_a_budget_spends_counts_for_the_run() -> None:
     paid(run, "a", tokens=200, cost=0.5)
     assert left(run, "a") == Budget(cost_usd=1.5, tokens=700)
     assert left(run, "b") == Budget(cost_usd=1.5, tokens=800)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_each_gate_is_waited_for_though_another_was_answered(crash: bool) -> None:
+    """Both ask for the run: a yes to one lets the other task begin neither now nor after a crash."""
+    flow = Workflow("w", budget=1.0)
+    flow.add("a", "llm", model="m", prompt="?")
+    for name in "bc":
+        flow.add(name, "llm", model="m", prompt="?", needs=["a"])
+    run = Run(flow, gates="wait").begin()
+    paid(run, "a", cost=1.0)
+    run.ok("a")
+    assert run.open_gates == ["budget:b", "budget:c"]
+    run.answer("budget:b")
+    if crash:
+        run.resume()
+    assert run.running == ["b"]
+    assert run.open_gates == ["budget:c"]
+    run.answer("budget:c")
+    assert run.running == ["b", "c"]
+
+
+def test_a_budget_that_was_raised_needs_no_answer() -> None:
+    run = Run(asking(budget=1.0)).begin()
+    paid(run, "a", cost=1.0)
+    run.ok("a")
+    assert run.facts.status == "waiting"
+    run.resume(asking(budget=5.0))
+    assert run.running == ["b"]
+    assert run.open_gates == []
 
 
 def test_a_resume_resets_nothing() -> None:

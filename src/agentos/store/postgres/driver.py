@@ -20,6 +20,8 @@ from agentos.exceptions import (
 
 PATIENCE_S = 30.0
 """How long a verb tries to reach a server that is gone (restarted, failed over, cut off) before it gives up."""
+BRIEFLY_S = 5.0
+"""The same for what is asked again anyway, or may be left out: a run that has to stop is not to hang on it."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 
@@ -49,6 +51,16 @@ def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return insist(lambda: method(self, *args, **kwargs), self.shown, self.patience_s)
+
+    return call
+
+
+def brief_verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P], T]:
+    """As `verb`, and gives up sooner."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return insist(lambda: method(self, *args, **kwargs), self.shown, min(self.patience_s, BRIEFLY_S))
 
     return call
 

@@ -8,7 +8,6 @@ one finds out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -17,13 +16,13 @@ import psycopg
 from agentos import crashpoints
 from agentos.exceptions import (
     AgentosError,
-    CheckpointCutError,
     LeaseLostError,
     RunNotFoundError,
     RunRefusedError,
+    StoreUnavailableError,
 )
 from agentos.ids import WorkflowId
-from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.run.events import Event
 from agentos.store import codec, copies, records
 from agentos.store.journal_reader import Head, JournalReader
 from agentos.store.port import (
@@ -38,7 +37,8 @@ from agentos.store.port import (
     Scope,
 )
 from agentos.store.postgres import batch, leases
-from agentos.store.postgres.driver import verb
+from agentos.store.postgres.driver import brief_verb, verb
+from agentos.store.postgres.journal_writer import JournalWriter
 from agentos.store.postgres.pool import POOLS, Pool
 from agentos.store.postgres.session import Session, asking, reading, writing
 from agentos.store.postgres.watching import FOLLOW_S, Watch
@@ -66,11 +66,11 @@ class PostgresStore:
         self.durability: Durability = durability
         self._pool = pool
         self._schema = str(schema_version)
-        self._blob_limit = blob_limit
         self._scope = scope
         self._scopes: list[int] = []
         self._heads: dict[WorkflowId, Head] = {}
         self._watch = Watch(pool)
+        self._writer = JournalWriter(pool, self.scopes, blob_limit=blob_limit, patience_s=patience_s)
         self._open = True
 
     @verb
@@ -136,13 +136,13 @@ class PostgresStore:
         with asking(self._pool, self.scopes) as session:
             return taker.take(session)
 
-    @verb
+    @brief_verb
     def renew_lease(self, lease: Lease) -> None:
         with asking(self._pool, self.scopes) as session:
             if not session.rows("renew_lease", lease.workflow_id, lease.token, lease.lease_s):
                 raise LeaseLostError(lease.workflow_id)
 
-    @verb
+    @brief_verb
     def release_lease(self, lease: Lease) -> None:
         with asking(self._pool, self.scopes) as session:
             session.changed("release_lease", lease.workflow_id, lease.token)
@@ -164,87 +164,14 @@ class PostgresStore:
         consumed: Iterable[str] = (),
     ) -> None:
         crashpoints.reach("commit.before")
-        head = self._head_before(lease.workflow_id, events)
-        rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
-        after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
-        at = rows[-1].at if rows else int(time.time() * 1_000_000)
-        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
-        named = (head.no, lease.token, head.sequence, after.sequence, after.digest, *state)
-        arguments = (*named, *batch.event_columns(rows), self._pool.address.schema)
-        more = self._more(lease.workflow_id, head.no, events, rows, blobs, plan, tuple(consumed))
-        crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
-        revision = more[-3] if more else None
-        try:
-            self._write(lease, after, revision, "append_all" if more else "append", (*arguments, *more))
-        except LeaseLostError:
+        head = self._writer.append(
+            lease, events, progress, plan, tuple(consumed), known=self._heads.get(lease.workflow_id)
+        )
+        if head is None:
             self._heads.pop(lease.workflow_id, None)
-            raise
-        self._know(lease.workflow_id, after)
+            raise LeaseLostError(lease.workflow_id)
+        self._know(lease.workflow_id, head)
         crashpoints.reach("commit.after")
-
-    def _more(
-        self,
-        workflow_id: WorkflowId,
-        no: int,
-        events: Sequence[Event],
-        rows: Sequence[codec.Row],
-        blobs: dict[bytes, bytes],
-        plan: bytes | None,
-        consumed: tuple[str, ...],
-    ) -> tuple[Any, ...]:
-        """Arguments of what most batches do not have; nothing where this one has none of it."""
-        cuts = any(isinstance(event, (Checkpointed, RolledBack)) for event in events)
-        if not cuts and not blobs and plan is None and not consumed:
-            return ()
-        large = ([*blobs], [body.decode() for body in blobs.values()])
-        newest: tuple[Any, ...] = (None, None, None)
-        if plan is not None:
-            revision = self._plan_revision(no, workflow_id) + 1
-            newest = (revision, plan, codec.plan_digest(workflow_id, revision, plan))
-        return (*large, *batch.cut_columns(events, rows), list(consumed), *newest)
-
-    @verb
-    def _plan_revision(self, no: int, workflow_id: WorkflowId) -> int:
-        with asking(self._pool, self.scopes) as session:
-            rows = session.rows("find_plan", no)
-        if not rows:
-            raise LeaseLostError(workflow_id)
-        revision: int = rows[0][0]
-        return revision
-
-    @verb
-    def _write(
-        self, lease: Lease, after: Head, revision: int | None, statement: str, arguments: tuple[Any, ...]
-    ) -> None:
-        try:
-            with asking(self._pool, self.scopes) as session:
-                if session.rows(statement, *arguments):
-                    return
-                # The journal's digest tells whether what stands there is this very batch, from a try of ours that
-                # arrived though its answer was lost.
-                stands = session.rows("written_head", after.no)
-        except psycopg.IntegrityError as error:
-            if error.diag.table_name != "checkpoint":
-                raise
-            raise CheckpointCutError(
-                f"a checkpoint cannot be written: {error.diag.message_primary}",
-                next_step="The run goes on without it, unless checkpoints are strict.",
-            ) from error
-        ours = (lease.token, after.sequence, after.digest)
-        if not stands or stands[0][:3] != ours or revision not in (None, stands[0][3]):
-            raise LeaseLostError(lease.workflow_id)
-        if arguments[2] == after.sequence and revision is None:  # nothing new was to be written, so nothing proves it
-            raise LeaseLostError(lease.workflow_id)
-
-    @verb
-    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> Head:
-        head = self._heads.get(workflow_id)
-        if head is None or (events and events[0].seq != head.sequence + 1):
-            with asking(self._pool, self.scopes) as session:
-                head = JournalReader(session).find_head(workflow_id)
-        if head is None or (events and events[0].seq != head.sequence + 1):
-            raise LeaseLostError(workflow_id)
-        return head
 
     @verb
     def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
@@ -331,7 +258,7 @@ class PostgresStore:
             no = JournalReader(session).head(workflow_id).no
             session.rows("insert_command", no, *posted, self._pool.address.schema)
 
-    @verb
+    @brief_verb
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
         with asking(self._pool, self.scopes) as session:
             head = self._heads.get(workflow_id) or JournalReader(session).find_head(workflow_id)
@@ -349,8 +276,14 @@ class PostgresStore:
             for id_, at, author, attempt_id, body, _ in rows
         ]
 
-    @verb
     def changed(self) -> bool:
+        try:
+            return self._news()
+        except StoreUnavailableError:  # asked again in a moment
+            return False
+
+    @brief_verb
+    def _news(self) -> bool:
         followed, wanted = self._watch.to_follow(), self._watch.to_look_at()
         if not followed and not wanted:
             return False
@@ -369,7 +302,7 @@ class PostgresStore:
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
-    @verb
+    @brief_verb
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         if keep < 1:
             raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")

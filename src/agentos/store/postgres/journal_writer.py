@@ -1,0 +1,114 @@
+"""Appending to a journal: a batch of events, with all it brings along, as one statement.
+
+It may be sent again after a lost connection: where the first try arrived though its answer did not, the second one
+finds its own digest at the head of the journal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from agentos import crashpoints
+from agentos.exceptions import CheckpointCutError
+from agentos.ids import WorkflowId
+from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.store import codec
+from agentos.store.journal_reader import Head, JournalReader
+from agentos.store.port import Lease, Progress
+from agentos.store.postgres import batch
+from agentos.store.postgres.driver import verb
+from agentos.store.postgres.pool import Pool
+from agentos.store.postgres.session import Scopes, asking
+
+
+class JournalWriter:
+    """Writes for whoever holds the lease, and for nobody else."""
+
+    def __init__(self, pool: Pool, scopes: Scopes, *, blob_limit: int, patience_s: float) -> None:
+        self.shown = pool.address.shown
+        self.patience_s = patience_s
+        self._pool = pool
+        self._scopes = scopes
+        self._blob_limit = blob_limit
+
+    def append(
+        self,
+        lease: Lease,
+        events: Sequence[Event],
+        progress: Progress,
+        plan: bytes | None,
+        consumed: tuple[str, ...],
+        *,
+        known: Head | None,
+    ) -> Head | None:
+        """Where the journal stands then; None, and nothing written, where the lease or the place is not ours any more.
+
+        `known` is where it stood when we last looked.
+        """
+        head = self._head_before(lease.workflow_id, events, known)
+        if head is None:
+            return None
+        rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
+        after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
+        at = rows[-1].at if rows else int(time.time() * 1_000_000)
+        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
+        named = (head.no, lease.token, head.sequence, after.sequence, after.digest, *state)
+        arguments = (*named, *batch.event_columns(rows), self._pool.address.schema)
+        more: tuple[Any, ...] = ()
+        revision = None
+        if (
+            plan is not None
+            or consumed
+            or blobs
+            or any(isinstance(event, (Checkpointed, RolledBack)) for event in events)
+        ):
+            newest: tuple[Any, ...] = (None, None, None)
+            if plan is not None:
+                revision = self._plan_revision(head.no) + 1
+                newest = (revision, plan, codec.plan_digest(lease.workflow_id, revision, plan))
+            large = ([*blobs], [body.decode() for body in blobs.values()])
+            more = (*large, *batch.cut_columns(events, rows), list(consumed), *newest)
+        crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
+        if self._wrote("append_all" if more else "append", (*arguments, *more)):
+            return after
+        return after if self._stands(lease, after, None if rows else revision or 0) else None
+
+    @verb
+    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event], known: Head | None) -> Head | None:
+        if known is not None and (not events or events[0].seq == known.sequence + 1):
+            return known
+        with asking(self._pool, self._scopes) as session:
+            head = JournalReader(session).find_head(workflow_id)
+        return None if head is None or (events and events[0].seq != head.sequence + 1) else head
+
+    @verb
+    def _plan_revision(self, no: int) -> int:
+        with asking(self._pool, self._scopes) as session:
+            rows = session.rows("find_plan", no)
+        return rows[0][0] if rows else 0  # of a run that is gone; the fence tells
+
+    @verb
+    def _wrote(self, statement: str, arguments: tuple[Any, ...]) -> bool:
+        try:
+            with asking(self._pool, self._scopes) as session:
+                return bool(session.rows(statement, *arguments))
+        except psycopg.IntegrityError as error:
+            if error.diag.table_name != "checkpoint":
+                raise
+            raise CheckpointCutError(
+                f"a checkpoint cannot be written: {error.diag.message_primary}",
+                next_step="The run goes on without it, unless checkpoints are strict.",
+            ) from error
+
+    @verb
+    def _stands(self, lease: Lease, after: Head, revision: int | None) -> bool:
+        """Whether this very batch stands at the head: its digest proves it, of one without events its plan."""
+        with asking(self._pool, self._scopes) as session:
+            rows = session.rows("written_head", after.no)
+        if not rows or rows[0][:3] != (lease.token, after.sequence, after.digest):
+            return False
+        return revision is None or rows[0][3] == revision
