@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -61,6 +62,20 @@ def test_a_run_is_told_line_by_line(agentos: Agentos, repo: Path) -> None:
     assert "from the shell" not in done.out
     assert "sums (mine) is complete: 2 complete." in done.err
     assert "\x1b" not in done.out + done.err
+
+
+def test_what_to_type_next_works_from_where_it_was_begun(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    flow = str(repo / "gated.py")
+    waits = agentos("run", flow, "--id", "far", "--repo", str(repo), cwd=elsewhere)
+    assert waits.code == 3, waits.err
+    [command] = [line for line in waits.err.splitlines() if "agentos approve" in line]
+    done = agentos(*shlex.split(command)[1:], cwd=elsewhere)
+    assert done.code == 0, done.err
+    [command] = [line for line in done.err.splitlines() if "agentos show" in line]
+    assert agentos(*shlex.split(command.partition("agentos ")[2]), cwd=elsewhere).code == 0
+    assert "--repo" not in agentos("run", "gated.py", "--id", "near", cwd=repo).err
 
 
 def test_quiet_and_verbose(agentos: Agentos, repo: Path) -> None:

@@ -173,6 +173,18 @@ def test_roles_that_nobody_knows_are_refused(stage: Stage) -> None:
     assert Client(stage.repo).list_runs() == [], "nothing was begun"
 
 
+def test_a_filer_that_finds_other_words_than_a_url_has_found_nothing(stage: Stage, tmp_path: Path) -> None:
+    filer = tmp_path / "filer.sh"
+    filer.write_text("#!/bin/sh\necho no such issue\n")
+    filer.chmod(0o755)
+    done = stage.agentos(
+        "issue", "--brief", "dark-mode.md", *stage.roles[:4], "--gates", "none", "--file-with", f"command:{filer}"
+    )
+    assert done.code == 1
+    assert "filer.sh find printed no URL of the issue: 'no such issue'" in done.err
+    assert stage.artefacts("active/dark-mode")[-1] == "003-verdict.md", "it is not filed, and everything is kept"
+
+
 # --- names and changes ----------------------------------------------------------------------------------------------
 
 
@@ -209,6 +221,14 @@ def test_what_changed_is_asked_about_and_never_taken_silently(stage: Stage, what
     done = stage.agentos(*given, "--anew")
     assert done.code == 3
     assert (stage.status(), stage.status("issue-dark-mode-2")) == ("aborted", "waiting")
+
+
+def test_anew_keeps_the_roles_of_the_last_run_but_for_what_is_typed(stage: Stage) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    stage.brief("Something else is wanted now, and this is what it is about.\n")
+    assert stage.agentos("issue", "--brief", "dark-mode.md", "--anew", "--gates", "none").code == 0
+    assert (len(stage.calls("drafter")), len(stage.filed)) == (2, 1)
+    assert "Something else is wanted now" in stage.calls("drafter")[-1]
 
 
 def test_a_run_that_is_refused_takes_the_place_of_none(stage: Stage) -> None:

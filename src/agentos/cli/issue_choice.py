@@ -69,6 +69,7 @@ def _selected(place: Place, found: Sequence[Path]) -> list[Path] | int:
         chosen = _numbers(typed, len(found))
         if chosen is not None:
             return [found[number - 1] for number in chosen] or Exit.COMPLETE
+        say(f"They go from 1 to {len(found)}.")
 
 
 def _numbers(typed: str, most: int) -> list[int] | None:

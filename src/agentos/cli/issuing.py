@@ -81,6 +81,8 @@ def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, A
     if newest is None or when_changed == "anew":
         over = newest is None or newest.status == "complete" or newest.dropped
         replaces = "" if newest is None or over else newest.workflow_id
+        if newest is not None:  # as the last one was, but for what was typed now
+            settings = msgspec.structs.replace(newest.settings, **asked)
         begin: dict[str, Any] = {"action": "begin", "settings": settings, "replaces": replaces}
         return Job(file=file, brief=brief, name=free, is_filed=is_filed, **begin)
     changes = briefs.changes_since(newest, brief, asked)
@@ -113,17 +115,17 @@ def refused_row(file: Path, root: Path) -> IssueRow:
     return IssueRow(brief=brief, name="", workflow_id="", status="refused", exit_code=code, url="", folder="", rounds=0)
 
 
-def asked_about(job: Job, typed: str) -> WhenChanged | None:
+def asked_about(job: Job, command: str, typed: str) -> WhenChanged | None:
     """What the person at the terminal wants; None where they leave it. Without one the commands are printed.
 
-    `typed` is the command that asks, as far as it names this brief: typed again it must mean the same.
+    `command` names this brief; `typed` are the settings that came with it, and that a new run begins with.
     """
     say(f"Run {job.workflow_id} began with something else than there is now:")
     for change in job.changes:
         say(f"  {printable(change)}")
     if not somebody_is_there():
-        say(f"To go on as it began:     agentos issue --brief {shlex.quote(str(job.file))} --as-begun")
-        say(f"To begin anew with this:  {printable(typed)} --anew")
+        say(f"To go on as it began:     {printable(command)} --as-begun")
+        say(f"To begin anew with this:  {printable(' '.join(filter(None, (command, typed))))} --anew")
         return None
     answer: Literal["as-begun", "anew", "leave"] = click.prompt(
         "Go on as it began, begin anew, or leave it?",

@@ -35,14 +35,17 @@ def exit_of(facts: Facts) -> Exit:
     return OF_STATUS.get(facts.status, Exit.FAILED)
 
 
-def report(facts: Facts, *, stopped: bool = False) -> list[str]:
-    """Lines for the person who waited: what failed and why, what is kept, what is asked, which command goes on."""
+def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]:
+    """Lines for the person who waited: what failed and why, what is kept, what is asked, which command goes on.
+
+    `where` is what each command to type needs besides, to find the run: ` --repo PATH`, or nothing.
+    """
     lines = [_tally(facts)]
     if facts.status == "failed":
-        lines += _failures(facts)
+        lines += _failures(facts, where)
     if facts.open_gates:
-        lines += questions(facts)
-    run = shlex.quote(facts.workflow_id)
+        lines += _questions(facts, where)
+    run = f"{shlex.quote(facts.workflow_id)}{where}"
     if facts.status in ("failed", "paused", "waiting"):
         lines += _kept(facts)
     if facts.spent_in_all.calls:
@@ -50,13 +53,13 @@ def report(facts: Facts, *, stopped: bool = False) -> list[str]:
     if facts.status == "complete":
         lines.append(f"What its tasks gave: agentos show {run}")
     elif facts.status == "failed" and only_rejected(facts):
-        lines.append(f"No resume passes a gate that was rejected. Ask anew in a new run: {_fork(facts)}")
+        lines.append(f"No resume passes a gate that was rejected. Ask anew in a new run: {_fork(facts)}{where}")
     elif facts.status == "failed":
         lines.append(f"Mend what failed, then go on with: agentos resume {run}")
     elif facts.status == "paused":
         lines.append(f"{'Stopped in order. ' if stopped else ''}Go on with: agentos resume {run}")
     elif facts.status == "aborted" and facts.cuts:
-        lines.append(f"An aborted run is final. Go on in a new one: {_fork(facts)}")
+        lines.append(f"An aborted run is final. Go on in a new one: {_fork(facts)}{where}")
     return [printable(line) for line in lines]
 
 
@@ -68,7 +71,7 @@ def _tally(facts: Facts) -> str:
     return f"{facts.name or 'run'} ({facts.workflow_id}) is {facts.status}: {', '.join(parts) or 'nothing ran'}."
 
 
-def _failures(facts: Facts) -> list[str]:
+def _failures(facts: Facts, where: str) -> list[str]:
     failed = sorted(
         (task.layer, task.place, task_id)
         for task_id, task in facts.tasks.items()
@@ -76,13 +79,13 @@ def _failures(facts: Facts) -> list[str]:
     )
     lines: list[str] = []
     for _, _, task_id in failed[:MOST]:
-        lines += _failure(facts, task_id)
+        lines += _failure(facts, task_id, where)
     if len(failed) > MOST:
-        lines.append(f"  and {len(failed) - MOST} more: agentos show {shlex.quote(facts.workflow_id)}")
+        lines.append(f"  and {len(failed) - MOST} more: agentos show {shlex.quote(facts.workflow_id)}{where}")
     return lines
 
 
-def _failure(facts: Facts, task_id: TaskId) -> list[str]:
+def _failure(facts: Facts, task_id: TaskId, where: str) -> list[str]:
     task = facts.task(task_id)
     attempt = f" (attempt {task.attempts})" if task.attempts > 1 else ""
     error = task.error or ev.TaskFailure(type="Error", text="it did not say why")
@@ -92,7 +95,7 @@ def _failure(facts: Facts, task_id: TaskId) -> list[str]:
         lines.append(f"    … {count(len(rest) - LINES, 'line')} more")
     lines += [f"    {short(line, 500)}" for line in rest[-LINES:]]
     if task.attempts:
-        command = f"agentos logs {shlex.quote(facts.workflow_id)} {shlex.quote(task_id)}"
+        command = f"agentos logs {shlex.quote(facts.workflow_id)} {shlex.quote(task_id)}{where}"
         lines.append(f"    full output: {command}")
     return lines
 
@@ -113,7 +116,7 @@ def _fork(facts: Facts) -> str:
     return f"agentos fork {_newest_cut(facts) if facts.cuts else 'CHECKPOINT'}"
 
 
-def questions(facts: Facts) -> list[str]:
+def _questions(facts: Facts, where: str) -> list[str]:
     """Each open gate with the exact commands that answer it."""
     lines = []
     for gate_id in sorted(facts.open_gates)[:MOST]:
@@ -122,15 +125,15 @@ def questions(facts: Facts) -> list[str]:
             lines.append(f"    about the file {short(file, 500)}")
         if facts.gates[gate_id].opened.kind == "merge":
             lines += [f"    {short(line, 500)}" for line in printable_lines(facts.gates[gate_id].opened.inputs)[:LINES]]
-        lines += [f"    {command}" for command in answers(facts, facts.gates[gate_id])]
+        lines += [f"    {command}" for command in _answers(facts, facts.gates[gate_id], where)]
     if len(facts.open_gates) > MOST:
         lines.append(f"  and {len(facts.open_gates) - MOST} more: agentos inbox")
     return lines
 
 
-def answers(facts: Facts, gate: GateFacts) -> list[str]:
+def _answers(facts: Facts, gate: GateFacts, where: str) -> list[str]:
     """What to type to answer this gate, from any terminal."""
-    subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}"
+    subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}{where}"
     yes = [f"agentos approve {subject}{more}" for more in chosen(facts, gate.opened)]
     return [*yes, f"agentos reject {subject} --reason TEXT"]
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from typing import Literal, TextIO
 
 import msgspec
@@ -107,7 +109,7 @@ class _Session:
             if stopping.received is None:
                 raise
             return stopping.exit_code  # before anything began
-        tell(facts, stopped=stopping.received is not None)
+        tell(facts, self._place, stopped=stopping.received is not None)
         if stopping.received is not None and facts.status == "paused":
             return stopping.exit_code
         return exit_of(facts)
@@ -169,10 +171,19 @@ class _Session:
         return exit_of(facts)
 
 
-def tell(facts: Facts, *, stopped: bool = False) -> None:
+def tell(facts: Facts, place: Place, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
-    for line in report(facts, stopped=stopped):
+    for line in report(facts, stopped=stopped, where=_from_here(place)):
         _say(line)
+
+
+def _from_here(place: Place) -> str:
+    """What a command typed in this folder needs to find the place: nothing, where the folder is a part of it."""
+    try:
+        inside = Path.cwd().is_relative_to(place.root.resolve())
+    except OSError:  # the folder is gone
+        inside = False
+    return "" if inside else f" --repo {shlex.quote(str(place.root))}"
 
 
 def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:

@@ -96,7 +96,9 @@ Exit codes:
 @click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Ask before more is spent.")
 @click.option("--file-with", "filer", metavar="HOW", help="gh, command:PROGRAM, or none. [default: gh]")
 @click.option("--as-begun", is_flag=True, help="Go on as the run began, whatever changed since.")
-@click.option("--anew", is_flag=True, help="Begin a new run; an unfinished one of this brief is aborted.")
+@click.option(
+    "--anew", is_flag=True, help="Begin a new run, as the last one but for what is typed; an unfinished one is aborted."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done. Nothing is written, nobody is called.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and the end only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print everything, what drafter and reviewer print included.")
@@ -146,7 +148,8 @@ def command(
     def here(job: Job) -> int:
         if job.action == "ask":
             where = ["--repo", str(repo)] if repo is not None else []
-            answer = asked_about(job, shlex.join(["agentos", "issue", "--brief", str(job.file), *where, *given]))
+            again = shlex.join(["agentos", "issue", "--brief", str(job.file), *where])
+            answer = asked_about(job, again, shlex.join(given))
             if answer is None:
                 return Exit.WAITING
             job = job_of(client, job.file, settings, asked, answer)

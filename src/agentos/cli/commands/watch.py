@@ -87,5 +87,5 @@ def _told(found: FoundRun) -> int:
     if status == "interrupted":
         say(f"Nobody drives run {printable(run)}: it was interrupted. Go on with: agentos resume {shlex.quote(run)}")
         return Exit.FAILED
-    tell(facts)
+    tell(facts, found.place)
     return OF_STATUS.get(status, Exit.COMPLETE)

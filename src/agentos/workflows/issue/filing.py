@@ -20,7 +20,8 @@ from agentos.workflows.issue.roles import Filer, parse_filer
 
 NEWEST = 300
 """Issues of the repository that are looked through for the marker; the tracker's own search covers older ones."""
-_LABELS = re.compile(r"^\W*labels\W*:\W*(.+)$", re.IGNORECASE | re.MULTILINE)
+_LABELS = re.compile(r"^(?:#+[ \t]+)?[*_]*labels[*_]*[ \t]*:[*_]*[ \t]*(\S.*)$", re.IGNORECASE | re.MULTILINE)
+"""A line of its own: no item of a list that happens to speak of labels, and nothing of the lines after it."""
 _URL = re.compile(r"https?://\S+")
 _TITLE_LENGTH = 200
 
@@ -56,9 +57,14 @@ def intent_of(text: str, marker: str) -> Intent:
     title, rest = title_in(text)
     labels: tuple[str, ...] = ()
     if line := _last_line(_LABELS, rest):
-        labels = tuple(dict.fromkeys(filter(None, (word.strip(" \t`*_\"'") for word in line[1].split(",")))))
+        labels = tuple(dict.fromkeys(filter(None, (_label(word) for word in line[1].split(",")))))
         rest = rest[: line.start()] + rest[line.end() :]
     return Intent(marker=marker, title=title, labels=labels, body=f"{rest.strip()}\n\n<!-- {marker} -->\n")
+
+
+def _label(word: str) -> str:
+    # No label begins with a dash: a program would take it for an option.
+    return word.strip(" \t\r`*_\"'").lstrip("-").strip()
 
 
 def title_in(text: str) -> tuple[str, str]:
@@ -81,7 +87,9 @@ class Program:
         self._argv, self._root = filer.argv, root
 
     def find(self, marker: str) -> str:
-        return call_program([*self._argv, "find", "--marker", marker], "", self._root, quiet=True).strip()
+        said = call_program([*self._argv, "find", "--marker", marker], "", self._root, quiet=True).strip()
+        # Other words are no issue: taken for one, nothing would ever be filed.
+        return _url_in(said, f"{self._argv[0]} find") if said else ""
 
     def create(self, intent: Intent) -> str:
         labels = [word for label in intent.labels for word in ("--label", label)]
