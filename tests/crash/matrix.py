@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import pytest
+from _pytest.mark import ParameterSet
 
 from agentos.crashpoints import POINTS
 
@@ -129,3 +132,16 @@ def chosen() -> list[Case]:
     """What this session plays: all of it if AGENTOS_MATRIX=full says so."""
     cases = every_case()
     return cases if os.environ.get(VARIABLE) == "full" else sample(cases)
+
+
+def pairs_of_kills(firsts: Sequence[str], seconds: Sequence[str]) -> list[ParameterSet]:
+    """Pairs of kills: all of them with AGENTOS_MATRIX=full, else each second kill once, the first ones in turn.
+
+    The last one only says what is left out: the summary shows the reason of a skip.
+    """
+    every = [(first, second) for second in seconds for first in firsts]
+    played = [(firsts[place % len(firsts)], second) for place, second in enumerate(seconds)]
+    if os.environ.get(VARIABLE) == "full":
+        return [pytest.param(*pair) for pair in every]
+    left_out = f"{len(every) - len(played)} of {len(every)} pairs of kills left out: make matrix plays all"
+    return [*(pytest.param(*pair) for pair in played), pytest.param("", "", marks=pytest.mark.skip(left_out))]

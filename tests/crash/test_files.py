@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentos.crashpoints import FILE_POINTS
+from tests.crash import matrix
 from tests.crash.harness import Theatre, make_repository, wait_for
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
@@ -120,8 +121,7 @@ def test_killed_once_the_files_end_as_if_it_had_not_been(
     check_executions(files.theatre)
 
 
-@pytest.mark.parametrize("second", SECOND)
-@pytest.mark.parametrize("first", ["attempt.inside:2", "attempt.after:3"])
+@pytest.mark.parametrize(("first", "second"), matrix.pairs_of_kills(("attempt.inside:2", "attempt.after:3"), SECOND))
 def test_killed_again_while_it_is_resumed_the_files_end_the_same(
     first: str, second: str, tmp_path: Path, undisturbed: dict[str, object]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentos.crashpoints import ISOLATION_POINTS
+from tests.crash import matrix
 from tests.crash.harness import Theatre
 from tests.crash.test_files import check_executions, tree
 
@@ -108,6 +109,10 @@ class Isolated:
         return {"said": self.theatre.ended[-1].said, "files": tree(self.theatre.repo, but="flow.py")}
 
 
+FIRST = ("merge.written:1", "restore.inside:1", "attempt.after:2")
+SECOND = (*ISOLATION_POINTS, "restore.intent", "restore.inside", "resume.started")
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     isolated = Isolated(tmp_path_factory.mktemp("undisturbed"), "undisturbed")
@@ -128,8 +133,7 @@ def test_killed_once_the_files_end_as_if_it_had_not_been(
     check_executions(isolated.theatre)
 
 
-@pytest.mark.parametrize("second", [*ISOLATION_POINTS, "restore.intent", "restore.inside", "resume.started"])
-@pytest.mark.parametrize("first", ["merge.written:1", "restore.inside:1", "attempt.after:2"])
+@pytest.mark.parametrize(("first", "second"), matrix.pairs_of_kills(FIRST, SECOND))
 def test_killed_again_while_it_is_resumed_the_files_end_the_same(
     first: str, second: str, tmp_path: Path, undisturbed: dict[str, object]
 ) -> None:
