@@ -119,6 +119,14 @@ def test_a_budget_that_is_used_up_asks_and_a_resume_does_not_reset_it(place: Pla
     assert place.usage() == [("draft", 1, 1.0), ("review", 1, 1.0)]
 
 
+def test_a_yes_allows_as_much_again_beyond_what_was_spent(place: Place) -> None:
+    place.write(f"budget: {{tokens: 1}}\n{FLOW}")
+    assert place.agentos("run", "flow", "--id", "r").code == 3, "the first call went far beyond it"
+    assert place.agentos("resume", "r").code == 3
+    assert place.agentos("approve", "r").code == 0, "and one yes is enough for the next"
+    assert len(place.server.requests) == 2
+
+
 def test_a_budget_of_tokens_needs_no_price(place: Place) -> None:
     place.write(FLOW.replace("llm: m1\n", "llm: m1\n    budget: {tokens: 10}\n"))
     assert place.agentos("run", "flow", "--id", "r").code == 0

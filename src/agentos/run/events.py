@@ -407,6 +407,8 @@ class DecisionRequired(Event, frozen=True, kw_only=True):
     """Digest of what is asked about: the task's fingerprint and resolved inputs."""
     inputs: str = ""
     """The resolved inputs as text, cut short."""
+    spent: Usage | None = None
+    """Of a budget's gate: what had been spent when it asked."""
     command: str = ""
     """What to type to answer."""
     deadline: datetime | None = None

@@ -1,7 +1,8 @@
 """What models may cost: counted from the journal, so that nothing a process forgets can reset it.
 
 Before an attempt that pays for a model begins, the budget of its task and that of the run must not be used up. Where
-one is, a gate asks; each approval is one more allowance of the same size.
+one is, a gate asks; each approval is one more allowance of the same size, beyond what had been spent by then: a call
+goes beyond a budget by as much as it costs, and a yes that paid only for that would be asked for again at once.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.D
         place=task.place,
         question=f"{what} has spent {_money(spent)} and may spend no more. Allow another {_amount(budget)}?",
         shown=_about(whose, budget),
+        spent=spent,
         command=answer_command(facts.workflow_id, name),
     )
 
@@ -78,20 +80,28 @@ def _used_up(plan: Plan, facts: Facts, task: PlannedTask) -> Whose | None:
 
 
 def _allowed(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None = None) -> Budget:
-    """The budget, once more for each time somebody allowed that in this epoch."""
+    """The budget, and as much again for each time somebody allowed that in this epoch."""
     if not budget:
         return budget
-    times = 1 + sum(
-        gate.opened.kind == "budget"
-        and gate.answer == "approved"
-        and gate.epoch == facts.epoch
-        and _whose(gate.opened) == whose
-        and task_id in (None, gate.opened.task_id)
-        for gate in facts.gates.values()
-    )
+    allowed = budget
+    for gate in facts.gates.values():
+        if (
+            gate.opened.kind == "budget"
+            and gate.answer == "approved"
+            and gate.epoch == facts.epoch
+            and _whose(gate.opened) == whose
+            and task_id in (None, gate.opened.task_id)
+        ):
+            allowed = _more(allowed, gate.opened.spent or ev.Usage(), budget)
+    return allowed
+
+
+def _more(allowed: Budget, spent: ev.Usage, budget: Budget) -> Budget:
+    """What is allowed after a yes to a question that was asked when so much had been spent."""
+    cost, tokens = allowed.cost_usd, allowed.tokens
     return Budget(
-        cost_usd=None if budget.cost_usd is None else budget.cost_usd * times,
-        tokens=None if budget.tokens is None else budget.tokens * times,
+        cost_usd=None if cost is None else max(cost, spent.cost_usd) + (budget.cost_usd or 0),
+        tokens=None if tokens is None else max(tokens, spent.tokens) + (budget.tokens or 0),
     )
 
 

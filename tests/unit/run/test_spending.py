@@ -50,9 +50,19 @@ def test_an_answer_allows_it_once_more_and_not_for_ever() -> None:
     run.ok("a")
     run.answer("budget:b")
     assert run.running == ["b"]
-    assert left(run, "b") == Budget(cost_usd=0.75)
-    paid(run, "b", cost=0.8)
+    assert left(run, "b") == Budget(cost_usd=1.0), "as much again as was asked for, beyond what was spent"
+    paid(run, "b", cost=1.0)
     assert run.ok("b")[-1] == "decision_required budget:c"
+
+
+def test_one_yes_is_enough_however_far_a_call_went_beyond() -> None:
+    run = Run(asking(budget=1.0), gates="wait").begin()
+    paid(run, "a", cost=50.0)
+    run.ok("a")
+    run.answer("budget:b")
+    assert run.running == ["b"]
+    run.resume()
+    assert (run.running, left(run, "b")) == (["b"], Budget(cost_usd=1.0))
 
 
 def test_a_no_fails_the_task_and_costs_nothing() -> None:
@@ -106,6 +116,7 @@ def test_each_gate_is_waited_for_though_another_was_answered(crash: bool) -> Non
     assert run.open_gates == ["budget:c"]
     run.answer("budget:c")
     assert run.running == ["b", "c"]
+    assert left(run, "b") == Budget(cost_usd=2.0), "each allowed it once more"
 
 
 def test_a_budget_that_was_raised_needs_no_answer() -> None:
