@@ -83,16 +83,18 @@ def _allowed(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None 
     """The budget, and as much again for each time somebody allowed that in this epoch."""
     if not budget:
         return budget
+    said_yes = [
+        gate.opened
+        for gate in facts.gates.values()
+        if gate.opened.kind == "budget"
+        and gate.answer == "approved"
+        and gate.epoch == facts.epoch
+        and _whose(gate.opened) == whose
+        and task_id in (None, gate.opened.task_id)
+    ]
     allowed = budget
-    for gate in facts.gates.values():
-        if (
-            gate.opened.kind == "budget"
-            and gate.answer == "approved"
-            and gate.epoch == facts.epoch
-            and _whose(gate.opened) == whose
-            and task_id in (None, gate.opened.task_id)
-        ):
-            allowed = _more(allowed, gate.opened.spent or ev.Usage(), budget)
+    for opened in sorted(said_yes, key=lambda gate: gate.seq):  # a map has no order, and here it matters
+        allowed = _more(allowed, opened.spent or ev.Usage(), budget)
     return allowed
 
 

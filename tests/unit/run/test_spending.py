@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -165,3 +166,18 @@ def test_tasks_that_pay_nobody_are_not_asked_about() -> None:
     run = Run(flow).begin()
     paid(run, "a", cost=5.0)
     assert "task_start z#1" in run.ok("a")
+
+
+def test_what_several_answers_allow_does_not_depend_on_the_order_of_a_map() -> None:
+    names = [f"t{number}" for number in range(9)]
+    flow = Workflow("w", budget=1.0)
+    for place, name in enumerate(names):
+        flow.add(name, "llm", model="m", prompt="?", needs=names[max(0, place - 1) : place])
+    run = Run(flow, gates="wait").begin()
+    spent = 0.0
+    for name, following in pairwise(names):
+        paid(run, name, cost=2.5)  # each time more than the answer before had allowed
+        spent += 2.5
+        run.ok(name)
+        run.answer(f"budget:{following}")
+        assert left(run, following) == Budget(cost_usd=1.0), f"after ${spent}"
