@@ -1,7 +1,7 @@
 # Every target makes its own virtual environment from the hashed locks in requirements/.
 # Another interpreter gets an environment of its own: make test PYTHON=python3.12
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 MINUTES ?= 5
 PYTEST_ARGS ?=
 LOCK_ARGS ?=
@@ -36,7 +36,7 @@ help: ## show this list (the default)
 demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and resumed
 	@$(RUN) agentos demo
 
-test: $(VENV)/.test agents-if-possible ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=2)
+test: $(VENV)/.test agents-if-possible ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=3)
 	@$(RUN) coverage erase
 	$(RUN) pytest $(SPREAD) $(addprefix --ignore=,$(MEASURED)) $(PYTEST_ARGS)
 	$(RUN) pytest $(SPREAD) $(MEASURED) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
