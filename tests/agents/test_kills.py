@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -286,6 +287,6 @@ def test_an_agent_cannot_approve_what_waits_for_a_human(repo: Path, home: Path) 
 
         assert not (repo / "shipped").exists()
         answer = (repo / "answer").read_text()
-        assert "is for a human; the answer came from attempt r1/work/1 of an agent" in answer
+        assert re.search(r"is for a human; the answer came from attempt r1/\w+/1 of an agent", answer)
         assert answer.splitlines()[-1] == "2"
         assert [record.status for record in run.client.list_runs()] == ["waiting"]

@@ -121,7 +121,9 @@ def test_a_killed_driver_is_told_at_once_and_its_run_goes_on(
     driving.wait()
     wait_for_status(agentos, repo, "interrupted")
     (repo / "go").touch()
-    assert agentos("resume", "busy", cwd=repo).code == 0
+    done = agentos("resume", "--all", cwd=repo.parent)  # from anywhere: the server knows where it belongs
+    assert (done.code, f"in {repo}" in done.err) == (0, True), done.err
+    assert json.loads(agentos("list", "--json", cwd=repo).out)[0]["status"] == "complete"
     git("status", cwd=repo)
 
 

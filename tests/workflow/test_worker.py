@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from agentos.client import Client
+from agentos.client import Client, settled
 from agentos.run.events import LeaseTaken, WorkflowStart
-from agentos.workflow.place import find_place
+from agentos.workflow import worker as working
+from agentos.workflow.place import Place, find_place
+from agentos.workflow.resuming import resume_run
 from tests.conftest import git
 from tests.crash import checks
 from tests.postgres.server import fresh_url
@@ -149,3 +152,29 @@ def test_a_run_that_cannot_go_on_is_told_once_and_the_others_go_on(repo: Path, s
     assert out == ""
     out, _ = start("worker", "--once", "--workflow", "slow").communicate(timeout=60)
     assert set(statuses(repo).values()) == {"complete"}, out
+
+
+def test_a_fault_of_ours_in_one_run_is_told_once_and_holds_up_no_other(
+    repo: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = [start("run", "slow.yaml", "--id", name) for name in ("odd", "even")]
+    wait_for(lambda: trace(repo)["wait"] == 2, "both work")
+    for killed in begun:
+        killed.kill()
+        killed.wait()
+    (repo.parent / "go").touch()
+
+    def stumbling(place: Place, run: str, **more: Any) -> Any:
+        if run == "odd":
+            raise LookupError("nobody has thought of this")
+        return resume_run(place, run, **more)
+
+    monkeypatch.setattr(working, "resume_run", stumbling)
+    reports: list[working.Report] = []
+    place, options = settled(repo)
+    post = working.Post(place=place, options=options)
+    asyncio.run(working.Worker([post], tell=reports.append, poll_s=0.1).work(once=True))
+    told = {(report.workflow_id, report.what): report.text for report in reports}
+    assert told.pop(("odd", "left")) == "LookupError: nobody has thought of this"
+    assert set(told) == {("even", "adopted"), ("even", "ended")}
+    assert [report.what for report in reports].count("left") == 1

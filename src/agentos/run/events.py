@@ -80,6 +80,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where it works, from the root of the run's worktree; agents find sessions by it."""
     prompt: str = ""
     """Digest of what it was asked."""
+    task: str = ""
+    """Fingerprint of the task it is about: one that was edited since starts anew."""
 
 
 class MergeConflict(msgspec.Struct, frozen=True, kw_only=True):

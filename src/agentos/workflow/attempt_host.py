@@ -6,6 +6,8 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from agentos.dag.models import Budget
 from agentos.dag.plan import PlannedTask
 from agentos.run import events as ev
@@ -60,6 +62,7 @@ class DriveHost:
 
     async def session(self, session: ev.Session) -> None:
         """Write the agent's session down; durable on return."""
+        session = msgspec.structs.replace(session, task=self._task.fingerprint)
         await self._drive.post_and_wait(SessionKnown(task_id=self._task.id, attempt=self._attempt, session=session))
 
     async def used(self, usage: ev.Usage) -> None:

@@ -106,6 +106,12 @@ def _of_server(place: Place, *, make: bool) -> Place:
     return msgspec.structs.replace(place, scope=find_scope(place.root, load_settings(place.root).repository))
 
 
+def is_home(record: RunRecord) -> bool:
+    """Whether this host has the worktree that a run of a shared database belongs to."""
+    root = Path(record.root)
+    return bool(record.root) and root.is_dir() and find_scope(root, load_settings(root).repository) == record.scope
+
+
 def _refuse_no_text(*paths: str | Path) -> None:
     """Runs note where they belong, and databases hold text."""
     for path in paths:

@@ -409,5 +409,6 @@ def _put_back(
         until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
         refuse_foreign_changes(files, decided, record, until)
     restored = files.put_back(decided.target)
-    log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
+    if restored.count:
+        log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
     return restored

@@ -16,6 +16,7 @@ from agentos.dag.references import as_text, resolve
 from agentos.dag.shell import arguments_for, script_for
 from agentos.dag.stored import resolve_inputs
 from agentos.ids import TaskId
+from agentos.run.events import Session
 from agentos.run.facts import Facts
 from agentos.run.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
@@ -70,7 +71,7 @@ def attempt_spec(
         command=command,
         agent=_resolved(definition.agent, scope) if definition.agent is not None else None,
         verify=verify,
-        session=facts.sessions.get(task.id),
+        session=_session(facts, task),
         llm=_resolved(definition.llm, scope) if definition.llm is not None else None,
         env={**env, **variables},
         cwd=root / definition.cwd if definition.cwd else root,
@@ -79,6 +80,11 @@ def attempt_spec(
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
         settled=facts.task(task.id).settled,
     )
+
+
+def _session(facts: Facts, task: PlannedTask) -> Session | None:
+    session = facts.sessions.get(task.id)
+    return session if session is not None and session.task == task.fingerprint else None
 
 
 def _function(

@@ -20,11 +20,9 @@ from agentos.store.port import RunRecord, StorePort
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.finding import reading
-from agentos.workflow.place import Place
+from agentos.workflow.place import Place, is_home
 from agentos.workflow.ready import DriveOptions, Finished, prepared
 from agentos.workflow.resuming import resume_run
-from agentos.workflow.scope import find_scope
-from agentos.workflow.settings import load_settings
 from agentos.workflow.waiting import in_thread
 
 GRACE_S = 5.0
@@ -132,6 +130,11 @@ class Worker:
             self._left[str(one.post.place.root), record.workflow_id] = record.sequence
             self._tell(Report(workflow_id=record.workflow_id, name=record.name, what="left", text=str(error)))
             return
+        except Exception as error:  # noqa: BLE001 - a fault of ours in one run: said, and the others go on
+            self._left[str(one.post.place.root), record.workflow_id] = record.sequence
+            text = f"{type(error).__name__}: {error}"
+            self._tell(Report(workflow_id=record.workflow_id, name=record.name, what="left", text=text))
+            return
         ended = Report(workflow_id=record.workflow_id, name=record.name, what="ended", status=facts.status)
         self._tell(ended)
 
@@ -182,6 +185,6 @@ def _home(place: Place, record: RunRecord) -> Place:
     root = Path(record.root)
     if not record.root or root == place.root:
         return place
-    if root.is_dir() and (not place.is_shared or find_scope(root, load_settings(root).repository) == record.scope):
+    if is_home(record) if place.is_shared else root.is_dir():
         return msgspec.structs.replace(place, root=root)
     return msgspec.structs.replace(place, named=True)

@@ -20,8 +20,9 @@ import msgspec
 
 from agentos.exceptions import AgentosError, WorkflowConfigurationError
 from agentos.store.port import RunRecord
+from agentos.store.postgres.address import without_password
 from agentos.workflow.location import check_private
-from agentos.workflow.place import Place
+from agentos.workflow.place import Place, is_home
 
 log = logging.getLogger("agentos")
 
@@ -88,10 +89,15 @@ def known() -> list[KnownWorktree]:
     return sorted(found, key=lambda one: (str(one.root), one.database))
 
 
-def interrupted_runs() -> Interrupted:
-    """Every interrupted run of every known worktree. Reads only."""
+def interrupted_runs(server: Place | None = None) -> Interrupted:
+    """Every interrupted run of every known worktree; of a `server`, of those that this host has. Reads only."""
     runs: list[InterruptedRun] = []
     problems: list[str] = []
+    if server is not None:
+        try:
+            runs += _on_server(server)
+        except AgentosError as error:
+            problems.append(f"{without_password(server.database)}: {error.message}")
     for worktree in known():
         try:
             store = Place(database=worktree.database, root=worktree.root).open(readonly=True)
@@ -110,6 +116,19 @@ def interrupted_runs() -> Interrupted:
         ]
     runs.sort(key=lambda one: one.run.created_at)
     return Interrupted(runs=tuple(runs), problems=tuple(problems))
+
+
+def _on_server(server: Place) -> list[InterruptedRun]:
+    store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
+    try:
+        records = store.list_runs(unfinished=True)
+    finally:
+        store.close()
+    return [
+        InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
+        for record in records
+        if record.status == "interrupted" and record.kind == "workflow" and is_home(record)
+    ]
 
 
 def index_folder() -> Path:

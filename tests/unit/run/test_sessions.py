@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from agentos.run import events as ev
 from agentos.run.inputs import Captured, SessionKnown
 from agentos.run.resume import MAX_CUTS
 from agentos.workflow.files import Decided, FilesChoice, decide
+from agentos.workflow.specs import attempt_spec
 from tests.unit.run.harness import Run, nothing
 
 A = TaskId("a")
@@ -165,3 +167,17 @@ def test_going_back_forgets_sessions() -> None:
     run.ok("a")
     run.go_back()
     assert not run.facts.sessions
+
+
+def test_an_agent_that_waits_to_go_on_starts_anew_where_its_task_was_edited() -> None:
+    def given(flow: Workflow) -> ev.Session | None:
+        plan = compile_plan(flow)
+        return attempt_spec(plan, run.facts, plan.tasks[A], 2, {}, Path()).session
+
+    flow = agents()
+    run = at_work(flow)
+    about = compile_plan(flow).tasks[A].fingerprint
+    run.give(SessionKnown(task_id=A, attempt=1, session=ev.Session(agent="claude", id="s1", task=about)))
+    resumed(run)
+    assert given(flow) == run.facts.sessions[A]
+    assert given(agents(prompt="do something else")) is None

@@ -19,12 +19,12 @@ from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable, printable_lines
 from agentos.cli.view.words import resume_in_short
-from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError
+from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError, WorkflowConfigurationError
 from agentos.run.resume import ResumeOptions
 from agentos.workflow.files import FilesChoice
 from agentos.workflow.finding import find_run
 from agentos.workflow.foreseeing import FilesForeseen, foreseen_files
-from agentos.workflow.place import Place
+from agentos.workflow.place import Place, find_place
 from agentos.workflow.resuming import preview_resume, resume_run
 from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
 
@@ -177,7 +177,7 @@ def _say_about(foreseen: FilesForeseen) -> None:
 
 def _all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool) -> int:
     """Every interrupted run of every worktree known, one after the other; the worst exit code."""
-    found = interrupted_runs()
+    found = interrupted_runs(_server())
     for problem in found.problems:
         say(f"Left out: {printable(problem)}")
     if not found.runs:
@@ -194,6 +194,15 @@ def _all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_st
             return code
         worst = max(worst, code)
     return worst
+
+
+def _server() -> Place | None:
+    """The server that keeps the runs, where one is named here."""
+    try:
+        here = find_place(make=False)
+    except WorkflowConfigurationError:  # nowhere in particular: there are the worktrees of the index
+        return None
+    return here if here.is_shared else None
 
 
 def _one_of_all(

@@ -38,7 +38,8 @@ order, for the next worker to go on with. The second one cancels at once.
 
 \b
 Exit codes:
-  0  drained, or with --once: nothing is left to do
+  0   drained, or with --once: nothing is left to do
+  75  with --once: the database cannot be reached now
 """,
 )
 @click.option(
