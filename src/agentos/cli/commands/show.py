@@ -65,6 +65,8 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
         yield f"  driven by {printable(view.driver)}"
     if view.parent_id:
         yield f"  forked from {printable(view.parent_id)}"
+    if view.labels:
+        yield f"  labels {', '.join(map(printable, view.labels))}"
     if view.usage.calls:
         yield f"  models were paid {usage_text(view.usage)}, {count(view.usage.calls, 'call')}"
     yield from _layers(view, now)
