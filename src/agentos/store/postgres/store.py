@@ -75,8 +75,8 @@ class PostgresStore:
 
     @verb
     def ask(self, question: Callable[[Session], T]) -> T:
-        """Anything else, as the database is at one moment. It must only read."""
-        with reading(self._pool, self.scopes) as session:
+        """Anything else, as the database is at one moment. It must only read, and may take long."""
+        with reading(self._pool, self.scopes, long=True) as session:
             return question(session)
 
     def scopes(self, session: Session) -> list[int]:
