@@ -159,6 +159,8 @@ def test_what_is_missing_is_found_before_anything_is_spent(stage: Stage) -> None
     done = stage.agentos("issue", "--brief", "dark-mode.md", *stage.roles[:2], *missing, "--gates", "none")
     assert done.code == 1
     assert "missing: reviewer: no-such-program; filer: ./gone" in done.err
+    [skips] = [line for line in done.out.splitlines() if "skipped" in line]
+    assert skips[9:] == "14 tasks are skipped: 7 because of preflight, 7 by a condition", "a line, not thirty"
     assert stage.calls("drafter") == []
 
 
