@@ -58,8 +58,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     action: Action
     settings: Settings
-    replaces: str = ""
-    """The unfinished run that a new one takes the place of."""
+    replaces: tuple[str, ...] = ()
+    """The unfinished runs that a new one takes the place of."""
     changes: tuple[str, ...] = ()
     """What is no longer as the run began with it."""
     is_filed: bool = False
@@ -79,8 +79,7 @@ def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, A
     newest = known[-1] if known else None
     is_filed = newest is not None and newest.status == "complete" and newest.params.get("digest") == brief.digest
     if newest is None or when_changed == "anew":
-        over = newest is None or newest.status == "complete" or newest.dropped
-        replaces = "" if newest is None or over else newest.workflow_id
+        replaces = tuple(run.workflow_id for run in known if run.status != "complete" and not run.dropped)
         if newest is not None:  # as the last one was, but for what was typed now
             settings = msgspec.structs.replace(newest.settings, **asked)
         begin: dict[str, Any] = {"action": "begin", "settings": settings, "replaces": replaces}
@@ -155,18 +154,18 @@ def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
 def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
-        begun = begin_run(place, flow, params, job.workflow_id, options)
-        if job.replaces:  # not before: a run that is refused takes the place of none
-            _abort(place, job)
-        return begun
+        # In this order: a run that is refused takes the place of none, and a kill in between leaves none under way,
+        # never two. The same command then simply begins.
+        return begin_run(place, flow, params, job.workflow_id, options, first=lambda: _abort_replaced(place, job))
     return resume_run(place, job.workflow_id, options=options)
 
 
-def _abort(place: Place, job: Job) -> None:
-    try:
-        Client(place=place).send(job.replaces, Abort(reason=f"begun anew as {job.workflow_id}"))
-    except CommandRefusedError as error:  # it has ended meanwhile
-        say(error.message)
+def _abort_replaced(place: Place, job: Job) -> None:
+    for run in job.replaces:
+        try:
+            Client(place=place).send(run, Abort(reason=f"begun anew as {job.workflow_id}"))
+        except CommandRefusedError as error:  # it has ended meanwhile
+            say(error.message)
 
 
 def as_it_went(client: Client, job: Job) -> Job:

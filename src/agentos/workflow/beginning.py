@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -48,8 +48,13 @@ def begin_run(
     params: Mapping[str, Any] | None,
     workflow_id: str | None,
     options: DriveOptions,
+    *,
+    first: Callable[[], None] = lambda: None,
 ) -> Ready | Finished:
-    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
+    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed.
+
+    `first` is called once nothing is left that would refuse the run, and before anything of it is on record.
+    """
     refuse_bad_id(workflow_id)
     plan = plan_for_now(workflow, params)
     masker = masker_for(plan, options.secret_names)
@@ -76,6 +81,7 @@ def begin_run(
         )
         files, warnings = open_files(place, plan, run.workflow_id, run.source)
         with closed_on_error(files):
+            first()
             lease = store.create_run(run, current_holder(), options.lease_s)
     warnings = (*plan.warnings, *warnings, *space_warnings(store, options))
     return Ready(
