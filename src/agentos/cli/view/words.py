@@ -108,7 +108,7 @@ def skipped_in_short(skipped: Sequence[ev.TaskSkipped]) -> str:
     causes: dict[str, str] = {}
     for event in skipped:
         causes[event.task_id] = causes.get(event.because, event.because)
-    counted = Counter(causes.values()).most_common()
+    counted = sorted(Counter(causes.values()).items(), key=lambda row: (not row[0], -row[1]))  # conditions last
     whys = [f"because of {cause}" if cause else "by a condition" for cause, _ in counted]
     parts = [f"{number} {why}" for why, (_, number) in zip(whys, counted, strict=True)][:CAUSES]
     if len(counted) > CAUSES:

@@ -90,6 +90,8 @@ def read_brief(given: Path, root: Path) -> Brief:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise _refused(given, f"is not UTF-8: {error}", "Name a text file.") from error
+    if "\0" in text:
+        raise _refused(given, "is no text: it holds a zero byte", "Name a text file.")
     if not text.strip():
         raise _refused(given, "is empty", "Write down what is wanted, in a line or two.")
     real, top = given.resolve(), root.resolve()

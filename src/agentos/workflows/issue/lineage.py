@@ -34,7 +34,7 @@ def read_artefact(root: Path, file: str, otherwise: str) -> str:
     """What the file holds now, hand-made changes included; where it is gone, what the journal holds."""
     path = root / file
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         _written(root, Path(file), otherwise)
         return otherwise
@@ -59,13 +59,19 @@ def move_to_done(root: Path, name: str, number: str, last: str, text: str) -> st
 
 def _written(root: Path, file: Path, text: str) -> None:
     folder = _inside(root, file.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / file.name
-    if target.exists() or target.is_symlink():
-        return
-    half = folder / f".{file.name}.{os.getpid()}"
-    half.write_text(text if text.endswith("\n") else f"{text}\n")
-    os.replace(half, target)
+    target, half = folder / file.name, folder / f".{file.name}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.exists() or target.is_symlink():
+            return
+        # In UTF-8 whatever the locale; half a character, which a model may give, is no reason to lose its answer.
+        half.write_bytes((text if text.endswith("\n") else f"{text}\n").encode(errors="backslashreplace"))
+        os.replace(half, target)
+    except OSError as error:
+        raise AttemptError(
+            f"{file} cannot be written: {error.strerror}",
+            next_step="Nothing is lost: make room for it, then resume the run.",
+        ) from error
 
 
 def _inside(root: Path, folder: Path) -> Path:

@@ -149,7 +149,7 @@ def _why_ask(verdict: str, complaint: str, round: int, last: Told | None, max_ro
     if verdict == "revise" and last is not None and last["complaint"] == complaint:
         return "The reviewer asks for the same as in the round before."
     if verdict == "revise" and round >= max_rounds:
-        return f"The reviewer is not content after {round} round(s)."
+        return f"The reviewer is not content after {'1 round' if round == 1 else f'{round} rounds'}."
     return f"The reviewer says {verdict}." if always else ""
 
 
