@@ -264,6 +264,38 @@ def test_a_brief_is_named_from_here_or_from_the_root(stage: Stage, tmp_path: Pat
     assert stage.agentos(*shlex.split(words.removeprefix("Choose one: agentos ")), "--anew").code == 3
 
 
+def test_a_link_that_leads_out_of_the_repository_is_no_brief(stage: Stage, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.md"
+    secret.write_text("What nobody else should ever read, and no model be sent.\n")
+    stage.brief(name="ideas/active/one.md")
+    (stage.repo / "ideas/active/two.md").symlink_to(secret)
+    (stage.repo / "folder").symlink_to(tmp_path)
+    (stage.repo / "inside.md").symlink_to("dark-mode.md")
+    done = stage.issue("--all")
+    assert (done.code, len(stage.filed), len(stage.calls("drafter"))) == (2, 1, 1)
+    assert f"two.md is a link that leads out of the repository, to {secret}\nName that file itself." in done.err
+    for name in ("ideas/active/two.md", "folder/secret.md", str(stage.repo / "ideas/../folder/secret.md")):
+        assert stage.issue("--brief", name).code == 2
+    assert len(stage.calls("drafter")) == 1
+    assert stage.issue("--brief", "../secret.md").code == 0, "named as what it is"
+    assert stage.issue("--brief", "inside.md").code == 0
+    assert stage.status() == "complete", "a link inside is the brief it leads to"
+
+
+def test_a_draft_made_a_link_that_leads_out_is_not_read(stage: Stage, tmp_path: Path) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    secret = tmp_path / "secret.md"
+    secret.write_text("What nobody else should ever read.\n")
+    draft = stage.repo / "docs/lineage/active/dark-mode/002-draft.md"
+    draft.unlink()
+    draft.symlink_to(secret)
+    done = stage.agentos("approve", RUN, "--choose", "send")
+    assert (done.code, "002-draft.md leads out of" in done.err) == (1, True)
+    assert stage.calls("reviewer") == []
+    draft.unlink()
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 0, "then what the journal holds counts"
+
+
 def test_a_brief_with_a_zero_byte_is_no_text(stage: Stage) -> None:
     stage.brief("Some text and then\0something else that nobody can read.\n", "zero.md")
     done = stage.issue("--brief", "zero.md")

@@ -32,7 +32,7 @@ def write_artefact(root: Path, name: str, number: int, kind: str, text: str) -> 
 
 def read_artefact(root: Path, file: str, otherwise: str) -> str:
     """What the file holds now, hand-made changes included; where it is gone, what the journal holds."""
-    path = root / file
+    path = _inside(root, Path(file))
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -74,9 +74,9 @@ def _written(root: Path, file: Path, text: str) -> None:
         ) from error
 
 
-def _inside(root: Path, folder: Path) -> Path:
-    """The folder, where it really lies in the root: a repository may bring links that lead out of it."""
-    path = root / folder
+def _inside(root: Path, name: Path) -> Path:
+    """The folder or file, where it really lies in the root: a repository may bring links that lead out of it."""
+    path = root / name
     if not path.resolve().is_relative_to(root.resolve()):
-        raise AttemptError(f"{folder} leads out of {root}", next_step="Take the link away, then resume the run.")
+        raise AttemptError(f"{name} leads out of {root}", next_step="Take the link away, then resume the run.")
     return path
