@@ -127,7 +127,9 @@ def test_an_unreadable_verdict_is_asked_for_once_more(stage: Stage) -> None:
 def test_a_verdict_that_is_unreadable_twice_is_a_gate(stage: Stage) -> None:
     stage.reviewer("LGTM!", '{"verdict": "approved"}')
     assert stage.issue("--brief", "dark-mode.md").code == 3
-    assert "gave no readable verdict, twice" in stage.gates()["approval:decide"]
+    file = "docs/lineage/active/dark-mode/003-verdict.md"
+    asked = f"The reviewer gave no readable verdict, twice. ({file}) Accept the draft as it is?"
+    assert stage.gates() == {"approval:decide": asked}
     assert "LGTM" not in stage.artefact("active/dark-mode/003-verdict.md"), "the second one is shown"
     assert (len(stage.calls("reviewer")), stage.filed) == (2, [])
     assert stage.agentos("approve", RUN, "--choose", "accept").code == 0
@@ -188,10 +190,11 @@ def test_a_program_that_fails_is_told(stage: Stage) -> None:
 
 
 def test_what_is_missing_is_found_before_anything_is_spent(stage: Stage) -> None:
-    missing = ["--reviewer", "command:no-such-program --fast", "--file-with", "command:./gone"]
+    (stage.repo / "bin").mkdir()
+    missing = ["--reviewer", "command:no-such-program --fast", "--file-with", "command:./bin"]
     done = stage.agentos("issue", "--brief", "dark-mode.md", *stage.roles[:2], *missing, "--gates", "none")
     assert done.code == 1
-    assert "missing: reviewer: no-such-program; filer: ./gone" in done.err
+    assert "missing: reviewer: no-such-program; filer: ./bin" in done.err
     [skips] = [line for line in done.out.splitlines() if "skipped" in line]
     assert skips[9:] == "14 tasks are skipped: 7 because of preflight, 7 by a condition", "a line, not thirty"
     assert stage.calls("drafter") == []

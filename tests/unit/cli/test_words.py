@@ -111,15 +111,20 @@ def test_a_few_skipped_tasks_have_a_line_each_and_in_order() -> None:
     ]
 
 
-def test_reasons_for_skipping_are_named_only_while_they_are_few() -> None:
-    skipped = [
-        ev.TaskSkipped(
-            workflow_id=WorkflowId("run"), at=NOON, task_id=TaskId(f"t{n}"), layer=1, place="", because=f"c{n // 2}"
-        )
-        for n in range(12)
-    ]
-    assert skipped_in_short(skipped) == (
+def skip(number: int, because: str) -> ev.TaskSkipped:
+    task = TaskId(f"t{number}")
+    return ev.TaskSkipped(workflow_id=WorkflowId("run"), at=NOON, task_id=task, layer=1, place="", because=because)
+
+
+def test_reasons_for_skipping_are_named_only_while_they_are_few_and_conditions_last() -> None:
+    assert skipped_in_short([skip(number, f"c{number // 2}") for number in range(12)]) == (
         "12 tasks are skipped: 2 because of c0, 2 because of c1, 2 because of c2, 6 because of others"
+    )
+    assert skipped_in_short([skip(number, "" if number > 1 else "c") for number in range(5)]) == (
+        "5 tasks are skipped: 2 because of c, 3 by a condition"
+    )
+    assert skipped_in_short([skip(0, "c"), skip(1, "t0"), skip(2, "t1"), skip(3, "t2")]) == (
+        "4 tasks are skipped because of c"
     )
 
 

@@ -132,12 +132,13 @@ def judge(
     text = f"# {verdict.verdict.capitalize()}\n\n{verdict.summary}\n\n{as_list(verdict.changes)}".rstrip()
     file = lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
     complaint = complaint_of(verdict)
+    why = _why_ask(verdict.verdict, complaint, draft["round"], last, max_rounds, always_ask)
     return {
         "verdict": verdict.verdict,
         "summary": verdict.summary,
         "changes": list(verdict.changes),
         "complaint": complaint,
-        "ask": _why_ask(verdict.verdict, complaint, draft["round"], last, max_rounds, always_ask),
+        "ask": f"{why} {verdict.summary}".strip() if why else "",
         "number": number,
         "file": file,
     }
