@@ -88,7 +88,9 @@ async def arun(
     """As `run`, inside an event loop. Cancelling it stops the run in order; `resume` goes on."""
     refuse_while_loading("arun")
     place, options = await asyncio.to_thread(settled, repo, gates=gates, durability=durability, keep=keep)
-    return await _driven(place, lambda: begin_run(place, workflow, params, workflow_id, options, labels), started)
+    return await _driven(
+        place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started
+    )
 
 
 def resume(

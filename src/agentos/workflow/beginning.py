@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -49,9 +49,14 @@ def begin_run(
     params: Mapping[str, Any] | None,
     workflow_id: str | None,
     options: DriveOptions,
+    *,
     labels: Iterable[str] = (),
+    first: Callable[[], None] = lambda: None,
 ) -> Ready | Finished:
-    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
+    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed.
+
+    `first` is called once nothing is left that would refuse the run, and before anything of it is on record.
+    """
     refuse_bad_id(workflow_id)
     labels = checked_labels(labels)
     plan = plan_for_now(workflow, params)
@@ -80,6 +85,7 @@ def begin_run(
         )
         files, warnings = open_files(place, plan, run.workflow_id, run.source)
         with closed_on_error(files):
+            first()
             lease = store.create_run(run, current_holder(), options.lease_s)
     warnings = (*plan.warnings, *warnings, *space_warnings(store, options))
     return Ready(
