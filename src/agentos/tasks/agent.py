@@ -20,6 +20,7 @@ from agentos.tasks.agents.following import Follower
 from agentos.tasks.agents.record import digest_of, write_end, write_start
 from agentos.tasks.agents.wording import RETRYABLE, failure_text, prompt_for
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.capture import Capture
 from agentos.tasks.endings import describe_status, last_words, refuse_cut_short
 from agentos.tasks.failures import told
 from agentos.tasks.launch import Launch, cannot_start
@@ -146,7 +147,7 @@ class AgentPerformer:
             await writing
         finally:
             writing.cancel()
-        verdict = _judged(follower, ending, Ended(ending.status, err.last_lines(), errand.left_files()))
+        verdict = _judged(follower, ending, _ended(errand, ending, err))
         await follower.pay(verdict.used or Usage())
         call.spent(follower.used.cost_usd)
         if verdict.outcome == "api_rate":
@@ -211,9 +212,13 @@ async def _known(host: AttemptHost, session: Session, id: str) -> None:
         await host.session(msgspec.structs.replace(session, id=id))
 
 
+def _ended(errand: Errand, ending: Ending, err: Capture) -> Ended:
+    return Ended(ending.status, err.last_lines(), errand.left_files(), stopped=ending.why == "stopped")
+
+
 def _judged(follower: Follower, ending: Ending, ended: Ended) -> Verdict:
     verdict = follower.verdict(ended)
-    if ending.why == "stopped":
+    if ending.why == "stopped" and verdict.outcome != "ok":  # its last word came before it was gone: that counts
         return msgspec.structs.replace(verdict, outcome=follower.stop.result(), why="")
     if ending.why == "timeout":
         return msgspec.structs.replace(verdict, outcome="timeout")

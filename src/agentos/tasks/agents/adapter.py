@@ -97,6 +97,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     """Paid for since the last time."""
     turn: bool = False
     """A turn is over: what it did to the files is done."""
+    goes_on: bool | None = None
+    """Whether more must follow: it uses a tool. An answer may be its last. None: the line does not tell."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -106,6 +108,8 @@ class Ended(msgspec.Struct, frozen=True):
     stderr: str = ""
     left: Mapping[str, str] = {}
     """Files it left in the private folder."""
+    stopped: bool = False
+    """By us: its status does not tell how it would have ended."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
