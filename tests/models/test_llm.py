@@ -422,6 +422,17 @@ def test_the_key_is_in_nothing_that_is_kept(model_server: ModelServer, limiter: 
     assert KEY not in kept
 
 
+def test_what_a_key_command_says_when_it_fails_is_shown_nowhere(limiter: Limiter) -> None:
+    script = "echo 'no access with sk-not-known-yet'; echo 'sk-not-known-yet is refused' >&2; exit 3"
+    host = RecordingHost()
+    outcome = perform(limiter, host, key_command=("sh", "-c", script))
+    told = error_of(outcome)
+    assert "the command 'sh', which should print the key, ended with exit code 3" in told
+    assert "run `key_command` by hand" in told
+    assert "sk-not-known-yet" not in repr((told, host.shown, outcome.warnings))
+    assert not outcome.retryable
+
+
 def test_the_same_call_has_the_same_key_until_an_attempt_has_ended(model_server: ModelServer, limiter: Limiter) -> None:
     for settled, prompt in ((0, "a"), (0, "a"), (1, "a"), (0, "b")):
         perform(limiter, settled=settled, prompt=prompt)
@@ -460,7 +471,7 @@ def test_the_money_of_a_day_is_counted_over_attempts(model_server: ModelServer, 
     models = ModelSettings(prices=PRICES, limits={"OPENAI_API_KEY": Limits(per_day_usd=0.01)})
     outcomes = [perform(limiter, models=models) for _ in range(3)]
     assert [outcome.error is None for outcome in outcomes] == [True, True, False]
-    assert "$0.01 of $0.01 were spent today" in error_of(outcomes[2])
+    assert "$0.012 of $0.01 were spent today" in error_of(outcomes[2])
 
 
 def test_cached_input_has_its_own_price() -> None:

@@ -21,6 +21,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.drive import utc_now
 from agentos.workflow.forking import forked_event
+from agentos.workflow.keys import refuse_keyless
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place, known_run, refuse_bad_id
@@ -55,6 +56,7 @@ def begin_run(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
+    refuse_keyless(plan, options.models.llm)
     if workflow_id is not None and masker.found_in(workflow_id.encode()):
         raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
     reach("plan.after")

@@ -22,6 +22,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class WrongPart(ValueError):
+    """What is wrong in a table, and where in it. The value is not shown: somebody may have written a key there."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}" if key else why)
+
+
 class Kind(NamedTuple):
     """A kind of value."""
 
@@ -120,13 +127,27 @@ def arguments() -> Kind:
 
 
 def table(type: Any, allowed: str) -> Kind:
-    """A table, or tables by name, of that type."""
+    """A table of that type."""
+    return Kind(f"{allowed}; in a variable, the same as JSON", lambda value: _converted(value, type), _json)
 
-    def read(value: object) -> Any:
-        read: Any = msgspec.convert(value, type)  # its errors are ValueErrors
-        return read
+
+def tables(type: Any, allowed: str) -> Kind:
+    """Tables of that type, by name."""
+
+    def read(value: object) -> dict[str, Any]:
+        named = _converted(value, dict[str, Any])
+        return {name: _converted(one, type, f"{name}.") for name, one in named.items()}
 
     return Kind(f"{allowed}; in a variable, the same as JSON", read, _json)
+
+
+def _converted(value: object, type: Any, within: str = "") -> Any:
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError as error:
+        why, _, path = str(error).partition(" - at `$")
+        key = f"{within}{path.rstrip('`').removeprefix('.')}".removesuffix(".")
+        raise WrongPart(key, f"{why[:1].lower()}{why[1:]}") from None
 
 
 def parse_size(text: str) -> int:

@@ -20,7 +20,7 @@ from agentos.store.postgres.address import without_password
 from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
 from agentos.workflow import setting_kinds as kinds
 from agentos.workflow.location import VARIABLE
-from agentos.workflow.setting_kinds import Kind
+from agentos.workflow.setting_kinds import Kind, WrongPart
 from agentos.workflow.settings_file import read_settings_file
 
 DEFAULT = "default"
@@ -89,12 +89,12 @@ KINDS: Mapping[str, Kind] = {
     "on_end": kinds.arguments(),
     "log_limit": kinds.size(),
     "llm": kinds.table(LlmDefaults, "a table [llm] with base_url, key_name (of a variable), key_command (a list)"),
-    "limits": kinds.table(
-        dict[str, Limits],
+    "limits": kinds.tables(
+        Limits,
         "tables as [limits.OPENAI_API_KEY] with slots, per_minute (whole numbers, 1 or more), per_day_usd, max_wait_s",
     ),
-    "prices": kinds.table(
-        dict[str, Price],
+    "prices": kinds.tables(
+        Price,
         'tables as [prices."gpt-x"] with input_per_million and output_per_million (and cached_per_million) in USD',
     ),
 }
@@ -151,6 +151,8 @@ def _read(name: str, value: object, where: str, shown: object = None) -> Any:
     kind = KINDS[name]
     try:
         return kind.read(value)
+    except WrongPart as wrong:
+        raise WorkflowConfigurationError(f"{where} is wrong: {wrong}", next_step=f"Allowed: {kind.allowed}.") from None
     except ValueError:
         raise WorkflowConfigurationError(
             f"{where} is {_short(value if shown is None else shown)}", next_step=f"Allowed: {kind.allowed}."
