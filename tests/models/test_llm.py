@@ -23,7 +23,18 @@ from agentos.tasks.limiter import Limiter
 from agentos.tasks.llm import LlmPerformer
 from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
 from agentos.values import decode_value
-from tests.models.replies import Answer, Body, Hang, says, server_error, too_many, unauthorised, verdict
+from tests.models.replies import (
+    Answer,
+    Body,
+    Failure,
+    Hang,
+    no_such_option,
+    says,
+    server_error,
+    too_many,
+    unauthorised,
+    verdict,
+)
 from tests.models.server import ModelServer
 from tests.unit.tasks.support import RecordingHost, output_of, soon
 
@@ -352,6 +363,55 @@ def test_a_wait_for_a_slot_can_be_cancelled(model_server: ModelServer, limiter: 
 
     assert asyncio.run(cancelled()).cancelled
     assert not model_server.requests
+
+
+# --- servers that know less --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_refuses_to_tell_what_was_used_is_asked_again_without(
+    status: int, model_server: ModelServer, limiter: Limiter
+) -> None:
+    model_server.choose(lambda asked: no_such_option(status=status) if "stream_options" in asked.json else says("Yes."))
+    performer, host = LlmPerformer(limiter), RecordingHost()
+
+    async def twice() -> list[Outcome]:
+        return [await performer(spec_of(prompt=prompt), host) for prompt in ("one", "two")]
+
+    for outcome in asyncio.run(twice()):
+        assert output_of(outcome)["text"] == "Yes."
+        assert "the server did not say how many tokens were used" in outcome.warnings[0]
+    requests = model_server.requests
+    assert ["stream_options" in request.json for request in requests] == [True, False, False], "learned for good"
+    assert len({request.headers["idempotency-key"] for request in requests}) == 3, "no key stands for two requests"
+    assert [usage.calls for usage in host.usages] == [1, 1]
+
+
+def test_what_such_a_server_tells_all_the_same_is_counted(model_server: ModelServer, limiter: Limiter) -> None:
+    told = {"model": "m1", "choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]}
+    body = json.dumps({**told, "usage": {"prompt_tokens": 7, "completion_tokens": 3}}).encode()
+    model_server.script(no_such_option(), Body(pieces=(body,)))
+    outcome = perform(limiter)
+    assert output_of(outcome)["usage"]["input_tokens"] == 7
+    assert outcome.warnings == ()
+
+
+def test_a_refusal_that_only_sounds_like_it_is_told_and_not_remembered(
+    model_server: ModelServer, limiter: Limiter
+) -> None:
+    model_server.script(
+        no_such_option(), Failure(status=400, message="the prompt speaks of stream_options"), says("Yes.")
+    )
+    performer = LlmPerformer(limiter)
+
+    async def twice() -> list[Outcome]:
+        return [await performer(spec_of(), RecordingHost()) for _ in range(2)]
+
+    refused, answered = asyncio.run(twice())
+    assert "answered with 400: the prompt speaks of stream_options" in error_of(refused)
+    assert not refused.retryable
+    assert output_of(answered)["text"] == "Yes."
+    assert ["stream_options" in request.json for request in model_server.requests] == [True, False, True]
 
 
 # --- where, with which key ----------------------------------------------------------------------------------------
