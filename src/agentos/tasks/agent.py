@@ -18,6 +18,7 @@ from agentos.tasks.agents.earlier import Earlier, earlier_session
 from agentos.tasks.agents.errand import Errand, errand_of
 from agentos.tasks.agents.following import Follower
 from agentos.tasks.agents.record import digest_of, write_end, write_start
+from agentos.tasks.agents.transcript import Copied, copy_transcript, transcript_of
 from agentos.tasks.agents.wording import RETRYABLE, failure_text, prompt_for
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.capture import Capture
@@ -152,7 +153,8 @@ class AgentPerformer:
         call.spent(follower.used.cost_usd)
         if verdict.outcome == "api_rate":
             call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
-        write_end(spec, ending.status, verdict)
+        copied = await asyncio.to_thread(_copied, errand, follower.session or session.id)
+        write_end(spec, ending.status, verdict, copied)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
         model = follower.model or errand.work.model
         return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings)
@@ -210,6 +212,13 @@ def _session_for(errand: Errand, earlier: Earlier) -> Session:
 async def _known(host: AttemptHost, session: Session, id: str) -> None:
     if id != session.id:
         await host.session(msgspec.structs.replace(session, id=id))
+
+
+def _copied(errand: Errand, session: str) -> Copied | None:
+    """However it ended: what an agent did is asked about most where it failed."""
+    log = errand.spec.log
+    found = transcript_of(errand.agent.TRAITS.transcript, session, errand.env) if log is not None else ""
+    return copy_transcript(found, log, errand.spec.masker) if log is not None and found else None
 
 
 def _ended(errand: Errand, ending: Ending, err: Capture) -> Ended:

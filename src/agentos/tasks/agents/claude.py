@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     Word,
@@ -23,7 +24,15 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_status, of_text
 
-TRAITS = Traits(program="claude", forks=True, tells_cost=True, counts_turns=True, counts_cost=True, takes_schema=True)
+TRAITS = Traits(
+    program="claude",
+    forks=True,
+    tells_cost=True,
+    counts_turns=True,
+    counts_cost=True,
+    takes_schema=True,
+    transcript=Kept("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
+)
 
 _MODES = {"read": "dontAsk", "edit": "acceptEdits", "full": "bypassPermissions"}
 _CHANGING = ("Bash", "Edit", "NotebookEdit", "Write")

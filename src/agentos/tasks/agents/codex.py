@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     count,
@@ -21,7 +22,14 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_text
 
-TRAITS = Traits(program="codex", names_session=False, forks=True, takes_tools=False, takes_schema=True)
+TRAITS = Traits(
+    program="codex",
+    names_session=False,
+    forks=True,
+    takes_tools=False,
+    takes_schema=True,
+    transcript=Kept("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
+)
 
 _SANDBOXES = {"read": "read-only", "edit": "workspace-write", "full": "danger-full-access"}
 _LOST = "no rollout found"

@@ -11,6 +11,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     count,
@@ -20,7 +21,7 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_status, of_text
 
-TRAITS = Traits(program="copilot")
+TRAITS = Traits(program="copilot", transcript=Kept("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"))
 
 _FLAGS = {
     "read": ("--deny-tool=write", "--deny-tool=shell"),

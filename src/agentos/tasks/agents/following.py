@@ -124,6 +124,8 @@ class Follower:
         unpaid, self._unpaid = self._unpaid, Usage()
         await self.pay(unpaid)
         turn, self._turn_over = self._turn_over, False
+        if turn and self._log is not None:
+            self._log.sync()
         if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
             await self._host.turn()
 

@@ -11,6 +11,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     Word,
@@ -21,7 +22,7 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_text
 
-TRAITS = Traits(program="gemini")
+TRAITS = Traits(program="gemini", transcript=Kept("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"))
 
 _MODES = {"read": "plan", "edit": "auto_edit", "full": "yolo"}
 _LOST = ("already exists", "Invalid session identifier", "No previous sessions")
