@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from agentos.run.events import Usage
+from agentos.run.spending import money
 from agentos.values import decode_value
 
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -105,5 +106,5 @@ def count(number: int, noun: str) -> str:
 
 def usage_text(usage: Usage) -> str:
     """What models were paid for, in short."""
-    cost = f"${usage.cost_usd:.4f}, " if usage.cost_usd else ""
+    cost = f"{money(usage.cost_usd)}, " if usage.cost_usd else ""
     return f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"

@@ -21,6 +21,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.drive import utc_now
 from agentos.workflow.forking import forked_event
+from agentos.workflow.keys import refuse_keyless
 from agentos.workflow.labels import checked_labels
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.logs import refuse_foreign
@@ -63,6 +64,7 @@ def begin_run(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
+    refuse_keyless(plan, options.models.llm)
     if masker.found_in("\n".join((workflow_id or "", *labels)).encode()):
         raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
     reach("plan.after")

@@ -143,12 +143,13 @@ def table(type: Any, allowed: str) -> Kind:
 
 
 def _faults(type: Any, value: object, key: str) -> Iterator[Fault]:
-    """What is wrong with a table, down to the keys themselves."""
+    """What is wrong with a table, down to the keys themselves. No value is shown: it may be a key for a model."""
     try:
         msgspec.convert(value, type)
-    except ValueError:
+    except ValueError as error:
         inside = list(_faults_inside(type, value, key)) if isinstance(value, Mapping) else []
-        yield from inside or [Fault(key, f"is {told(value)}")]
+        why = str(error).partition(" - at `$")[0]
+        yield from inside or [Fault(key, f"is wrong: {why[:1].lower()}{why[1:]}")]
 
 
 def _faults_inside(type: Any, table: Mapping[str, object], key: str) -> Iterator[Fault]:

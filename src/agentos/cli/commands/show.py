@@ -15,6 +15,7 @@ from agentos.cli.output import print_json
 from agentos.cli.text import count, duration, given_lines, printable, printable_lines, short, told, usage_text
 from agentos.cli.times import ago
 from agentos.run.events import TaskFailure, Usage
+from agentos.run.spending import money
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import find_run, reading
 from agentos.workflow.overview import GateView, RunView, TaskView, next_command, read_journal, run_view
@@ -111,7 +112,7 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
     if isinstance(task.usage, Usage):
-        notes.append(f"${task.usage.cost_usd:.2f}" if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
+        notes.append(money(task.usage.cost_usd) if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
     if task.output is not msgspec.UNSET and task.output is not None:
         notes.append(_output(task))
     yield f"  {short(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
