@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentos.cli.text import count, duration, printable, short, usage_text
+from agentos.cli.text import count, duration, printable, short
+from agentos.cli.value_text import usage_text
 from agentos.run import events as ev
 
 LINE = 500
