@@ -11,7 +11,8 @@ from pathlib import Path
 
 from agentos.cli.answering import author_of
 from agentos.cli.dialogue import Dialogue, Keyboard, LeftOpen
-from agentos.cli.text import given_lines, printable, short, value_in_short
+from agentos.cli.text import printable, short
+from agentos.cli.value_text import given_lines, value_in_short
 from agentos.cli.view.feed import Feed, View
 from agentos.dag.plan import PlannedTask
 from agentos.dag.references import as_text, format_path, look_up, references_in

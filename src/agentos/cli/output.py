@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import msgspec
 
 from agentos.cli.text import printable, shown_json
 
@@ -20,6 +19,8 @@ def say(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document, indented for people, its keys in the order of the documented shape."""
+    import msgspec  # not for a program that only says something, such as its help
+
     click.echo(shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))
 
 

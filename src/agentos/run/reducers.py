@@ -172,13 +172,11 @@ def _is_gathered(result: TaskEnd) -> bool:
 def result_from(raw: Raw, *, seq: int = 1) -> TaskEnd:
     """A task result that a fork took along, as the event it was."""
     kind = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, Raw])["type"], type=str)
-    result: TaskEnd = _RESULT_DECODERS[kind].decode(raw)
+    result: TaskEnd = msgspec.json.decode(raw, type=_RESULTS[kind])
     return replace(result, seq=seq)
 
 
-_RESULT_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    result.type: msgspec.json.Decoder(result) for result in RESULTS
-}
+_RESULTS: Mapping[str, type[TaskEnd]] = {result.type: result for result in RESULTS}
 
 
 def _state_saved(facts: Facts, event: ev.StateSaved) -> Facts:

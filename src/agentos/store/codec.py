@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -29,6 +29,7 @@ DIGEST_BYTES = 16
 NEWER = "Use the version of AgentOS that wrote it, or a newer one."
 
 CODES: Mapping[type[Event], int] = {kind: code for code, kind in enumerate(JOURNALED, 1)}
+_KINDS: Mapping[int, type[Event]] = {code: kind for kind, code in CODES.items()}
 LARGE: Mapping[type[Event], str] = {TaskComplete: "output", DecisionMade: "output", PlanChanged: "items"}
 """The field of an event that may live in a blob."""
 
@@ -38,9 +39,7 @@ Blobs = Callable[[bytes], bytes | None]
 _MICROSECOND = timedelta(microseconds=1)
 _head = Struct(">qqHHB").pack
 _encode = msgspec.json.Encoder().encode
-_decoders: dict[int, Callable[[bytes], Event]] = {
-    code: cast("Callable[[bytes], Event]", msgspec.json.Decoder(kind).decode) for kind, code in CODES.items()
-}
+_decode = msgspec.json.decode
 _replace = msgspec.structs.replace
 _set = msgspec.structs.force_setattr
 
@@ -180,14 +179,15 @@ def sound_upto(
 
 
 def _decoded(workflow_id: WorkflowId, seq: int, code: int, version: int, body: bytes) -> Event:
-    decoder = _decoders.get(code)
-    if decoder is None or version > VERSION:
+    kind = _KINDS.get(code)
+    if kind is None or version > VERSION:
         raise NewerSchemaError(
             f"event {seq} of run {workflow_id} has type {code}, version {version}, which this version does not know",
             next_step=NEWER,
         )
     try:
-        return decoder(body)
+        # No decoder for each kind made beforehand: every program would start four milliseconds later for it.
+        return _decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged(workflow_id, seq, str(error)) from error
 

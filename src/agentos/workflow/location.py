@@ -15,9 +15,10 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.postgres.address import without_password
@@ -48,8 +49,7 @@ class Source(StrEnum):
     REPOSITORY = "repository"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     """Absolute path of the database file, which need not exist yet, or a PostgreSQL URL."""
     source: Source

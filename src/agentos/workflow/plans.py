@@ -33,7 +33,6 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(StoredPlan)
 
 
 def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
@@ -92,7 +91,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 def decode_plan(stored: bytes) -> Plan:
     try:
-        plan = _decoder.decode(zlib.decompress(stored))
+        plan = msgspec.json.decode(zlib.decompress(stored), type=StoredPlan)
     except (msgspec.DecodeError, zlib.error) as error:
         raise CheckpointCorruptedError("a stored plan", str(error)) from error
     return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from agentos.exceptions import SnapshotRefusedError
 from agentos.worktree.git import shown
@@ -15,8 +16,7 @@ from agentos.worktree.manifest import Left
 _IGNORE_MORE = "Put what is generated into .gitignore, or raise the limit."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Of one snapshot. What the repository itself tracks does not count as new."""
 
     files: int = 50_000

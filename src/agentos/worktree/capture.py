@@ -6,8 +6,9 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from agentos.exceptions import GitError, SnapshotRefusedError
 from agentos.worktree import budget, known
@@ -24,8 +25,7 @@ _FEW = 1000
 _PAUSE_S = 0.03
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a worktree as a tree in the store. Nothing refers to it yet."""
 
     tree: str

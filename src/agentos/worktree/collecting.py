@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+import msgspec
 
 from agentos.exceptions import GitError, WorktreeBusyError
 from agentos.worktree.housekeeping import collect
@@ -13,8 +14,7 @@ SECONDS = 5.0
 """The end of a run waits at most so long for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loose:
+class Loose(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that were written since the last collection, each in a file of its own."""
 
     files: int

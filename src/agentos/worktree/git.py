@@ -8,8 +8,9 @@ import re
 import signal
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePath
+
+import msgspec
 
 from agentos.exceptions import GitError, WorkflowConfigurationError
 
@@ -26,8 +27,7 @@ _QUESTIONS = ("--is-bare-repository", "--absolute-git-dir", "--is-inside-work-tr
 _ANSWERS = re.compile(rb"(true|false)\n(/.*)\n(true|false)\n(/.*\n)?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repository:
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
     """A work tree, and the git directory behind it: a linked worktree or submodule has one of its own."""
 
     root: Path
@@ -45,8 +45,7 @@ def bare_env(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, kw_only=True):
     """How a git command ended."""
 
     status: int
@@ -58,8 +57,7 @@ class Done:
         return os.fsdecode(self.stderr).strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(msgspec.Struct, frozen=True, kw_only=True):
     """A git command that has begun. It must be ended, or stopped."""
 
     argv: tuple[str, ...]
@@ -89,8 +87,7 @@ class Running:
             self.process.communicate()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Git:
+class Git(msgspec.Struct, frozen=True, kw_only=True):
     """Git commands in one place, under one environment."""
 
     cwd: Path

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -26,8 +25,7 @@ _SECONDS = 3600.0
 _UNDO = ref_name("x", "undo").partition("/x/")[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """What the store takes on disk."""
 
     snapshots: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from agentos.exceptions import GitError, SnapshotError
 from agentos.worktree.budget import Limits
@@ -28,8 +29,7 @@ INCLUDE = ".worktreeinclude"
 _MARK = "agentos"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linked:
+class Linked(msgspec.Struct, frozen=True, kw_only=True):
     """A linked worktree of ours."""
 
     path: Path

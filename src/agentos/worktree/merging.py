@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from agentos.worktree.git import Git
 from agentos.worktree.session import Session, session
@@ -21,16 +22,14 @@ _SECONDS = 300.0
 _FILES = ("100644", "100755")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class Version(msgspec.Struct, frozen=True, kw_only=True):
     """What a path holds on one side."""
 
     mode: str
     oid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     """A path that two sides changed in ways that do not go together. None: it is not there."""
 
     path: str
@@ -44,8 +43,7 @@ class Conflict:
     """Content with conflict markers, for text: what a human can start from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
     tree: str
     """Everything that goes together; nothing refers to it yet. No file in it has conflict markers."""
     conflicts: tuple[Conflict, ...]

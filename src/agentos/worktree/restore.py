@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -44,8 +43,7 @@ _TRIES = 3
 _REPOSITORY = "160000"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What a restore did."""
 
     undo: Snapshot
@@ -204,14 +202,13 @@ def _no_open_intent(worktree: Worktree) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
+class _Target(msgspec.Struct, frozen=True, kw_only=True):
     workflow_id: str
     id: str
     tree: str
     protected: Protection
     """Never written or deleted."""
-    kept: Protection = field(default_factory=lambda: Protection(()))
+    kept: Protection = msgspec.field(default_factory=lambda: Protection(()))
     """Never deleted."""
     manifest: Manifest | None = None
     only: Protection | None = None

@@ -12,8 +12,9 @@ import signal
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from agentos.exceptions import GitError, WorktreeBusyError
 from agentos.worktree.git import Done, Git, shown
@@ -25,8 +26,7 @@ _TRIES = 6
 _PAUSE_S = 0.03
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """The private index of `worktree`, ours until the session ends."""
 
     worktree: Worktree
@@ -38,7 +38,7 @@ class Session:
     def git(self, *, index: Path | None = None) -> Git:
         """Git in the store; with `index` on another private index than the worktree's."""
         env = {**self.store.env, "GIT_INDEX_FILE": str(index)} if index is not None else self.store.env
-        return replace(self.store, env=env, timeout_s=self._left_s())
+        return msgspec.structs.replace(self.store, env=env, timeout_s=self._left_s())
 
     def writing_git(self) -> Git:
         """Git in the store, for objects that the next `update-ref` makes durable with itself.
@@ -47,10 +47,10 @@ class Session:
         comes after them covers them all (what git calls `batch`, over several commands).
         """
         git = self.git()
-        return replace(git, config=(*git.config, "core.fsyncMethod=writeout-only"))
+        return msgspec.structs.replace(git, config=(*git.config, "core.fsyncMethod=writeout-only"))
 
     def user_git(self) -> Git:
-        return replace(self.user, timeout_s=self._left_s())
+        return msgspec.structs.replace(self.user, timeout_s=self._left_s())
 
     def read_files(
         self,

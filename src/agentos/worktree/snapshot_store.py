@@ -13,8 +13,9 @@ import os
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from agentos.exceptions import SnapshotError, WorkflowConfigurationError
 from agentos.worktree.git import Git, bare_env, clean_env, shown
@@ -80,8 +81,7 @@ _CONFIG = """\
 _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worktree:
+class Worktree(msgspec.Struct, frozen=True, kw_only=True):
     """A worktree of the user's, main or linked, with the store that all worktrees of its repository share."""
 
     root: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
@@ -25,8 +24,7 @@ _TRIES = 4
 _REPLACED_BY = "the files that came in its place"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a worktree at one moment."""
 
     id: str

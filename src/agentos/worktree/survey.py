@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from agentos.exceptions import GitError
 from agentos.worktree.git import Done, Git, split
@@ -22,8 +23,7 @@ _HEAD = ("rev-parse", "HEAD", "--symbolic-full-name", "HEAD")
 _FOLDERS = ("ls-files", "-z", "--others", "--directory", "--exclude-standard")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nested:
+class Nested(msgspec.Struct, frozen=True, kw_only=True):
     """A repository inside the worktree: a submodule, or any other."""
 
     head: str | None
@@ -32,26 +32,25 @@ class Nested:
     """Whether there is work in it that is not in its commits."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Survey:
+class Survey(msgspec.Struct, kw_only=True):
     """Paths relative to the root. Folders and repositories are named without a slash, ignored folders with one."""
 
-    tracked: list[str] = field(default_factory=list)
+    tracked: list[str] = msgspec.field(default_factory=list)
     """In the private index: files and links."""
-    changed: list[str] = field(default_factory=list)
+    changed: list[str] = msgspec.field(default_factory=list)
     """Of these, what is different on disk."""
-    deleted: list[str] = field(default_factory=list)
+    deleted: list[str] = msgspec.field(default_factory=list)
     """Of these, what is gone."""
-    untracked: list[str] = field(default_factory=list)
-    repositories: dict[str, Nested] = field(default_factory=dict)
+    untracked: list[str] = msgspec.field(default_factory=list)
+    repositories: dict[str, Nested] = msgspec.field(default_factory=dict)
     """Repositories that are in the private index."""
     moved: bool = False
     """Whether the HEAD of one of them is another than in the private index, or one is gone."""
-    new_repositories: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)
+    new_repositories: list[str] = msgspec.field(default_factory=list)
+    ignored: list[str] = msgspec.field(default_factory=list)
+    folders: list[str] = msgspec.field(default_factory=list)
     """Folders without anything that git tracks: empty, or new."""
-    head: Head = field(default_factory=Head)
+    head: Head = msgspec.field(default_factory=Head)
 
     @property
     def is_clean(self) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from agentos.worktree.git import Git, joined, split
 from agentos.worktree.manifest import Modes
 from agentos.worktree.session import Session
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One path of a difference: `status` is A(dded), D(eleted), M(odified) or T(ype changed)."""
 
     path: str

@@ -15,8 +15,9 @@ from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.report import chosen
 from agentos.cli.survey import survey
-from agentos.cli.text import given_lines, printable, printable_lines, short
+from agentos.cli.text import printable, printable_lines, short
 from agentos.cli.times import ago
+from agentos.cli.value_text import given_lines
 from agentos.exceptions import AgentosError, NotFoundError
 from agentos.run.events import DecisionRequired
 from agentos.run.facts import Facts, fold

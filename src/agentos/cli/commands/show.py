@@ -12,8 +12,9 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.text import count, duration, given_lines, printable, printable_lines, short, told, usage_text
+from agentos.cli.text import count, duration, printable, printable_lines, short
 from agentos.cli.times import ago
+from agentos.cli.value_text import given_lines, told, usage_text
 from agentos.run.events import TaskFailure, Usage
 from agentos.run.spending import money
 from agentos.store.port import CheckpointRecord

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import unquote
+
+import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
 
@@ -24,8 +25,7 @@ _DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """As it was given, password included: never printed."""
     conninfo: str

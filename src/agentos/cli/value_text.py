@@ -1,0 +1,53 @@
+"""Stored values, inputs and usage as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agentos.cli.text import printable, printable_lines, short
+from agentos.run.events import Usage
+from agentos.run.spending import money
+from agentos.values import decode_value
+
+SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
+MOST_LINES = 8
+"""So many more lines of a value of several are shown."""
+
+
+def told(value: Any) -> Any:
+    """Of what a command gave what it printed; of everything else all."""
+    return value["stdout"] if isinstance(value, dict) and set(value) == SHELL_OUTPUT else value
+
+
+def value_in_short(stored: msgspec.Raw, limit: int = 200) -> str:
+    """A stored value for people: text as it is, everything else as compact JSON, on one line and cut short."""
+    if len(bytes(stored)) > 1 << 20:
+        return f"{len(bytes(stored)):,} bytes"
+    value = told(decode_value(stored))
+    text = value if isinstance(value, str) else bytes(stored).decode(errors="replace")
+    return short(printable(text.strip()), limit)
+
+
+def given_lines(inputs: str) -> list[str]:
+    """What a gate's task would be given, as `name = value` lines; nothing where it takes nothing."""
+    try:
+        given = msgspec.json.decode(inputs) if inputs else {}
+    except msgspec.DecodeError:  # cut short when it was stored
+        given = inputs
+    if not isinstance(given, dict):
+        return [short(printable(inputs), 300)]
+    lines: list[str] = []
+    for name, value in given.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        first, *rest = (short(line, 300) for line in printable_lines(text))
+        lines += [f"{printable(name)} = {first}", *(f"  {line}" for line in rest[:MOST_LINES])]
+        lines += ["  …"] if len(rest) > MOST_LINES else []
+    return lines
+
+
+def usage_text(usage: Usage) -> str:
+    """What models were paid for, in short."""
+    cost = f"{money(usage.cost_usd)}, " if usage.cost_usd else ""
+    return f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
