@@ -115,15 +115,15 @@ def test_every_wrong_setting_is_named_with_its_file_and_key(tmp_git_repo: Path, 
     file.write_text(WRONG)
     variables = {"AGENTOS_LEASE_S": "1", "AGENTOS_PRICES": '{"m": {"input_per_million": 1}}'}
     wrong = findings(examined(agentos, tmp_git_repo, code=1, env=variables), "wrong")
-    assert [one.partition(" | ")[0] for one in wrong] == [
+    assert [one.rpartition(" | ")[0] for one in wrong] == [
         f"`keep` in {file} is -1",
         f"`gates` in {file} is 'maybe'",
         f"{file} has an unknown setting, 'kep'",
-        f"`llm.key_name` in {file} is 5",
+        f"`llm.key_name` in {file} is wrong: expected `str`, got `int`",
         f"`llm.base` in {file} is unknown",
-        f"`limits.OPENAI_API_KEY.slots` in {file} is 0",
-        f"`limits.\"a b\".per_minute` in {file} is 'x'",
-        f'`prices."gpt-5.1".input_per_million` in {file} is -1',
+        f"`limits.OPENAI_API_KEY.slots` in {file} is wrong: expected `int` >= 1",
+        f'`limits."a b".per_minute` in {file} is wrong: expected `int | null`, got `str`',
+        f'`prices."gpt-5.1".input_per_million` in {file} is wrong: expected `float` >= 0.0',
         f'`prices."gpt-5.1".output_per_million` in {file} is missing',
         "AGENTOS_LEASE_S is '1'",
         "AGENTOS_PRICES.m.output_per_million is missing",

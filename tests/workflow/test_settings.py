@@ -154,16 +154,16 @@ def test_a_variable_outweighs_the_file_and_says_so(tmp_path: Path) -> None:
         ("[prices.m]\ninput_per_million = -1\noutput_per_million = 1", "Allowed: tables as [prices"),
         ("[llm]\nkey_name = 5", "Allowed: a table [llm]"),
         ("[llm]\nkey_command = 'pass show x'", "Allowed: a table [llm]"),
-        ("[llm]\nkey_name = 5", "agentos.toml is wrong: key_name: expected `str`, got `int`"),
-        ("[llm]\nkey_name = ''", "key_name: expected `str` of length >= 1"),
+        ("[llm]\nkey_name = 5", "agentos.toml is wrong: expected `str`, got `int`"),
+        ("[llm]\nkey_name = ''", "is wrong: expected `str` of length >= 1"),
         ("[llm]\nkey_name = '1K'", "key_name is the NAME of a variable"),
-        ("[llm]\nkey_nam = 'K'", "object contains unknown field `key_nam`"),
-        ("[llm]\nkey_command = []", "key_command: expected `array` of length >= 1"),
+        ("[llm]\nkey_nam = 'K'", "`llm.key_nam` in"),
+        ("[llm]\nkey_command = []", "is wrong: expected `array` of length >= 1"),
         ("[llm]\nkey_command = [' ', 'x']", "key_command begins with the name of a program"),
         ("[llm]\nkey_name = 'K'\nkey_command = ['k']", "key_name and key_command: give one of them"),
         ("[llm]\nbase_url = 'localhost:8000'", "base_url begins with https:// or http://"),
-        ("[limits.K]\nslots = 0", "K.slots: expected `int` >= 1"),
-        ("[prices.'m.1']\ninput_per_million = 1", "m.1: object missing required field `output_per_million`"),
+        ("[limits.K]\nslots = 0", "`limits.K.slots` in"),
+        ("[prices.'m.1']\ninput_per_million = 1", '`prices."m.1".output_per_million` in'),
         ("[later]\nkey = 1", "unknown setting, 'later'"),
         ("keep = \n", "at line 1"),
         ("keep = 1\nkeep = 2\n", "at line 2"),
@@ -182,6 +182,14 @@ def test_each_wrong_setting_has_its_own_message(tmp_path: Path, text: str, said:
 def test_a_wrong_variable_is_told_by_its_name_and_text(tmp_path: Path, value: str) -> None:
     told = refusal(tmp_path, {"AGENTOS_KEEP": value})
     assert told.startswith(f"AGENTOS_KEEP is {value!r}\nAllowed:")
+
+
+def test_what_a_wrong_table_holds_is_not_shown_since_it_may_be_a_key(tmp_path: Path) -> None:
+    for text in ('{"key_name": "sk-0123456789"', '"sk-0123456789"', '{"key_name": ["sk-0123456789"]}'):
+        told = refusal(tmp_path, {"AGENTOS_LLM": text})
+        assert told.startswith("AGENTOS_LLM")
+        assert "is wrong: expected" in told
+        assert "sk-" not in told
 
 
 def test_what_is_no_plain_file_of_the_repository_is_refused(tmp_path: Path) -> None:
