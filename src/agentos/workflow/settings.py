@@ -176,8 +176,8 @@ def _in_variable(name: str, text: str) -> Iterator[Setting | WorkflowConfigurati
     read, faults = _read(name, KINDS[name].from_text(text))
     if not faults:
         yield Setting(name=name, value=read, source=variable)
-    for fault in faults:  # one of the whole is told as it was typed
-        what = fault.what if fault.key else f"is {kinds.told(text)}"
+    for fault in faults:
+        what = f"is {kinds.told(text)}" if fault.shows_value else fault.what  # as it was typed
         yield _wrong(name, f"{variable}{fault.key} {what}")
 
 
