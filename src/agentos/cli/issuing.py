@@ -155,6 +155,8 @@ def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
 def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
+        # Its preflight tells all that is missing at once, and the run goes on where that was mended.
+        options = msgspec.structs.replace(options, looks_for_keys=False)
         begun = begin_run(place, flow, params, job.workflow_id, options)
         if job.replaces:  # not before: a run that is refused takes the place of none
             _abort(place, job)

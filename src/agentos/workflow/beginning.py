@@ -56,7 +56,8 @@ def begin_run(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
-    refuse_keyless(plan, options.models.llm)
+    if options.looks_for_keys:
+        refuse_keyless(plan, options.models.llm)
     if workflow_id is not None and masker.found_in(workflow_id.encode()):
         raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
     reach("plan.after")
