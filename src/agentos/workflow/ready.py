@@ -61,6 +61,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes kept of what one attempt prints; 0 keeps no logs."""
     models: ModelSettings = NO_MODEL_SETTINGS
     """What attempts that call models or agents are told."""
+    looks_for_keys: bool = True
+    """A new run is refused where the key that the settings name is missing. False: its own first task looks for it."""
     files: FilesChoice = "ask"
     """What a resume does with files that a cut-off task may have changed."""
 
