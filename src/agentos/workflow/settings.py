@@ -7,7 +7,6 @@ Where state lives is settled first and apart, by `location`: `database` is read 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -142,6 +141,8 @@ def _given(root: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, Any, s
 def _refuse_unknown(table: Mapping[str, Any], where: str) -> None:
     for name in table:
         if name not in KINDS:
+            import difflib  # for a name that is misspelt
+
             near = difflib.get_close_matches(name, KINDS, n=1)
             hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
             raise WorkflowConfigurationError(f"{where} has an unknown setting, {_short(name)}", next_step=hint)
