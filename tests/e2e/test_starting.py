@@ -85,16 +85,17 @@ def test_a_command_that_looks_loads_nothing_that_drives(repo: Path, tmp_path: Pa
     watched("hello.py", cwd=repo, tmp_path=tmp_path)
     seen = watched("-m", "agentos", "list", cwd=repo, tmp_path=tmp_path)
     driving = {"agentos.client", "agentos.run.machine", "agentos.tasks.registry", "agentos.workflow.drive"}
-    others = {"agentos.dag.checks", "asyncio", "difflib", "rich", "ssl", "tempfile", "yaml"}
+    others = {"agentos.dag.checks", "asyncio", "dataclasses", "difflib", "rich", "ssl", "tempfile", "yaml"}
     assert seen.modules & (driving | others) == set()
     assert [name for name in seen.modules if name.startswith("agentos.worktree.")] == ["agentos.worktree.git"]
     assert [argv[0] for argv in seen.started] == ["git"]
 
 
-def test_a_run_of_one_function_loads_nothing_for_processes_and_models(repo: Path, tmp_path: Path) -> None:
+def test_a_run_of_one_function_loads_nothing_for_processes_models_and_files(repo: Path, tmp_path: Path) -> None:
     seen = watched("hello.py", cwd=repo, tmp_path=tmp_path)
     others = {f"agentos.tasks.{kind}" for kind in ("agent", "isolated", "llm", "shell", "spawn", "supervise")}
     assert seen.modules & (others | {"click", "httpx2", "jsonschema", "multiprocessing", "rich", "yaml"}) == set()
+    assert [name for name in seen.modules if name.startswith("agentos.worktree.")] == ["agentos.worktree.git"]
     assert [argv[0] for argv in seen.started] == ["git"]  # asked once, where the repository is
 
 
