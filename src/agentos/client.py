@@ -59,17 +59,18 @@ def run(
     gates: GatePolicy | None = None,
     durability: Durability | None = None,
     keep: int | None = None,
+    labels: Iterable[str] = (),
 ) -> RunResult:
     """Run a workflow and wait for it; every step is durable before the next begins.
 
     With the id of a run that exists, of the same definition and parameters, that run is resumed. Where only gates are
     left it returns with status `waiting`; `gates="wait"` stays, `gates="reject"` says no to them all. What is not
-    given here (gates, durability, keep) is as the settings of the repository say.
+    given here (gates, durability, keep) is as the settings of the repository say. By `labels` lists and workers pick
+    runs; a run keeps those it began with.
     """
     refuse_while_loading("run")
-    return _blocking(
-        arun(workflow, params, workflow_id, repo=repo, gates=gates, durability=durability, keep=keep), "arun(...)"
-    )
+    how: dict[str, Any] = {"gates": gates, "durability": durability, "keep": keep, "labels": labels}
+    return _blocking(arun(workflow, params, workflow_id, repo=repo, **how), "arun(...)")
 
 
 async def arun(
@@ -81,12 +82,15 @@ async def arun(
     gates: GatePolicy | None = None,
     durability: Durability | None = None,
     keep: int | None = None,
+    labels: Iterable[str] = (),
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `run`, inside an event loop. Cancelling it stops the run in order; `resume` goes on."""
     refuse_while_loading("arun")
     place, options = await asyncio.to_thread(settled, repo, gates=gates, durability=durability, keep=keep)
-    return await _driven(place, lambda: begin_run(place, workflow, params, workflow_id, options), started)
+    return await _driven(
+        place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started
+    )
 
 
 def resume(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,18 @@ def shaped_like_codex(folder: Path, event: Mapping[str, Any], lasts_s: float = 6
 class Log:
     """An AttemptLog that remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 1 << 20) -> None:
         self.data = b""
+        self.limit = limit
+        self.beside: dict[str, bytes] = {}
+        self.synced = 0
+
+    def sync(self) -> None:
+        self.synced += 1
+
+    def keep(self, suffix: str, data: Iterable[bytes]) -> str:
+        self.beside[suffix] = b"".join(data)
+        return f"t.1{suffix}"
 
     def write(self, stream: str, data: bytes) -> None:
         self.data += data
@@ -228,6 +238,8 @@ def test_the_log_says_how_it_was_started_and_how_it_ended(tmp_path: Path) -> Non
     started = json.loads(first)["agent_started"]
     assert started["argv"] == [agent, "--flag"]
     assert started["prompt"] == "The prompt."
+    assert started["attempt"].endswith("/t/1")
+    assert (started["cwd"], started["schema"]) == (str(tmp_path.resolve()), None)
     assert "VALUE" in started["env"]
     assert "hidden" not in first
     assert said == "fine"

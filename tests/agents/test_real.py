@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from agentos.dag.models import Budget
 from agentos.run.events import Session
 from agentos.tasks.agents.adapter import Ended
 from agentos.tasks.agents.known import AGENTS
+from agentos.tasks.agents.transcript import SUFFIX
 from agentos.tasks.model_settings import ModelSettings, Price
 from tests.agents.programs import KEY, MODELS
 from tests.agents.record import CASES, record
 from tests.agents.script import RunShell, WriteFile
 from tests.agents.support import FULL, REAL, agent_spec, need, scripted
+from tests.agents.test_command import Log
 from tests.agents.test_streams import OUTCOMES, RECORDED
 from tests.models.replies import Failure, Hang, says, unauthorised
 from tests.unit.tasks.support import RecordingHost, is_alive, output_of, perform
@@ -25,8 +28,8 @@ from tests.unit.tasks.support import RecordingHost, is_alive, output_of, perform
 def test_an_agent_edits_a_file_and_everything_is_on_record(agent: str, tmp_git_repo: Path, home: Path) -> None:
     new = tmp_git_repo / "new.txt"
     with scripted(agent, home, WriteFile(str(new), "hello"), says("All done.")) as model:
-        host = RecordingHost()
-        outcome = perform(agent_spec(tmp_git_repo, agent, env=model.env, prompt="-Write it.\nPlease."), host)
+        host, log = RecordingHost(), Log()
+        outcome = perform(agent_spec(tmp_git_repo, agent, env=model.env, prompt="-Write it.\nPlease.", log=log), host)
 
     assert outcome.error is None, outcome.error
     assert new.read_text() == "hello"
@@ -42,6 +45,13 @@ def test_an_agent_edits_a_file_and_everything_is_on_record(agent: str, tmp_git_r
     assert len(model.script.calls) == 2
     assert "-Write it.\\nPlease." in model.script.calls[0].text
     assert all(call.key == KEY for call in model.script.calls)
+    if agent == "opencode":
+        assert log.beside == {}
+    else:
+        transcript = log.beside[SUFFIX].decode()
+        assert all(text in transcript for text in ("-Write it.\\nPlease.", "All done.", output["session"]))
+        assert [json.loads(line) for line in transcript.splitlines()]
+    assert log.synced >= 1, "with its turns"
 
 
 @pytest.mark.parametrize("case", RECORDED if FULL else [f"codex/{case}" for case in ("rate", "garbage", "cut_off")])
@@ -90,14 +100,15 @@ def test_an_agent_that_may_read_cannot_write(agent: str, tmp_git_repo: Path, hom
 
 def test_an_agent_that_gets_no_answer_runs_out_of_time(tmp_git_repo: Path, home: Path) -> None:
     with scripted("codex", home, Hang()) as model:
-        host = RecordingHost()
-        outcome = perform(agent_spec(tmp_git_repo, "codex", env=model.env, timeout_s=3), host)
+        host, log = RecordingHost(), Log()
+        outcome = perform(agent_spec(tmp_git_repo, "codex", env=model.env, timeout_s=3, log=log), host)
 
     assert outcome.error is not None
     assert outcome.error.type == "TaskTimeoutError"
     assert outcome.retryable
     assert not is_alive(host.children[0].pid)
     assert host.sessions[-1].id, "its session was known while it hung"
+    assert host.sessions[-1].id.encode() in log.beside[SUFFIX]
 
 
 def test_an_agent_that_counts_no_turns_is_stopped_by_us(tmp_git_repo: Path, home: Path) -> None:

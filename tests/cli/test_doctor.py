@@ -89,6 +89,57 @@ def test_broken_settings_and_no_repository_are_findings_too(
     assert "git is not installed" in wrong
 
 
+WRONG = """\
+keep = -1
+gates = "maybe"
+kep = 3
+
+[llm]
+key_name = 5
+base = "x"
+
+[limits.OPENAI_API_KEY]
+slots = 0
+
+[limits."a b"]
+slots = 2
+per_minute = "x"
+
+[prices."gpt-5.1"]
+input_per_million = -1
+"""
+
+
+def test_every_wrong_setting_is_named_with_its_file_and_key(tmp_git_repo: Path, agentos: Agentos) -> None:
+    file = tmp_git_repo / "agentos.toml"
+    file.write_text(WRONG)
+    variables = {"AGENTOS_LEASE_S": "1", "AGENTOS_PRICES": '{"m": {"input_per_million": 1}}'}
+    wrong = findings(examined(agentos, tmp_git_repo, code=1, env=variables), "wrong")
+    assert [one.rpartition(" | ")[0] for one in wrong] == [
+        f"`keep` in {file} is -1",
+        f"`gates` in {file} is 'maybe'",
+        f"{file} has an unknown setting, 'kep'",
+        f"`llm.key_name` in {file} is wrong: expected `str`, got `int`",
+        f"`llm.base` in {file} is unknown",
+        f"`limits.OPENAI_API_KEY.slots` in {file} is wrong: expected `int` >= 1",
+        f'`limits."a b".per_minute` in {file} is wrong: expected `int | null`, got `str`',
+        f'`prices."gpt-5.1".input_per_million` in {file} is wrong: expected `float` >= 0.0',
+        f'`prices."gpt-5.1".output_per_million` in {file} is missing',
+        "AGENTOS_LEASE_S is '1'",
+        "AGENTOS_PRICES.m.output_per_million is missing",
+    ]
+    refused = agentos("run", "x.py", cwd=tmp_git_repo)
+    assert (refused.code, f"`keep` in {file} is -1" in refused.err) == (1, True)
+    assert "8 more of the settings are wrong: agentos doctor" in refused.err
+
+
+def test_wrong_settings_are_named_though_already_the_database_is_wrong(tmp_git_repo: Path, agentos: Agentos) -> None:
+    (tmp_git_repo / "agentos.toml").write_text("database = 5\nkeep = -1\n")
+    place, keep = findings(examined(agentos, tmp_git_repo, code=1), "wrong")
+    assert "Cannot determine checkpoint database location: `database` in" in place
+    assert keep.startswith("`keep` in")
+
+
 def test_interrupted_runs_come_with_the_command_that_goes_on(tmp_worktree: LinkedWorktree, agentos: Agentos) -> None:
     complete(tmp_worktree.main)
     interrupted(tmp_worktree.main)

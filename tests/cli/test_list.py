@@ -67,6 +67,25 @@ def test_status_and_limit_choose_among_them(agentos: Agentos, repo: Path) -> Non
     assert agentos("list", "--limit", "0", cwd=repo).code == 2
 
 
+def test_labels_are_kept_shown_and_chosen_by(agentos: Agentos, repo: Path) -> None:
+    begun = agentos("run", "flow.py:good", "--id", "late", "--label", "nightly", "--label", "area/ci", cwd=repo)
+    assert begun.code == 0, begun.err
+    rows = json.loads(agentos("list", "--json", "--label", "nightly", "--limit", "1", cwd=repo).out)
+    assert [(row["workflow_id"], row["labels"]) for row in rows] == [("late", ["area/ci", "nightly"])]
+    assert agentos("list", "--label", "weekly", cwd=repo).err.startswith("No such runs")
+    assert "labels area/ci, nightly" in agentos("show", "late", cwd=repo).out
+    cut = json.loads(agentos("checkpoints", "late", "--json", cwd=repo).out)[0]["id"]
+    assert agentos("fork", cut, "--id", "twin", cwd=repo).code == 0
+    assert len(json.loads(agentos("list", "--json", "--label", "area/ci", cwd=repo).out)) == 2
+
+
+@pytest.mark.parametrize("label", ["", "two words", "-x", "a,b", "\x1b[31m", "x" * 64])
+def test_what_is_no_label_begins_no_run(agentos: Agentos, repo: Path, label: str) -> None:
+    done = agentos("run", "flow.py:good", "--id", "late", f"--label={label}", cwd=repo)
+    assert (done.code, "is no label" in done.err) == (2, True), done.err
+    assert "late" not in agentos("list", cwd=repo).out
+
+
 def test_looking_at_a_repository_without_runs_makes_nothing(agentos: Agentos, tmp_git_repo: Path) -> None:
     for arguments in (("list",), ("inbox",), ("list", "--json")):
         done = agentos(*arguments, cwd=tmp_git_repo)

@@ -24,6 +24,14 @@ def test_a_run_is_found_as_it_was_created(store: StorePort) -> None:
     assert record.holder == current_holder()
 
 
+def test_labels_are_found_as_they_were_given(store: StorePort) -> None:
+    odd = ("a'); DROP TABLE run; --", 'he said "hi"', "nächtlich")
+    create(store, labels=odd)
+    create(store, "plain")
+    assert store.find_run(RUN).labels == odd
+    assert {run.workflow_id: run.labels for run in store.list_runs()} == {RUN: odd, "plain": ()}
+
+
 def test_an_id_is_used_once(store: StorePort) -> None:
     create(store)
     with pytest.raises(RunRefusedError, match="exists already"):

@@ -82,15 +82,15 @@ PRICES = "".join(f'[prices."{model}"]\ninput_per_million = 0\noutput_per_million
 
 
 def test_what_models_were_paid_is_told_at_the_end_and_shown_later(place: Place) -> None:
-    place.write(FLOW, PRICES)
+    place.write(FLOW, PRICES.replace("200_000", "120"))
     done = place.agentos("run", "flow", "--id", "r")
     usage = Client(place.root).show("r").usage
     assert (usage.calls, usage.cost_usd > 0) == (2, True)
-    paid = (
-        f"odels were paid ${usage.cost_usd:.4f}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, 2 calls"
-    )
+    paid = f"odels were paid $0.0012, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, 2 calls"
+    shown_text = place.agentos("show", "r").out
     assert paid in done.err
-    assert paid in place.agentos("show", "r").out
+    assert paid in shown_text
+    assert shown_text.count("  $0.0006") == 2, "of each task"
     shown = json.loads(place.agentos("show", "r", "--json").out)
     assert shown["usage"]["calls"] == 2
     assert {task["id"]: task["usage"]["calls"] for task in shown["tasks"] if "usage" in task} == {
@@ -144,6 +144,32 @@ def test_two_worktrees_share_the_slots_of_a_key(place: Place, tmp_worktree: Link
 
 
 # --- what is told before anything runs ----------------------------------------------------------------------------
+
+
+def test_check_and_run_tell_that_the_key_of_the_settings_is_missing(place: Place) -> None:
+    place.write(FLOW, '[llm]\nkey_name = "NOT_SET_HERE"\n')
+    said = "`[llm] key_name` in the settings names the variable NOT_SET_HERE, which is not set; needed by"
+    checked = place.agentos("check", "flow", "--json")
+    assert (checked.code, said in json.loads(checked.out)[0]["warnings"][-1]) == (0, True)
+    refused = place.agentos("run", "flow")
+    assert (refused.code, said in refused.err) == (2, True), refused
+    assert "Nothing was run" in refused.err
+    assert "is empty" in place.agentos("run", "flow", NOT_SET_HERE="").err
+    assert not place.server.requests
+    assert place.agentos("run", "flow", NOT_SET_HERE="sk-1").code == 0
+    own = FLOW.replace("    llm: m", f"    base_url: {place.server.base_url}\n    llm: m")
+    place.write(own, '[llm]\nkey_name = "NOT_SET_HERE"\n')
+    assert place.agentos("run", "flow").code == 0, "a server of its own gets no key of the settings"
+
+
+def test_check_tells_what_is_wrong_with_the_settings(place: Place) -> None:
+    place.write(FLOW, "[llm]\nkey_name = 'sk-the-key-itself'\n")
+    for argv in (("check", "flow"), ("run", "flow")):
+        done = place.agentos(*argv)
+        assert done.code == 1
+        assert "agentos.toml is wrong: key_name is the NAME of a variable" in done.err
+        assert "sk-the-key-itself" not in done.out + done.err
+    assert not place.server.requests
 
 
 @pytest.mark.parametrize(

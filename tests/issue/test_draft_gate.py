@@ -64,6 +64,44 @@ def test_a_draft_is_revised_then_edited_and_sent_on(terminal: Open, stage: Stage
     assert "https://tracker.invalid/issues/1" in screen.shown
 
 
+def test_an_editor_may_have_arguments_and_one_that_fails_loses_nothing(terminal: Open, stage: Stage) -> None:
+    folder = stage.beside / "my editors"
+    folder.mkdir()
+    editor = folder / "ed it"
+    editor.write_text(
+        '#!/bin/sh\ntest "$1" = --wait || exit 9\ntest -e "$(dirname "$0")/works" || exit 7\necho "# $3" > "$4"\n'
+    )
+    editor.chmod(0o755)
+    screen = terminal("--brief", "dark-mode.md", "--gates", "draft", VISUAL=f"'{editor}' --wait --title 'By hand'")
+    screen.until(ASK)
+    screen.type("edit\n")
+    screen.until("The editor ended with 7.")
+    assert stage.artefact("active/dark-mode/002-draft.md").startswith("# Dark mode\n")
+    (folder / "works").touch()
+    screen.type("edit\n")
+    screen.until("Edited.")
+    screen.type("send\n")
+    screen.until("an empty one ends it")
+    screen.type("\n")
+    assert screen.end() == 0
+    assert "# By hand" in stage.calls("reviewer")[0]
+
+
+@pytest.mark.parametrize(
+    ("editor", "said"),
+    [("", "No editor is set: export EDITOR=…"), ("no-such-editor -x", "no-such-editor -x cannot be started")],
+)
+def test_without_an_editor_it_is_asked_again(terminal: Open, stage: Stage, editor: str, said: str) -> None:
+    screen = terminal("--brief", "dark-mode.md", EDITOR=editor)
+    screen.until(ASK)
+    screen.type("edit\n")
+    screen.until(said)
+    screen.until(lambda: screen.shown.endswith(ASK))
+    screen.type("\x04")
+    assert screen.end() == 3
+    assert stage.status() == "waiting"
+
+
 def test_a_draft_that_is_left_waits_and_ctrl_c_stops_in_order(terminal: Open, stage: Stage) -> None:
     screen = terminal("--brief", "dark-mode.md")
     screen.until(ASK)

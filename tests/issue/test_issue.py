@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from agentos import Client
+from tests.cli.conftest import SOURCES
 from tests.conftest import git
 from tests.issue.stage import BRIEF, Stage
 
@@ -110,7 +112,7 @@ def test_discuss_asks_a_human_though_gates_are_off(stage: Stage) -> None:
 def test_after_max_rounds_a_human_is_asked_though_gates_are_off(stage: Stage) -> None:
     stage.reviewer("revise", "revise more")
     assert stage.issue("--brief", "dark-mode.md", "--max-rounds", "2").code == 3
-    assert "not content after 2 round(s)" in stage.gates()["approval:decide@2"]
+    assert "not content after 2 rounds." in stage.gates()["approval:decide@2"]
     assert stage.filed == []
 
 
@@ -122,6 +124,27 @@ def test_an_unreadable_verdict_is_asked_for_once_more(stage: Stage) -> None:
     assert "could not be read as that JSON object" in again
 
 
+def test_a_verdict_that_is_unreadable_twice_is_a_gate(stage: Stage) -> None:
+    stage.reviewer("LGTM!", '{"verdict": "approved"}')
+    assert stage.issue("--brief", "dark-mode.md").code == 3
+    file = "docs/lineage/active/dark-mode/003-verdict.md"
+    asked = f"The reviewer gave no readable verdict, twice. ({file}) Accept the draft as it is?"
+    assert stage.gates() == {"approval:decide": asked}
+    assert "LGTM" not in stage.artefact("active/dark-mode/003-verdict.md"), "the second one is shown"
+    assert (len(stage.calls("reviewer")), stage.filed) == (2, [])
+    assert stage.agentos("approve", RUN, "--choose", "accept").code == 0
+    assert len(stage.filed) == 1
+
+
+def test_the_same_complaint_twice_in_a_row_is_a_gate(stage: Stage) -> None:
+    stage.reviewer("revise", "revise more", "revise", "revise again", "approve")
+    assert stage.issue("--brief", "dark-mode.md").code == 3
+    assert "asks for the same as in the round before" in stage.gates()["approval:decide@4"], "in other words, too"
+    assert len(stage.calls("drafter")) == 4, "the complaint of a round before the last is none of that"
+    assert stage.agentos("approve", RUN, "--choose", "revise").code == 0
+    assert len(stage.filed) == 1
+
+
 # --- trouble --------------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +153,7 @@ def test_75_from_a_program_is_75_and_a_later_try_goes_on(stage: Stage) -> None:
     done = stage.issue("--brief", "dark-mode.md")
     assert done.code == 75, done.err
     assert "asks to be tried again later" in done.err
+    assert f"Nothing is wrong with the run. Go on later with: agentos resume {RUN}" in done.err
     assert stage.issue("--brief", "dark-mode.md").code == 0
     assert len(stage.filed) == 1
     assert len(stage.calls("drafter")) == 1, "what was paid for is not asked again"
@@ -146,6 +170,17 @@ def test_75_from_the_filer_is_75_at_once(stage: Stage) -> None:
     assert len(stage.filed) == len(stage.calls("drafter")) == len(stage.calls("reviewer")) == 1
 
 
+def test_a_filer_that_dies_after_creating_files_no_second_issue(stage: Stage) -> None:
+    filer = stage.beside / "filer.sh"
+    died = stage.beside / "died"
+    created = '    echo "https://tracker.invalid/issues/$number"'
+    dies = f"    test -e {died} || {{ touch {died}; kill -9 $$; }}\n"
+    filer.write_text(filer.read_text().replace(created, dies + created))
+    assert stage.issue("--brief", "dark-mode.md").code == 0
+    assert died.exists()
+    assert len(stage.filed) == 1, "it was found by its marker"
+
+
 def test_a_program_that_fails_is_told(stage: Stage) -> None:
     stage.drafts(3)
     done = stage.issue("--brief", "dark-mode.md")
@@ -155,10 +190,13 @@ def test_a_program_that_fails_is_told(stage: Stage) -> None:
 
 
 def test_what_is_missing_is_found_before_anything_is_spent(stage: Stage) -> None:
-    missing = ["--reviewer", "command:no-such-program --fast", "--file-with", "command:./gone"]
+    (stage.repo / "bin").mkdir()
+    missing = ["--reviewer", "command:no-such-program --fast", "--file-with", "command:./bin"]
     done = stage.agentos("issue", "--brief", "dark-mode.md", *stage.roles[:2], *missing, "--gates", "none")
     assert done.code == 1
-    assert "missing: reviewer: no-such-program; filer: ./gone" in done.err
+    assert "missing: reviewer: no-such-program; filer: ./bin" in done.err
+    [skips] = [line for line in done.out.splitlines() if "skipped" in line]
+    assert skips[9:] == "14 tasks are skipped: 7 because of preflight, 7 by a condition", "a line, not thirty"
     assert stage.calls("drafter") == []
 
 
@@ -199,6 +237,81 @@ def test_two_briefs_of_one_name_have_runs_of_their_own(stage: Stage) -> None:
     assert rows[1]["name"].startswith("dark-mode-")
     assert [row["status"] for row in rows] == ["filed", "filed"]
     assert len(stage.filed) == 2
+
+
+def test_other_prompts_than_it_began_with_are_asked_about(stage: Stage, tmp_path: Path) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    changed = tmp_path / "changed"
+    shutil.copytree(SOURCES, changed)
+    prompts = changed / "agentos/workflows/issue/prompts.py"
+    prompts.write_text(prompts.read_text().replace("Invent no facts.", "Invent nothing."))
+    asked = stage.issue("--brief", "dark-mode.md", gates="draft", env={"PYTHONPATH": str(changed)})
+    assert (asked.code, "the prompts of this AgentOS" in asked.err) == (3, True)
+
+
+def test_a_brief_is_named_from_here_or_from_the_root(stage: Stage, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    stage.brief(name="ideas/active/one.md")
+    stage.repo, root = elsewhere, stage.repo
+    given = ("--repo", str(root), "--brief", "ideas/active/one.md")
+    assert stage.issue(*given, gates="draft").code == 3
+    stage.agentos("abort", "issue-one", "--repo", str(root))
+    final = stage.issue(*given)
+    assert final.code == 2
+    again = f"agentos issue --brief {root}/ideas/active/one.md --repo {root} --anew"
+    assert f"Begin anew: {again}" in final.err, "a command that can be typed here"
+    assert stage.agentos(*shlex.split(again)[1:], "--gates", "none").code == 0
+    asked = stage.issue("--repo", str(root), "--select", gates="draft")
+    words = next(line for line in asked.err.splitlines() if line.startswith("Choose one: agentos "))
+    assert stage.agentos(*shlex.split(words.removeprefix("Choose one: agentos ")), "--anew").code == 3
+
+
+def test_a_link_that_leads_out_of_the_repository_is_no_brief(stage: Stage, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.md"
+    secret.write_text("What nobody else should ever read, and no model be sent.\n")
+    stage.brief(name="ideas/active/one.md")
+    (stage.repo / "ideas/active/two.md").symlink_to(secret)
+    (stage.repo / "folder").symlink_to(tmp_path)
+    (stage.repo / "inside.md").symlink_to("dark-mode.md")
+    done = stage.issue("--all")
+    assert (done.code, len(stage.filed), len(stage.calls("drafter"))) == (2, 1, 1)
+    assert f"two.md is a link that leads out of the repository, to {secret}\nName that file itself." in done.err
+    for name in ("ideas/active/two.md", "folder/secret.md", str(stage.repo / "ideas/../folder/secret.md")):
+        assert stage.issue("--brief", name).code == 2
+    assert len(stage.calls("drafter")) == 1
+    assert stage.issue("--brief", "../secret.md").code == 0, "named as what it is"
+    assert stage.issue("--brief", "inside.md").code == 0
+    assert stage.status() == "complete", "a link inside is the brief it leads to"
+
+
+def test_a_draft_made_a_link_that_leads_out_is_not_read(stage: Stage, tmp_path: Path) -> None:
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
+    secret = tmp_path / "secret.md"
+    secret.write_text("What nobody else should ever read.\n")
+    draft = stage.repo / "docs/lineage/active/dark-mode/002-draft.md"
+    draft.unlink()
+    draft.symlink_to(secret)
+    done = stage.agentos("approve", RUN, "--choose", "send")
+    assert (done.code, "002-draft.md leads out of" in done.err) == (1, True)
+    assert stage.calls("reviewer") == []
+    draft.unlink()
+    assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 0, "then what the journal holds counts"
+
+
+def test_a_brief_with_a_zero_byte_is_no_text(stage: Stage) -> None:
+    stage.brief("Some text and then\0something else that nobody can read.\n", "zero.md")
+    done = stage.issue("--brief", "zero.md")
+    assert (done.code, "zero.md is no text" in done.err) == (2, True)
+
+
+def test_where_nothing_can_be_written_that_is_told_and_a_resume_goes_on(stage: Stage) -> None:
+    (stage.repo / "docs").write_text("a file")
+    done = stage.issue("--brief", "dark-mode.md")
+    assert done.code == 1
+    assert "docs/lineage/active/dark-mode/001-brief.md cannot be written: Not a directory" in done.err
+    (stage.repo / "docs").unlink()
+    assert stage.issue("--brief", "dark-mode.md").code == 0
 
 
 @pytest.mark.parametrize("what", ["the brief", "drafter"])
@@ -284,7 +397,9 @@ def test_select_and_all_look_into_ideas(stage: Stage) -> None:
     assert "  1  one" in shown.err
     assert "  2  two" in shown.err
     assert "1 brief encrypted" in shown.err
-    assert "--brief" in shown.err
+    assert (
+        shlex.join(["--brief", str(stage.repo / "ideas/active/one.md"), *stage.roles, "--gates", "none"]) in shown.err
+    )
     done = stage.issue("--all")
     assert done.code == 0, done.err
     assert len(stage.filed) == 2

@@ -147,8 +147,9 @@ def test_090_a_tilde_in_the_variable_is_the_home_folder(tmp_git_repo: Path, home
     assert runs_in(home / "custom.db") == ["issue-test"]
 
 
-def test_100_an_empty_variable_is_none(tmp_git_repo: Path) -> None:
-    run_workflow(tmp_git_repo, AGENTOS_WORKFLOW_DB="")
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_100_an_empty_variable_is_none(tmp_git_repo: Path, empty: str) -> None:
+    run_workflow(tmp_git_repo, AGENTOS_WORKFLOW_DB=empty)
     assert runs_in(database_of(tmp_git_repo)) == ["issue-test"]
 
 

@@ -99,6 +99,11 @@ def too_many(retry_after_s: float | None = None, *, as_date: bool = False) -> Fa
     return Failure(status=429, message="Rate limit reached", headers={"Retry-After": value})
 
 
+def no_such_option(name: str = "stream_options", status: int = 400) -> Failure:
+    """From a server that does not know a field of the request."""
+    return Failure(status=status, message=f"Unrecognized request argument supplied: {name}")
+
+
 def server_error(status: int = 500, **headers: str) -> Failure:
     return Failure(status=status, message="The server had an error", headers=headers)
 

@@ -384,7 +384,7 @@ def test_a_key_may_be_printed_by_a_command_without_a_shell(tmp_path: Path) -> No
     ("argv", "said"),
     [
         (["no-such-program"], "could not be started"),
-        (["sh", "-c", "echo locked >&2; exit 3"], "ended with 3: locked"),
+        (["sh", "-c", "echo locked >&2; exit 3"], "ended with exit code 3\nWhat it says is not shown"),
         (["true"], "printed nothing"),
         (["printf", "a\\nb"], "no key"),
         (["sh", "-c", "head -c 100000 /dev/zero | tr '\\0' k"], "no key"),

@@ -111,6 +111,11 @@ def test_a_call_begins_where_nothing_is_in_its_way(limits: Limits, situation: Si
             found(spent_usd=1.5),
             Wait("$1.50 of $1.00 were spent today (UTC)", 43_200.0, is_pause=True),
         ),
+        (
+            Limits(per_day_usd=0.002),
+            found(spent_usd=0.0025),
+            Wait("$0.0025 of $0.002 were spent today (UTC)", 43_200.0, is_pause=True),
+        ),
     ],
 )
 def test_a_call_waits_for_what_is_in_its_way(limits: Limits, situation: Situation, expected: Wait) -> None:

@@ -23,7 +23,18 @@ from agentos.tasks.limiter import Limiter
 from agentos.tasks.llm import LlmPerformer
 from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
 from agentos.values import decode_value
-from tests.models.replies import Answer, Body, Hang, says, server_error, too_many, unauthorised, verdict
+from tests.models.replies import (
+    Answer,
+    Body,
+    Failure,
+    Hang,
+    no_such_option,
+    says,
+    server_error,
+    too_many,
+    unauthorised,
+    verdict,
+)
 from tests.models.server import ModelServer
 from tests.unit.tasks.support import RecordingHost, output_of, soon
 
@@ -354,6 +365,55 @@ def test_a_wait_for_a_slot_can_be_cancelled(model_server: ModelServer, limiter: 
     assert not model_server.requests
 
 
+# --- servers that know less --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_refuses_to_tell_what_was_used_is_asked_again_without(
+    status: int, model_server: ModelServer, limiter: Limiter
+) -> None:
+    model_server.choose(lambda asked: no_such_option(status=status) if "stream_options" in asked.json else says("Yes."))
+    performer, host = LlmPerformer(limiter), RecordingHost()
+
+    async def twice() -> list[Outcome]:
+        return [await performer(spec_of(prompt=prompt), host) for prompt in ("one", "two")]
+
+    for outcome in asyncio.run(twice()):
+        assert output_of(outcome)["text"] == "Yes."
+        assert "the server did not say how many tokens were used" in outcome.warnings[0]
+    requests = model_server.requests
+    assert ["stream_options" in request.json for request in requests] == [True, False, False], "learned for good"
+    assert len({request.headers["idempotency-key"] for request in requests}) == 3, "no key stands for two requests"
+    assert [usage.calls for usage in host.usages] == [1, 1]
+
+
+def test_what_such_a_server_tells_all_the_same_is_counted(model_server: ModelServer, limiter: Limiter) -> None:
+    told = {"model": "m1", "choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]}
+    body = json.dumps({**told, "usage": {"prompt_tokens": 7, "completion_tokens": 3}}).encode()
+    model_server.script(no_such_option(), Body(pieces=(body,)))
+    outcome = perform(limiter)
+    assert output_of(outcome)["usage"]["input_tokens"] == 7
+    assert outcome.warnings == ()
+
+
+def test_a_refusal_that_only_sounds_like_it_is_told_and_not_remembered(
+    model_server: ModelServer, limiter: Limiter
+) -> None:
+    model_server.script(
+        no_such_option(), Failure(status=400, message="the prompt speaks of stream_options"), says("Yes.")
+    )
+    performer = LlmPerformer(limiter)
+
+    async def twice() -> list[Outcome]:
+        return [await performer(spec_of(), RecordingHost()) for _ in range(2)]
+
+    refused, answered = asyncio.run(twice())
+    assert "answered with 400: the prompt speaks of stream_options" in error_of(refused)
+    assert not refused.retryable
+    assert output_of(answered)["text"] == "Yes."
+    assert ["stream_options" in request.json for request in model_server.requests] == [True, False, True]
+
+
 # --- where, with which key ----------------------------------------------------------------------------------------
 
 
@@ -422,6 +482,17 @@ def test_the_key_is_in_nothing_that_is_kept(model_server: ModelServer, limiter: 
     assert KEY not in kept
 
 
+def test_what_a_key_command_says_when_it_fails_is_shown_nowhere(limiter: Limiter) -> None:
+    script = "echo 'no access with sk-not-known-yet'; echo 'sk-not-known-yet is refused' >&2; exit 3"
+    host = RecordingHost()
+    outcome = perform(limiter, host, key_command=("sh", "-c", script))
+    told = error_of(outcome)
+    assert "the command 'sh', which should print the key, ended with exit code 3" in told
+    assert "run `key_command` by hand" in told
+    assert "sk-not-known-yet" not in repr((told, host.shown, outcome.warnings))
+    assert not outcome.retryable
+
+
 def test_the_same_call_has_the_same_key_until_an_attempt_has_ended(model_server: ModelServer, limiter: Limiter) -> None:
     for settled, prompt in ((0, "a"), (0, "a"), (1, "a"), (0, "b")):
         perform(limiter, settled=settled, prompt=prompt)
@@ -460,7 +531,7 @@ def test_the_money_of_a_day_is_counted_over_attempts(model_server: ModelServer, 
     models = ModelSettings(prices=PRICES, limits={"OPENAI_API_KEY": Limits(per_day_usd=0.01)})
     outcomes = [perform(limiter, models=models) for _ in range(3)]
     assert [outcome.error is None for outcome in outcomes] == [True, True, False]
-    assert "$0.01 of $0.01 were spent today" in error_of(outcomes[2])
+    assert "$0.012 of $0.01 were spent today" in error_of(outcomes[2])
 
 
 def test_cached_input_has_its_own_price() -> None:

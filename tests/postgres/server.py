@@ -110,6 +110,26 @@ def own_server(**settings: str) -> Iterator[Server]:
         shutil.rmtree(server.folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def standby_of(primary: Server) -> Iterator[Server]:
+    """A server that follows another one, until it is promoted."""
+    folder = Path(tempfile.mkdtemp(prefix="agentos-pg-"))
+    if primary.user is not None:
+        os.chown(folder, primary.user, pwd.getpwuid(primary.user).pw_gid)
+    server = Server(folder=folder, binaries=primary.binaries, port=_free_port(), user=primary.user)
+    source: list[str | Path] = ["-h", primary.folder, "-p", str(primary.port), "-U", "postgres", "--checkpoint=fast"]
+    argv = [server.binaries / "pg_basebackup", "-D", folder / "data", "--write-recovery-conf", *source]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, **_as_user(server.user))
+        if done.returncode:
+            raise RuntimeError(f"pg_basebackup failed: {done.stdout}{done.stderr}")
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def fresh_url(schema: str = "") -> str:
     """A schema of its own on the server of this test process."""
     url = shared_url()

@@ -46,6 +46,14 @@ class Host:
     hidden: Path
     """The other's folder, which is not to be seen from here."""
     url: str
+    bridge: str
+
+    def cut_off(self) -> None:
+        """Nothing that is sent from here or to here arrives any more, and nobody is told."""
+        ip("link", "set", f"v{self.name}", "nomaster")
+
+    def connect(self) -> None:
+        ip("link", "set", f"v{self.name}", "master", self.bridge)
 
     def start(self, *argv: str, **more: Any) -> subprocess.Popen[str]:
         inner = 'hostname "$0" && mount -t tmpfs none "$1" && shift && exec "$@"'
@@ -67,8 +75,8 @@ def ip(*words: str) -> None:
 
 
 @pytest.fixture
-def network() -> Iterator[tuple[str, str]]:
-    """Two namespaces on a bridge; their names."""
+def network() -> Iterator[tuple[str, tuple[str, str]]]:
+    """A bridge and two namespaces on it; their names."""
     if os.geteuid() or not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("two hosts need root, `ip` and `unshare`")
     mark = f"{os.getpid() % 10000:04d}"
@@ -87,7 +95,7 @@ def network() -> Iterator[tuple[str, str]]:
             ip("-n", name, "addr", "add", f"{NET}.{number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
-        yield names
+        yield bridge, names
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
@@ -96,14 +104,15 @@ def network() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def hosts(network: tuple[str, str], tmp_git_repo: Path, tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+def hosts(network: tuple[str, tuple[str, str]], tmp_git_repo: Path, tmp_path: Path) -> Iterator[tuple[Host, Host]]:
     """Each with a clone of the repository, and the database behind the bridge."""
     for name, text in (("shared", FLOW), ("edits", FILES)):
         (tmp_git_repo / f"{name}.yaml").write_text(text)
     git("add", "-A", cwd=tmp_git_repo)
     git("commit", "--quiet", "-m", "flows", cwd=tmp_git_repo)
     clones = []
-    for name in network:
+    bridge, (one, other) = network
+    for name in (one, other):
         folder = tmp_path / name
         folder.mkdir()
         git("clone", "--quiet", str(tmp_git_repo), str(folder / "app"), cwd=tmp_path)
@@ -115,7 +124,7 @@ def hosts(network: tuple[str, str], tmp_git_repo: Path, tmp_path: Path) -> Itera
         server.restart()
         url = f"postgresql://postgres:{PASSWORD.replace(' ', '%20')}@{NET}.1:{server.port}/postgres"
         folders = [clone.parent for clone in clones]
-        yield Host(network[0], clones[0], folders[1], url), Host(network[1], clones[1], folders[0], url)
+        yield Host(one, clones[0], folders[1], url, bridge), Host(other, clones[1], folders[0], url, bridge)
 
 
 def wait_for(look: Callable[[], Any], what: str) -> None:
@@ -127,7 +136,9 @@ def wait_for(look: Callable[[], Any], what: str) -> None:
 
 def begun(host: Host, flow: str, expected: list[str]) -> subprocess.Popen[str]:
     """A driver on this host, in the middle of its last task."""
-    driver = host.start("run", f"{flow}.yaml", "--id", flow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    said = (host.repo.parent / "said").open("w")
+    driver = host.start("run", f"{flow}.yaml", "--id", flow, stdout=said, stderr=said)
+    said.close()
     trace = host.repo.parent / "trace"
     wait_for(lambda: trace.exists() and trace.read_text().split() == expected, "the tasks to begin")
     return driver
@@ -141,14 +152,53 @@ def test_a_run_of_a_lost_host_is_finished_on_another(hosts: tuple[Host, Host]) -
     driver.kill()  # and with it everything on that host
     driver.wait()
     (there.repo.parent / "go").touch()
-    code, out = there.say("worker", "--poll", "0.2", "--once")
-    while "complete" not in out:  # until its lease has ended there is nothing to adopt
-        code, out = there.say("worker", "--poll", "0.2", "--once")
-        assert code == 0, out
+    adopted(there)
     assert (there.repo.parent / "trace").read_text().split() == [there.name]
     shown = json.loads(there.say("show", "shared", "--json")[1])
     assert shown["status"] == "complete"
     assert [task["attempts"] for task in shown["tasks"]] == [1, 2]
+
+
+def adopted(host: Host) -> None:
+    """A worker here goes on with the run once its lease has ended."""
+    code, out = host.say("worker", "--poll", "0.2", "--once")
+    while "complete" not in out:  # until then there is nothing to adopt
+        assert code == 0, out
+        code, out = host.say("worker", "--poll", "0.2", "--once")
+
+
+def test_a_host_that_is_cut_off_loses_its_run_to_another_and_writes_nothing_more(hosts: tuple[Host, Host]) -> None:
+    here, there = hosts
+    driver = begun(here, "shared", [here.name] * 2)
+    here.cut_off()
+    (there.repo.parent / "go").touch()
+    adopted(there)
+    before = there.say("events", "shared", "--json")[1]
+    here.connect()
+    assert driver.wait(60) == 75
+    assert "another process has taken run shared over" in (here.repo.parent / "said").read_text()
+    assert there.say("events", "shared", "--json")[1] == before
+    assert json.loads(there.say("show", "shared", "--json")[1])["status"] == "complete"
+    assert (here.repo.parent / "trace").read_text().split() == [here.name] * 2, "nothing was begun there meanwhile"
+
+
+def test_a_host_that_was_cut_off_for_longer_than_its_lease_goes_on_where_nobody_took_it(
+    hosts: tuple[Host, Host],
+) -> None:
+    here, there = hosts
+    driver = begun(here, "shared", [here.name] * 2)
+    here.cut_off()
+    (here.repo.parent / "go").touch()  # its task ends, and that cannot be written down
+
+    def status() -> str:
+        return str(json.loads(there.say("show", "shared", "--json")[1])["status"])
+
+    wait_for(lambda: status() == "interrupted", "the lease to end")
+    here.connect()
+    assert driver.wait(60) == 0, (here.repo.parent / "said").read_text()
+    shown = json.loads(there.say("show", "shared", "--json")[1])
+    assert (shown["status"], [task["attempts"] for task in shown["tasks"]]) == ("complete", [1, 1])
+    assert (here.repo.parent / "trace").read_text().split() == [here.name] * 2
 
 
 def test_a_host_without_the_files_says_so_and_how_to_bring_them(hosts: tuple[Host, Host]) -> None:

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -22,8 +24,11 @@ from agentos.exceptions import (
     TryAgainError,
     WorkflowConfigurationError,
 )
+from agentos.run.events import Event
 from agentos.store.holder import current_holder
+from agentos.store.port import Lease
 from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.session import Session
 from agentos.store.postgres.store import PostgresStore
 from tests.contract.journals import NOON, RUN, RUNNING, Journal, bodies, create
@@ -239,6 +244,51 @@ def test_a_server_that_stays_away_is_told_and_loses_nothing(server: Server) -> N
     store.append(lease, events, RUNNING)
     assert [event.seq for event in store.read_events(RUN)] == [1, 2]
     store.close()
+
+
+@contextmanager
+def hanging(server: Server) -> Iterator[None]:
+    """The server hangs, with all its connections: its host answers, and it does not."""
+    assert server.process is not None
+    root = psutil.Process(server.process.pid)
+    processes = [root, *root.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def test_a_server_that_hangs_is_told_and_nothing_is_written_twice(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.tcp_url}?schema=hangs"
+    store = open_store(url, busy_s=0.1)
+    lease, journal = create(store), Journal()
+    journal.start("a")
+    store.append(lease, journal.take(), RUNNING)
+    journal.start("b")
+    events = journal.take()
+    with hanging(server), monkeypatch.context() as impatient:
+        impatient.setattr(Pool, "silence_s", 0.3)
+        with pytest.raises(StoreUnavailableError, match="the server has said nothing"):
+            store.append(lease, events, RUNNING)
+        with pytest.raises(StoreUnavailableError):
+            open_store(f"{url}&connect_timeout=2", readonly=True, busy_s=0.1)
+    wait_for(lambda: written(store, lease, events))
+    assert [event.seq for event in store.read_events(RUN)] == [1, 2]
+    store.close()
+
+
+def written(store: PostgresStore, lease: Lease, events: Sequence[Event]) -> bool:
+    try:
+        store.append(lease, events, RUNNING)
+    except StoreUnavailableError:
+        return False
+    return True
 
 
 # --- a process that is stopped ------------------------------------------------------------------------------------

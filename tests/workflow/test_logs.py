@@ -289,3 +289,25 @@ def test_a_damaged_log_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
         ("note", "\ufffd\x00 odd"),
         ("out", "cut"),
     ]
+
+
+def test_what_was_printed_is_on_the_disk_where_somebody_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+    real = os.fsync
+
+    def fsync(opened: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{opened}").resolve().read_bytes())
+        real(opened)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    writer = LogWriter(tmp_path / "logs", "w1")
+    file = writer.open("t", 1)
+    file.sync()
+    file.write("stdout", b"one\n")
+    file.sync()
+    file.write("stdout", b"two\n")
+    file.close()
+    writer.close()
+    assert [data.count(b"\n") for data in synced] == [1]

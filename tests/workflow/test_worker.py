@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentos.client import Client, settled
+from agentos.crashpoints import VARIABLE
 from agentos.run.events import LeaseTaken, WorkflowStart
 from agentos.workflow import worker as working
 from agentos.workflow.place import Place, find_place
@@ -49,8 +50,8 @@ def start(repo: Path) -> Iterator[Start]:
     """Starts the program; what is left of it at the end is killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def program(*argv: str) -> subprocess.Popen[str]:
-        env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    def program(*argv: str, env: Mapping[str, str] = {}) -> subprocess.Popen[str]:
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **env}
         command = [sys.executable, "-m", "agentos", *argv]
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         process = subprocess.Popen(command, cwd=repo, env=env, **pipes)
@@ -151,6 +152,19 @@ def test_a_run_that_cannot_go_on_is_told_once_and_the_others_go_on(repo: Path, s
     out, _ = start("worker", "--once", "--workflow", "another").communicate(timeout=60)
     assert out == ""
     out, _ = start("worker", "--once", "--workflow", "slow").communicate(timeout=60)
+    assert set(statuses(repo).values()) == {"complete"}, out
+
+
+def test_a_worker_takes_runs_with_one_of_its_labels_alone(repo: Path, start: Start) -> None:
+    (repo.parent / "go").touch()
+    labels = {"night": ["nightly", "gpu"], "day": ["daily"], "none": []}
+    for name, words in labels.items():
+        flags = [flag for word in words for flag in ("--label", word)]
+        env = {VARIABLE: "attempt.before:2"}
+        assert start("run", "slow.yaml", "--id", name, *flags, env=env).wait(60) == -signal.SIGKILL
+    out, _ = start("worker", "--once", "--label", "gpu", "--label", "huge").communicate(timeout=60)
+    assert statuses(repo) == {"night": "complete", "day": "interrupted", "none": "interrupted"}, out
+    out, _ = start("worker", "--once").communicate(timeout=60)
     assert set(statuses(repo).values()) == {"complete"}, out
 
 

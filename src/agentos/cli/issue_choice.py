@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,9 @@ import click
 
 from agentos.cli.asking import somebody_is_there
 from agentos.cli.exits import Exit
+from agentos.cli.issuing import command_for
 from agentos.cli.output import say
+from agentos.cli.session import from_here
 from agentos.cli.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
@@ -18,8 +21,10 @@ from agentos.workflow.place import Place
 from agentos.workflows.issue import briefs
 
 
-def chosen_files(client: Client, brief: str | None, select: bool, all_: bool, resume: str | None) -> list[Path] | int:
-    """The briefs that are meant; an exit code where that could not be asked."""
+def chosen_files(
+    client: Client, brief: str | None, select: bool, all_: bool, resume: str | None, typed: Sequence[str]
+) -> list[Path] | int:
+    """The briefs that are meant; an exit code where that could not be asked. `typed` are the settings beside them."""
     ways = [name for name, given in _ways(brief, select, all_, resume) if given]
     if len(ways) != 1:
         nothing = "Say what: --brief FILE, --select, --all or --resume."
@@ -28,17 +33,22 @@ def chosen_files(client: Client, brief: str | None, select: bool, all_: bool, re
     if brief is not None:
         if not brief:
             raise click.UsageError("--brief takes a file; --select lets you choose one of ideas/active/.")
-        return [Path(brief)]
+        return [_named(Path(brief), client.place.root)]
     if resume is not None:
         return [_resumed(client, resume)]
     found, encrypted = briefs.ideas(client.place.root)
     if encrypted:
         say(f"{count(encrypted, 'brief')} encrypted by git-crypt left out.")
-    return found if all_ else _selected(client.place, found)
+    return found if all_ else _selected(client.place, found, typed)
 
 
 def _ways(brief: str | None, select: bool, all_: bool, resume: str | None) -> list[tuple[str, bool]]:
     return [("--brief", brief is not None), ("--select", select), ("--all", all_), ("--resume", resume is not None)]
+
+
+def _named(brief: Path, root: Path) -> Path:
+    """The file of this name here; where there is none, the one at the root, from which `--all` tells names."""
+    return brief if os.path.lexists(brief) or not os.path.lexists(root / brief) else root / brief
 
 
 def _resumed(client: Client, name: str) -> Path:
@@ -50,19 +60,20 @@ def _resumed(client: Client, name: str) -> Path:
         raise click.UsageError(f"{what}; unfinished: {known}")
     file = client.place.root / str(run.params["brief"])
     if not file.exists():
-        step = f"agentos resume {shlex.quote(run.workflow_id)} goes on with what the run keeps of it."
+        again = f"agentos resume {shlex.quote(run.workflow_id)}{from_here(client.place)}"
+        step = f"{again} goes on with what the run keeps of it."
         raise RunRefusedError(f"the brief {file} is gone", next_step=step)
     return file
 
 
-def _selected(place: Place, found: Sequence[Path]) -> list[Path] | int:
+def _selected(place: Place, found: Sequence[Path], typed: Sequence[str]) -> list[Path] | int:
     if not found:
         say(f"There is no brief in {briefs.IDEAS} of {place.root}.")
         return Exit.COMPLETE
     for number, file in enumerate(found, 1):
         say(f"{number:>3}  {printable(file.stem)}")
     if not somebody_is_there():
-        say(f"Choose one: agentos issue --brief {shlex.quote(str(found[0]))}")
+        say(f"Choose one: {printable(command_for(found[0], place, typed))}")
         return Exit.WAITING
     while True:
         typed = click.prompt("Which? Numbers with spaces between them, `a` for all, `q` for none", err=True)

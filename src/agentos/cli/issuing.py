@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import msgspec
 from agentos.cli.asking import somebody_is_there
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.output import say
-from agentos.cli.session import Manner, drive_here
+from agentos.cli.session import Manner, drive_here, from_here
 from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
@@ -58,8 +58,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     action: Action
     settings: Settings
-    replaces: str = ""
-    """The unfinished run that a new one takes the place of."""
+    replaces: tuple[str, ...] = ()
+    """The unfinished runs that a new one takes the place of."""
     changes: tuple[str, ...] = ()
     """What is no longer as the run began with it."""
     is_filed: bool = False
@@ -79,8 +79,7 @@ def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, A
     newest = known[-1] if known else None
     is_filed = newest is not None and newest.status == "complete" and newest.params.get("digest") == brief.digest
     if newest is None or when_changed == "anew":
-        over = newest is None or newest.status == "complete" or newest.dropped
-        replaces = "" if newest is None or over else newest.workflow_id
+        replaces = tuple(run.workflow_id for run in known if run.status != "complete" and not run.dropped)
         if newest is not None:  # as the last one was, but for what was typed now
             settings = msgspec.structs.replace(newest.settings, **asked)
         begin: dict[str, Any] = {"action": "begin", "settings": settings, "replaces": replaces}
@@ -103,6 +102,13 @@ def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, A
     )
 
 
+def command_for(file: Path, place: Place, typed: Sequence[str] = ()) -> str:
+    """The command that means this brief, to be typed in this folder, with settings as they were typed."""
+    return " ".join(
+        filter(None, (f"agentos issue --brief {shlex.quote(str(file))}{from_here(place)}", shlex.join(typed)))
+    )
+
+
 def dropped_text(job: Job) -> str:
     return f"run {job.workflow_id} of {job.brief.path} was {job.why}, which is final"
 
@@ -115,17 +121,17 @@ def refused_row(file: Path, root: Path) -> IssueRow:
     return IssueRow(brief=brief, name="", workflow_id="", status="refused", exit_code=code, url="", folder="", rounds=0)
 
 
-def asked_about(job: Job, command: str, typed: str) -> WhenChanged | None:
+def asked_about(job: Job, place: Place, typed: Sequence[str]) -> WhenChanged | None:
     """What the person at the terminal wants; None where they leave it. Without one the commands are printed.
 
-    `command` names this brief; `typed` are the settings that came with it, and that a new run begins with.
+    `typed` are the settings that came with the brief, and that a new run begins with.
     """
     say(f"Run {job.workflow_id} began with something else than there is now:")
     for change in job.changes:
         say(f"  {printable(change)}")
     if not somebody_is_there():
-        say(f"To go on as it began:     {printable(command)} --as-begun")
-        say(f"To begin anew with this:  {printable(' '.join(filter(None, (command, typed))))} --anew")
+        say(f"To go on as it began:     {printable(command_for(job.file, place))} --as-begun")
+        say(f"To begin anew with this:  {printable(command_for(job.file, place, typed))} --anew")
         return None
     answer: Literal["as-begun", "anew", "leave"] = click.prompt(
         "Go on as it began, begin anew, or leave it?",
@@ -145,7 +151,7 @@ def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
         say(f"{job.brief.path} is done already: run {job.workflow_id} is complete.")
         return Exit.COMPLETE
     if job.action == "dropped":
-        step = f"Begin anew: agentos issue --brief {shlex.quote(str(job.file))} --anew"
+        step = f"Begin anew: {command_for(job.file, place)} --anew"
         raise RunRefusedError(dropped_text(job), next_step=step)
     if job.brief.is_short:
         say(f"{job.brief.path} is short: {job.brief.characters} characters are little to work from.")
@@ -155,18 +161,18 @@ def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
 def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
-        begun = begin_run(place, flow, params, job.workflow_id, options)
-        if job.replaces:  # not before: a run that is refused takes the place of none
-            _abort(place, job)
-        return begun
+        # In this order: a run that is refused takes the place of none, and a kill in between leaves none under way,
+        # never two. The same command then simply begins.
+        return begin_run(place, flow, params, job.workflow_id, options, first=lambda: _abort_replaced(place, job))
     return resume_run(place, job.workflow_id, options=options)
 
 
-def _abort(place: Place, job: Job) -> None:
-    try:
-        Client(place=place).send(job.replaces, Abort(reason=f"begun anew as {job.workflow_id}"))
-    except CommandRefusedError as error:  # it has ended meanwhile
-        say(error.message)
+def _abort_replaced(place: Place, job: Job) -> None:
+    for run in job.replaces:
+        try:
+            Client(place=place).send(run, Abort(reason=f"begun anew as {job.workflow_id}"))
+        except CommandRefusedError as error:  # it has ended meanwhile
+            say(error.message)
 
 
 def as_it_went(client: Client, job: Job) -> Job:

@@ -38,6 +38,11 @@ author_option = click.option("--author", metavar="NAME", help="Who says so (defa
 reason_option = click.option("--reason", metavar="TEXT", default="", help="Why; kept with the decision.")
 
 
+def label_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--label`, which means something of its own in each command."""
+    return click.option("--label", "labels", metavar="WORD", multiple=True, help=help)
+
+
 reason_file_option = click.option(
     "--reason-file",
     type=click.Path(path_type=Path),

@@ -55,6 +55,8 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
         lines.append(f"What its tasks gave: agentos show {run}")
     elif facts.status == "failed" and only_rejected(facts):
         lines.append(f"No resume passes a gate that was rejected. Ask anew in a new run: {_fork(facts)}{where}")
+    elif facts.status == "failed" and exit_of(facts) == Exit.TRY_AGAIN:
+        lines.append(f"Nothing is wrong with the run. Go on later with: agentos resume {run}")
     elif facts.status == "failed":
         lines.append(f"Mend what failed, then go on with: agentos resume {run}")
     elif facts.status == "paused":

@@ -173,11 +173,11 @@ class _Session:
 
 def tell(facts: Facts, place: Place, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
-    for line in report(facts, stopped=stopped, where=_from_here(place)):
+    for line in report(facts, stopped=stopped, where=from_here(place)):
         _say(line)
 
 
-def _from_here(place: Place) -> str:
+def from_here(place: Place) -> str:
     """What a command typed in this folder needs to find the place: nothing, where the folder is a part of it."""
     try:
         inside = Path.cwd().is_relative_to(place.root.resolve())

@@ -8,6 +8,7 @@ import msgspec
 
 from agentos.cli.text import printable, printable_lines, short
 from agentos.run.events import Usage
+from agentos.run.spending import money
 from agentos.values import decode_value
 
 SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
@@ -48,5 +49,5 @@ def given_lines(inputs: str) -> list[str]:
 
 def usage_text(usage: Usage) -> str:
     """What models were paid for, in short."""
-    cost = f"${usage.cost_usd:.4f}, " if usage.cost_usd else ""
+    cost = f"{money(usage.cost_usd)}, " if usage.cost_usd else ""
     return f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"

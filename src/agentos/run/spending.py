@@ -7,6 +7,7 @@ goes beyond a budget by as much as it costs, and a yes that paid only for that w
 
 from __future__ import annotations
 
+import math
 from typing import Literal, TypeVar
 
 from agentos.dag.models import Budget
@@ -18,6 +19,15 @@ from agentos.run.gates import answer_command, newest_gate
 
 Whose = Literal["task", "run"]
 Amount = TypeVar("Amount", int, float)
+
+
+def money(usd: float) -> str:
+    """For people: to the cent, and of less than ten cents two digits that count. `$12.50`, `$0.05`, `$0.0041`."""
+    if not 0 < usd < 0.1:
+        return f"${usd:.2f}"
+    places = min(1 - math.floor(math.log10(usd)), 15)
+    whole, _, cents = f"{usd:.{places}f}".partition(".")
+    return f"${whole}.{cents[:2]}{cents[2:].rstrip('0')}"
 
 
 def left_for(plan: Plan, facts: Facts, task: PlannedTask) -> Budget:
@@ -123,10 +133,10 @@ def _least(one: Amount | None, other: Amount | None) -> Amount | None:
 
 
 def _money(spent: ev.Usage) -> str:
-    return f"${spent.cost_usd:.2f} and {spent.tokens:,} tokens in {spent.calls} call{'s' * (spent.calls != 1)}"
+    return f"{money(spent.cost_usd)} and {spent.tokens:,} tokens in {spent.calls} call{'s' * (spent.calls != 1)}"
 
 
 def _amount(budget: Budget) -> str:
-    parts = [f"${budget.cost_usd:.2f}"] if budget.cost_usd is not None else []
+    parts = [money(budget.cost_usd)] if budget.cost_usd is not None else []
     parts += [f"{budget.tokens:,} tokens"] if budget.tokens is not None else []
     return " or ".join(parts)

@@ -77,6 +77,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     """Of definition and parameters: a run of the same id with another one is refused."""
     parent_id: WorkflowId | None = None
+    labels: tuple[str, ...] = ()
+    """By which lists and workers pick runs."""
     created_at: datetime
 
 
@@ -103,6 +105,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: datetime | None = None
     """Until when the last lease was good that nobody let go; how long its holder gave a sign of life."""
     scope: Scope = HERE
+    labels: tuple[str, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from agentos.store.port import HERE, CheckpointRecord, Holder, RunRecord, RunSta
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
 _decode_cut = msgspec.json.Decoder(Checkpointed).decode
+_decode_labels = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def run_record(
@@ -25,7 +26,7 @@ def run_record(
     One that should be going and has no driver was interrupted.
     """
     id_, name, kind, status, layer, layers, epoch, sequence, revision = stands
-    created_at, updated_at, source, root, fingerprint, parent_id = origin
+    created_at, updated_at, source, root, fingerprint, parent_id, labels = origin
     return RunRecord(
         workflow_id=WorkflowId(id_),
         name=name,
@@ -45,7 +46,22 @@ def run_record(
         holder=holder,
         lease_until=from_microseconds(lease_until) if lease_until else None,
         scope=scope,
+        labels=_decoded_labels(labels, id_),
     )
+
+
+def encoded_labels(labels: tuple[str, ...]) -> str:
+    """As both stores keep them: a list in JSON."""
+    return msgspec.json.encode(labels).decode()
+
+
+def _decoded_labels(stored: str, workflow_id: str) -> tuple[str, ...]:
+    if stored == "[]":  # as of nearly all
+        return ()
+    try:
+        return _decode_labels(stored)
+    except msgspec.DecodeError as error:
+        raise CheckpointCorruptedError(f"run {workflow_id}", f"its labels cannot be read: {error}") from error
 
 
 def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:

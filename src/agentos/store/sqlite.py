@@ -73,7 +73,7 @@ class SqliteStore:
         lease = (sqlite_leases.encoded(holder), *sqlite_leases.expiry(self._clock, lease_s))
         at = codec.to_microseconds(run.created_at)
         named = (run.workflow_id, run.name, run.kind, digest, 1 if run.plan else 0)
-        origin = (run.source, run.root, run.fingerprint, run.parent_id)
+        origin = (run.source, run.root, run.fingerprint, run.parent_id, records.encoded_labels(run.labels))
         with self._writing:
             self._check_schema()
             inserted = self._connection.execute(_Q["insert_run"], (*named, *lease, at, at, *origin))

@@ -18,8 +18,10 @@ from agentos.tasks.agents.earlier import Earlier, earlier_session
 from agentos.tasks.agents.errand import Errand, errand_of
 from agentos.tasks.agents.following import Follower
 from agentos.tasks.agents.record import digest_of, write_end, write_start
+from agentos.tasks.agents.transcript import Copied, copy_transcript, transcript_of
 from agentos.tasks.agents.wording import RETRYABLE, failure_text, prompt_for
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.capture import Capture
 from agentos.tasks.endings import describe_status, last_words, refuse_cut_short
 from agentos.tasks.failures import told
 from agentos.tasks.launch import Launch, cannot_start
@@ -146,12 +148,13 @@ class AgentPerformer:
             await writing
         finally:
             writing.cancel()
-        verdict = _judged(follower, ending, Ended(ending.status, err.last_lines(), errand.left_files()))
+        verdict = _judged(follower, ending, _ended(errand, ending, err))
         await follower.pay(verdict.used or Usage())
         call.spent(follower.used.cost_usd)
         if verdict.outcome == "api_rate":
             call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
-        write_end(spec, ending.status, verdict)
+        copied = await asyncio.to_thread(_copied, errand, follower.session or session.id)
+        write_end(spec, ending.status, verdict, copied)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
         model = follower.model or errand.work.model
         return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings)
@@ -211,9 +214,20 @@ async def _known(host: AttemptHost, session: Session, id: str) -> None:
         await host.session(msgspec.structs.replace(session, id=id))
 
 
+def _copied(errand: Errand, session: str) -> Copied | None:
+    """However it ended: what an agent did is asked about most where it failed."""
+    log = errand.spec.log
+    found = transcript_of(errand.agent.TRAITS.transcript, session, errand.env) if log is not None else ""
+    return copy_transcript(found, log, errand.spec.masker) if log is not None and found else None
+
+
+def _ended(errand: Errand, ending: Ending, err: Capture) -> Ended:
+    return Ended(ending.status, err.last_lines(), errand.left_files(), stopped=ending.why == "stopped")
+
+
 def _judged(follower: Follower, ending: Ending, ended: Ended) -> Verdict:
     verdict = follower.verdict(ended)
-    if ending.why == "stopped":
+    if ending.why == "stopped" and verdict.outcome != "ok":  # its last word came before it was gone: that counts
         return msgspec.structs.replace(verdict, outcome=follower.stop.result(), why="")
     if ending.why == "timeout":
         return msgspec.structs.replace(verdict, outcome="timeout")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -30,8 +30,17 @@ class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
 class AttemptLog(Protocol):
     """Where everything goes that an attempt prints."""
 
+    limit: int
+    """Bytes of it, and of each file beside it."""
+
     def write(self, stream: Stream, data: bytes) -> None:
         """Keep what was printed, masked already. Never blocks."""
+
+    def sync(self) -> None:
+        """Have what was printed so far outlive a loss of power, soon. Never blocks."""
+
+    def keep(self, suffix: str, data: Iterable[bytes]) -> str:
+        """Write a file beside the log, in place of one of that name; its name, empty where that failed. Blocks."""
 
 
 class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):

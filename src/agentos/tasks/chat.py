@@ -55,6 +55,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """JSON Schema of the answer."""
     max_tokens: int | None = None
     temperature: float | None = None
+    asks_usage: bool = True
+    """At the end of the stream. Not every server knows the option."""
     idempotency_key: str = ""
     """The same for a call that is repeated because nobody knows what became of it."""
 
@@ -63,8 +65,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
             "model": self.model,
             "messages": list(self.messages),
             "stream": True,
-            "stream_options": {"include_usage": True},
         }
+        if self.asks_usage:
+            body["stream_options"] = {"include_usage": True}
         if self.max_tokens is not None:
             body["max_tokens"] = self.max_tokens
         if self.temperature is not None:

@@ -40,6 +40,11 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, base_url: str)
     )
 
 
+def refuses_usage(error: ModelCallError) -> bool:
+    """Whether the server does not take a call because it asks for what it uses."""
+    return error.status in (400, 422) and ("stream_options" in error.message or "include_usage" in error.message)
+
+
 def unreachable(base_url: str, error: Exception) -> ModelCallError:
     """For a connection that never came about."""
     text = str(error) or type(error).__name__

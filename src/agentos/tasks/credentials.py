@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentos.exceptions import ModelCallError
+from agentos.tasks.endings import describe_status
 
 COMMAND_S = 60.0
 MAX_KEY_BYTES = 16_384
@@ -32,7 +33,7 @@ async def key_from_command(argv: Sequence[str], cwd: Path, environ: Mapping[str,
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,  # it may show the key, which nobody could mask yet
             cwd=cwd,
             env=dict(environ),
             start_new_session=True,
@@ -41,7 +42,7 @@ async def key_from_command(argv: Sequence[str], cwd: Path, environ: Mapping[str,
         raise _no_key(f"the command {shown}, which should print the key, could not be started: {error}") from None
     try:
         async with asyncio.timeout(COMMAND_S):
-            out, err = await child.communicate()
+            out, _ = await child.communicate()
     except BaseException as error:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -50,8 +51,11 @@ async def key_from_command(argv: Sequence[str], cwd: Path, environ: Mapping[str,
             raise
         raise _no_key(f"the command {shown}, which should print the key, took longer than {COMMAND_S:g} s") from None
     if child.returncode != 0:
-        said = err.decode(errors="replace").strip()[-500:]
-        raise _no_key(f"the command {shown}, which should print the key, ended with {child.returncode}: {said}")
+        raise _no_key(
+            f"the command {shown}, which should print the key, {describe_status(child.returncode)}",
+            "What it says is not shown here, since it may hold the key: run `key_command` by hand, in the root of the "
+            "repository and without input, to see it.",
+        )
     key = out[: MAX_KEY_BYTES + 1].decode(errors="replace").strip()
     if not key:
         raise _no_key(f"the command {shown}, which should print the key, printed nothing")

@@ -51,10 +51,16 @@ async def account_for(work: LlmWork, defaults: LlmDefaults, environ: Mapping[str
     )
 
 
+def has_default_key(work: LlmWork, defaults: LlmDefaults) -> bool:
+    """Whether the key of a call is the one of the settings, where those name one."""
+    own = bool(work.key_name or work.key_command)
+    return not own and (not work.base_url or work.base_url == defaults.base_url)
+
+
 def _key_source(work: LlmWork, defaults: LlmDefaults, base_url: str) -> _KeySource:
     if work.key_name or work.key_command:
         return _KeySource(work.key_name, work.key_command)
-    if work.base_url and work.base_url != defaults.base_url:
+    if not has_default_key(work, defaults):
         return _KeySource()  # a key is meant for one place, and nobody said that it is for this one
     if defaults.key_name or defaults.key_command:
         return _KeySource(defaults.key_name, defaults.key_command)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from agentos.exceptions import CoolingDownError
+from agentos.run.spending import money
 from agentos.store.call_book import MINUTE_S, CallBook, Situation, book_in_memory, open_book
 from agentos.store.sqlite_driver import is_locked
 from agentos.tasks.model_settings import Limits
@@ -65,7 +66,7 @@ class Wait(NamedTuple):
 def wait_of(found: Situation, limits: Limits) -> Wait | None:
     """What a call has to wait for; None: it may begin."""
     if limits.per_day_usd is not None and found.spent_usd >= limits.per_day_usd:
-        why = f"${found.spent_usd:.2f} of ${limits.per_day_usd:.2f} were spent today (UTC)"
+        why = f"{money(found.spent_usd)} of {money(limits.per_day_usd)} were spent today (UTC)"
         return Wait(why, _until_midnight_s(found.now), is_pause=True)
     if found.now < found.cool_until:
         return Wait("the provider asked for a pause", found.cool_until - found.now, is_pause=True)

@@ -27,6 +27,7 @@ from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.chat import ChatRequest, complete
 from agentos.tasks.chat_answer import ChatAnswer
+from agentos.tasks.chat_trouble import refuses_usage
 from agentos.tasks.endpoints import Account, account_for
 from agentos.tasks.failures import told
 from agentos.tasks.launch import environment_of
@@ -51,6 +52,8 @@ class LlmPerformer:
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
+        self._telling_less: set[str] = set()
+        """Servers that take no call which asks for its usage, by base URL."""
 
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         began = perf_counter()
@@ -72,7 +75,7 @@ class LlmPerformer:
             refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
         except AttemptError as error:
             raise AttemptFailed(told(error), retryable=False) from None
-        conversation = _Conversation(self._limiter, spec, host, account)
+        conversation = _Conversation(self._limiter, spec, host, account, self._telling_less)
         try:
             outcome = await conversation.outcome(work, schema)
         except AttemptFailed as failed:
@@ -85,8 +88,11 @@ class LlmPerformer:
 class _Conversation:
     """The calls of one attempt."""
 
-    def __init__(self, limiter: Limiter, spec: AttemptSpec, host: AttemptHost, account: Account) -> None:
+    def __init__(
+        self, limiter: Limiter, spec: AttemptSpec, host: AttemptHost, account: Account, telling_less: set[str]
+    ) -> None:
         self._limiter = limiter
+        self._telling_less = telling_less
         self._host = host
         self._account = account
         self._limits = spec.models.limits_of(account.credential)
@@ -104,9 +110,9 @@ class _Conversation:
             schema=work.schema,
             max_tokens=work.max_tokens,
             temperature=work.temperature,
+            asks_usage=self._account.endpoint.base_url not in self._telling_less,
         )
-        key = _call_key(self._spec, request)
-        answer, usage = await self._answered(msgspec.structs.replace(request, idempotency_key=key))
+        answer, usage = await self._answered(_keyed(self._spec, request))
         try:
             output = _output(answer, usage, schema)
         except ModelCallError as error:
@@ -132,6 +138,9 @@ class _Conversation:
             except CoolingDownError as error:
                 raise AttemptFailed(told(error), retryable=False) from None
             except ModelCallError as error:
+                if request.asks_usage and refuses_usage(error):
+                    request = _keyed(self._spec, msgspec.structs.replace(request, asks_usage=False))
+                    continue
                 tries[error.kind] += 1
                 if tries[error.kind] > TRIES_AGAIN.get(error.kind, 0):
                     raise AttemptFailed(told(error), retryable=error.retryable) from None
@@ -159,6 +168,8 @@ class _Conversation:
             if self._left_s is not None:
                 self._left_s = max(0.001, self._left_s - (perf_counter() - began))
         crashpoints.reach("call.answered")
+        if not request.asks_usage:  # noted now, not when it was refused: the text of a refusal may mislead
+            self._telling_less.add(self._account.endpoint.base_url)
         usage = usage_of(answer, cost_of(answer, request.model, self._prices))
         call.spent(usage.cost_usd)
         return answer, usage
@@ -196,12 +207,12 @@ def _messages(work: LlmWork) -> tuple[dict[str, Any], ...]:
     return (*system, *map(dict, work.messages), *prompt)
 
 
-def _call_key(spec: AttemptSpec, request: ChatRequest) -> str:
-    """The same for a call whose answer was lost with its driver; another for one whose answer was no good."""
+def _keyed(spec: AttemptSpec, request: ChatRequest) -> ChatRequest:
+    """The key is the same for a call whose answer was lost with its driver; another where its answer was no good."""
     digest = blake2b(digest_size=16)
     for part in (spec.idempotency_key.encode(), b"%d" % spec.settled, msgspec.json.encode(request.body())):
         digest.update(b"%d\0" % len(part) + part)
-    return digest.hexdigest()
+    return msgspec.structs.replace(request, idempotency_key=digest.hexdigest())
 
 
 def _output(answer: ChatAnswer, usage: Usage, schema: AnswerSchema | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from msgspec import Meta
 
 _Usd = Annotated[float, Meta(ge=0)]
 _Count = Annotated[int, Meta(ge=1)]
+_Text = Annotated[str, Meta(min_length=1)]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,11 +49,22 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class LlmDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where llm tasks ask that do not say it themselves, and with which key."""
 
-    base_url: str = ""
-    key_name: str = ""
+    base_url: _Text = ""
+    key_name: _Text = ""
     """The name of the variable that holds it."""
-    key_command: tuple[str, ...] = ()
+    key_command: Annotated[tuple[str, ...], Meta(min_length=1)] = ()
     """Program and arguments that print it; no shell is used."""
+
+    def __post_init__(self) -> None:
+        """ValueError, which never shows what may be a key."""
+        if self.base_url and not self.base_url.startswith(("https://", "http://")):
+            raise ValueError("base_url begins with https:// or http://")
+        if self.key_name and not _VARIABLE.fullmatch(self.key_name):
+            raise ValueError("key_name is the NAME of a variable, as OPENAI_API_KEY; the key itself is written nowhere")
+        if self.key_command and (not self.key_command[0].strip() or any("\0" in word for word in self.key_command)):
+            raise ValueError("key_command begins with the name of a program")
+        if self.key_name and self.key_command:
+            raise ValueError("key_name and key_command: give one of them")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):

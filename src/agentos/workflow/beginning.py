@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,8 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.drive import utc_now
 from agentos.workflow.forking import forked_event
+from agentos.workflow.keys import refuse_keyless
+from agentos.workflow.labels import checked_labels
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place, known_run, refuse_bad_id
@@ -48,15 +50,23 @@ def begin_run(
     params: Mapping[str, Any] | None,
     workflow_id: str | None,
     options: DriveOptions,
+    *,
+    labels: Iterable[str] = (),
+    first: Callable[[], None] = lambda: None,
 ) -> Ready | Finished:
-    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed."""
+    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed.
+
+    `first` is called once nothing is left that would refuse the run, and before anything of it is on record.
+    """
     refuse_bad_id(workflow_id)
+    labels = checked_labels(labels)
     plan = plan_for_now(workflow, params)
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
-    if workflow_id is not None and masker.found_in(workflow_id.encode()):
-        raise RunRefusedError("the id given for the run holds the value of a secret", next_step="Choose another id.")
+    refuse_keyless(plan, options.models.llm)
+    if masker.found_in("\n".join((workflow_id or "", *labels)).encode()):
+        raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
     reach("plan.after")
     refuse_foreign(place.kept_beside)
     store = place.open(create=True)
@@ -72,10 +82,12 @@ def begin_run(
             root=str(place.root),
             plan=encode_plan(plan),
             fingerprint=fingerprint,
+            labels=labels,
             created_at=utc_now(),
         )
         files, warnings = open_files(place, plan, run.workflow_id, run.source)
         with closed_on_error(files):
+            first()
             lease = store.create_run(run, current_holder(), options.lease_s)
     warnings = (*plan.warnings, *warnings, *space_warnings(store, options))
     return Ready(
@@ -133,6 +145,7 @@ def fork_run(
         plan=encode_plan(base),
         fingerprint=run_fingerprint(base),
         parent_id=parent.workflow_id,
+        labels=parent.labels,
         created_at=utc_now(),
     )
     plan, problems = current_plan(base, forked.changes)

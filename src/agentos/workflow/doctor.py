@@ -24,9 +24,9 @@ from agentos.store.stats import DatabaseStats
 from agentos.tasks.agents.installed import Installed, installed_agents
 from agentos.workflow.inspecting import damage, held_leases, measure
 from agentos.workflow.leftovers import leftover_folders, leftover_processes
-from agentos.workflow.location import VARIABLE, Location, Source, find_location, unused_old_database
+from agentos.workflow.location import VARIABLE, Location, Source, asked_directory, find_location, unused_old_database
 from agentos.workflow.place import Place, find_place
-from agentos.workflow.settings import Setting, Settings, explain_settings, load_settings
+from agentos.workflow.settings import Setting, Settings, explain_settings, load_settings, wrong_settings
 from agentos.workflow.worktrees import interrupted_runs
 from agentos.worktree import git
 from agentos.worktree.git import shown
@@ -66,7 +66,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     because: str
     """Why there."""
     settings: tuple[Setting, ...]
-    """Each setting in force with its source; none where the settings cannot be read."""
+    """Each setting in force with its source; none where something is wrong with them."""
     free_disk: int
     """Bytes free where the database is."""
     database_bytes: int
@@ -100,15 +100,15 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
     try:
         location = find_location(repo)
     except AgentosError as error:
-        findings.append(_told("wrong", error))
+        findings += [_told("wrong", error), *_settings_besides(repo, error)]
     if location is not None:
         findings += _old_database(location)
         in_force = Settings()
-        try:
-            root = _work_root(location)
+        root = _work_root(location)
+        if wrong := wrong_settings(root):
+            findings += [_told("wrong", error) for error in wrong]
+        else:
             settings, in_force = explain_settings(root), load_settings(root)
-        except AgentosError as error:
-            findings.append(_told("wrong", error))
         path = location.root if location.is_postgresql else Path(location.database)
         free = shutil.disk_usage(_existing(path)).free
         stats, found = _database(_place(location), in_force, deep=deep)
@@ -186,6 +186,17 @@ def _work_root(location: Location) -> Path:
         with suppress(AgentosError):
             return git.find_repository(location.root).root
     return location.root
+
+
+def _settings_besides(repo: Path | None, error: AgentosError) -> Iterator[Finding]:
+    """What is wrong with the settings, where already the place could not be settled, beside what that says."""
+    try:
+        root = git.find_repository(asked_directory(repo)).root
+    except AgentosError:
+        return
+    for wrong in wrong_settings(root):
+        if wrong.message not in error.message and not wrong.message.startswith("`database`"):
+            yield _told("wrong", wrong)
 
 
 def _existing(path: Path) -> Path:

@@ -71,6 +71,7 @@ class RunLine(_Line, frozen=True, kw_only=True, tag="run"):
     fingerprint: _Name
     parent_id: _Name | None
     token: _Count
+    labels: tuple[_Name, ...] = ()
 
 
 class PlanLine(_Line, frozen=True, kw_only=True, tag="plan"):
@@ -155,6 +156,7 @@ def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_L
         fingerprint=run.fingerprint,
         parent_id=run.parent_id,
         token=copy.token,
+        labels=run.labels,
     )
     for revision, body in enumerate(copy.plans, 1):
         yield PlanLine(revision=revision, body=b64encode(body).decode())
@@ -273,6 +275,7 @@ def _assembled(parts: list[_Line]) -> RunCopy:
             parent_id=None if run.parent_id is None else WorkflowId(run.parent_id),
             plan_revision=len(plans),
             holder=None,
+            labels=run.labels,
         ),
         token=run.token,
         plans=tuple(b64decode(plan.body, validate=True) for plan in plans),

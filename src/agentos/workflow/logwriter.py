@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ MAX_WAITING = 16 << 20
 """Bytes that wait for a slow disk; what comes on top is not written."""
 PATIENCE_S = 5.0
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _WORDS: dict[Stream, bytes] = {"stdout": b"out", "stderr": b"err", "progress": b"progress"}
 
 Work = Callable[[], None]
@@ -50,7 +51,7 @@ class LogWriter:
 
     def open(self, task_id: str, attempt: int) -> AttemptLogFile:
         """The log of one attempt. The file is made with the first line."""
-        return AttemptLogFile(self, f"{safe_name(task_id)}.{attempt}.log", self._limit)
+        return AttemptLogFile(self, f"{safe_name(task_id)}.{attempt}", self._limit)
 
     def warnings(self) -> tuple[str, ...]:
         """That logs cannot be written, told once."""
@@ -94,13 +95,24 @@ class LogWriter:
     def make(self, name: str) -> int:
         """A descriptor to append to the log with, in a folder that is really ours. Called in the thread."""
         if self._run_fd < 0:
-            above = _own_folder(self._folder)
-            try:
-                self._run_fd = _own_folder(self._run, above)
-            finally:
-                os.close(above)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, 0o600, dir_fd=self._run_fd)
+            self._run_fd = self._run_folder()
+        return os.open(name, _NEW | os.O_APPEND, 0o600, dir_fd=self._run_fd)
+
+    def replace(self, name: str, data: Iterable[bytes]) -> None:
+        """Write a file beside the logs, in the caller's thread. OSError where it cannot be."""
+        folder = self._run_folder()
+        try:
+            with os.fdopen(os.open(name, _NEW | os.O_TRUNC, 0o600, dir_fd=folder), "wb") as file:
+                file.writelines(data)
+        finally:
+            os.close(folder)
+
+    def _run_folder(self) -> int:
+        above = _own_folder(self._folder)
+        try:
+            return _own_folder(self._run, above)
+        finally:
+            os.close(above)
 
     def fail(self, error: OSError) -> None:
         """Note why a log could not be written."""
@@ -131,9 +143,10 @@ class AttemptLogFile:
     """The log of one attempt. `write` and `close` only hand over; the thread of the writer does the work."""
 
     def __init__(self, writer: LogWriter, name: str, limit: int) -> None:
+        """`name` without its suffix."""
         self._writer = writer
         self._name = name
-        self._limit = limit
+        self.limit = limit
         self.used = False
         self._lost = 0
         # What follows belongs to the thread.
@@ -154,6 +167,20 @@ class AttemptLogFile:
         now = datetime.now(UTC)
         lost, self._lost = self._lost, 0
         self._writer.put(lambda: self._take(stream, data, now, lost))
+
+    def sync(self) -> None:
+        """What was printed so far outlives a loss of power, soon."""
+        self._writer.put(self._synced)
+
+    def keep(self, suffix: str, data: Iterable[bytes]) -> str:
+        """Write a file beside the log; its name, empty where that failed. Blocks, in the caller's thread."""
+        name = f"{self._name}{suffix}"
+        try:
+            self._writer.replace(name, data)
+        except OSError as error:
+            self._writer.fail(error)
+            return ""
+        return name
 
     def close(self) -> None:
         """Nothing more is printed."""
@@ -206,19 +233,24 @@ class AttemptLogFile:
             self._note(now, f"{lost} bytes were not written: the disk was too slow")
         if self._end:
             if self._left_out:
-                self._note(now, f"{self._left_out} bytes were left out: a log holds {self._limit} bytes and its end")
+                self._note(now, f"{self._left_out} bytes were left out: a log holds {self.limit} bytes and its end")
             self._write(b"".join(self._end))
             self._end.clear()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
+    def _synced(self) -> None:
+        if self._fd >= 0:
+            with suppress(OSError):  # told when it is written
+                os.fsync(self._fd)
+
     def _note(self, now: datetime, text: str) -> None:
         self._write(_lines(now, b"note")(text.encode()))
 
     def _append(self, data: bytes) -> None:
         if not self._end:
-            room = self._limit - self._size
+            room = self.limit - self._size
             fits = len(data) if len(data) <= room else data.rfind(b"\n", 0, max(room, 0)) + 1
             self._size += fits
             self._write(data[:fits])
@@ -241,7 +273,7 @@ class AttemptLogFile:
             return
         try:
             if self._fd < 0:
-                self._fd = self._writer.make(self._name)
+                self._fd = self._writer.make(f"{self._name}.log")
             while data:
                 data = data[os.write(self._fd, data) :]
         except OSError as error:

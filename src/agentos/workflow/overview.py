@@ -97,6 +97,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     driver: str | None
     """The process that drives it now, if any."""
     parent_id: str | None
+    labels: list[str]
+    """Given when it began."""
     usage: Usage
     """What models were paid, also in attempts that no longer count."""
     tasks: list[TaskView]
@@ -151,6 +153,7 @@ def run_view(journal: Journal) -> RunView:
         root=record.root,
         driver=str(record.holder) if record.holder else None,
         parent_id=record.parent_id,
+        labels=list(record.labels),
         usage=facts.spent_in_all,
         tasks=_tasks(journal),
         gates=gate_views(facts),

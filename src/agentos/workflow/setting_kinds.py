@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -20,6 +20,17 @@ _UNITS = {
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that TOML takes without quotes."""
+
+
+class Fault(NamedTuple):
+    """Something that is wrong in a value."""
+
+    key: str
+    """Where in a table, as `.OPENAI_API_KEY.slots`; empty: the value as a whole."""
+    what: str
+    """To stand after the name of the setting."""
 
 
 class Kind(NamedTuple):
@@ -31,6 +42,8 @@ class Kind(NamedTuple):
     """The checked value of what TOML gives. ValueError where it is not allowed."""
     from_text: Callable[[str], object] = str.strip
     """What TOML would give, from a variable's text; left as it is where it makes no sense."""
+    faults: Callable[[object], Iterable[Fault]] = lambda value: (Fault("", f"is {told(value)}"),)
+    """Of a value that is not allowed: each thing that is wrong in it."""
 
 
 def text(allowed: str) -> Kind:
@@ -126,7 +139,43 @@ def table(type: Any, allowed: str) -> Kind:
         read: Any = msgspec.convert(value, type)  # its errors are ValueErrors
         return read
 
-    return Kind(f"{allowed}; in a variable, the same as JSON", read, _json)
+    return Kind(f"{allowed}; in a variable, the same as JSON", read, _json, lambda value: _faults(type, value, ""))
+
+
+def _faults(type: Any, value: object, key: str) -> Iterator[Fault]:
+    """What is wrong with a table, down to the keys themselves. No value is shown: it may be a key for a model."""
+    try:
+        msgspec.convert(value, type)
+    except ValueError as error:
+        inside = list(_faults_inside(type, value, key)) if isinstance(value, Mapping) else []
+        why = str(error).partition(" - at `$")[0]
+        yield from inside or [Fault(key, f"is wrong: {why[:1].lower()}{why[1:]}")]
+
+
+def _faults_inside(type: Any, table: Mapping[str, object], key: str) -> Iterator[Fault]:
+    if not (hasattr(type, "__struct_fields__")):
+        for name, value in table.items():
+            yield from _faults(get_args(type)[1], value, f"{key}.{_as_key(name)}")
+        return
+    known = {field.name: field for field in msgspec.structs.fields(type)}
+    for name, value in table.items():
+        if name in known:
+            yield from _faults(known[name].type, value, f"{key}.{_as_key(name)}")
+        else:
+            yield Fault(f"{key}.{_as_key(name)}", "is unknown")
+    yield from (
+        Fault(f"{key}.{name}", "is missing") for name, one in known.items() if one.required and name not in table
+    )
+
+
+def _as_key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else f'"{name}"'
+
+
+def told(value: object) -> str:
+    """A value for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def parse_size(text: str) -> int:

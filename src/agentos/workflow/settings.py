@@ -19,8 +19,8 @@ from agentos.store.postgres.address import without_password
 from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
 from agentos.workflow import setting_kinds as kinds
 from agentos.workflow.location import VARIABLE
-from agentos.workflow.setting_kinds import Kind
-from agentos.workflow.settings_file import read_settings_file
+from agentos.workflow.setting_kinds import Fault, Kind
+from agentos.workflow.settings_file import SettingsFile, read_settings_file
 
 DEFAULT = "default"
 
@@ -104,13 +104,17 @@ def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Setti
 
     WorkflowConfigurationError names the file or variable, the key, its value and what is allowed.
     """
-    given = {name: value for name, value, _ in _given(root, os.environ if environ is None else environ)}
-    return Settings(**given)
+    return Settings(**{one.name: one.value for one in _sound(root, environ)})
+
+
+def wrong_settings(root: Path, environ: Mapping[str, str] | None = None) -> list[WorkflowConfigurationError]:
+    """Everything that is wrong with the settings of `root`, each told as `load_settings` would tell it."""
+    return [one for one in _given(root, environ) if isinstance(one, WorkflowConfigurationError)]
 
 
 def explain_settings(root: Path, environ: Mapping[str, str] | None = None) -> tuple[Setting, ...]:
     """Each setting with its value and where it came from, in the order of `Settings`; a URL without its password."""
-    given = {name: (value, source) for name, value, source in _given(root, os.environ if environ is None else environ)}
+    given = {one.name: (one.value, one.source) for one in _sound(root, environ)}
     defaults = Settings()
     return tuple(
         Setting(name=name, value=without_password(value) if name == "database" and value else value, source=source)
@@ -124,40 +128,67 @@ def variable_of(name: str) -> str:
     return VARIABLE if name == "database" else f"AGENTOS_{name.upper()}"
 
 
-def _given(root: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
-    """What is set somewhere, weakest first."""
-    file = read_settings_file(root)
-    if file is not None:
-        _refuse_unknown(file.table, file.shown)
-        for name, value in file.table.items():
-            yield name, _read(name, value, f"`{name}` in {file.shown}"), file.path.name
-    for name, kind in KINDS.items():
-        variable = variable_of(name)
-        text = environ.get(variable, "")
-        if text.strip():
-            yield name, _read(name, kind.from_text(text), variable, text), variable
+def _sound(root: Path, environ: Mapping[str, str] | None) -> list[Setting]:
+    """What is set somewhere, weakest first, where all of it is allowed."""
+    given = list(_given(root, environ))
+    wrong = [one for one in given if isinstance(one, WorkflowConfigurationError)]
+    if not wrong:
+        return [one for one in given if isinstance(one, Setting)]
+    first, more = wrong[0], len(wrong) - 1
+    if not more:
+        raise first
+    step = f"{first.next_step}\n{more} more of the settings {'is' if more == 1 else 'are'} wrong: agentos doctor"
+    raise WorkflowConfigurationError(first.message, next_step=step)
 
 
-def _refuse_unknown(table: Mapping[str, Any], where: str) -> None:
-    for name in table:
-        if name not in KINDS:
-            import difflib  # for a name that is misspelt
-
-            near = difflib.get_close_matches(name, KINDS, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
-            raise WorkflowConfigurationError(f"{where} has an unknown setting, {_short(name)}", next_step=hint)
-
-
-def _read(name: str, value: object, where: str, shown: object = None) -> Any:
-    kind = KINDS[name]
+def _given(root: Path, environ: Mapping[str, str] | None) -> Iterator[Setting | WorkflowConfigurationError]:
+    """What is set somewhere, weakest first, and in its place what is wrong with it."""
     try:
-        return kind.read(value)
+        file = read_settings_file(root)
+    except WorkflowConfigurationError as error:
+        file = None
+        yield error
+    if file is not None:
+        for name, value in file.table.items():
+            yield from _in_file(file, name, value)
+    variables = os.environ if environ is None else environ
+    for name in KINDS:
+        text = variables.get(variable_of(name), "")
+        if text.strip():
+            yield from _in_variable(name, text)
+
+
+def _in_file(file: SettingsFile, name: str, value: object) -> Iterator[Setting | WorkflowConfigurationError]:
+    if name not in KINDS:
+        import difflib  # for a name that is misspelt
+
+        near = difflib.get_close_matches(name, KINDS, n=1)
+        hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
+        yield WorkflowConfigurationError(f"{file.shown} has an unknown setting, {kinds.told(name)}", next_step=hint)
+        return
+    read, faults = _read(name, value)
+    if not faults:
+        yield Setting(name=name, value=read, source=file.path.name)
+    yield from (_wrong(name, f"`{name}{fault.key}` in {file.shown} {fault.what}") for fault in faults)
+
+
+def _in_variable(name: str, text: str) -> Iterator[Setting | WorkflowConfigurationError]:
+    variable = variable_of(name)
+    read, faults = _read(name, KINDS[name].from_text(text))
+    if not faults:
+        yield Setting(name=name, value=read, source=variable)
+    for fault in faults:  # one of the whole is told as it was typed
+        what = fault.what if fault.key else f"is {kinds.told(text)}"
+        yield _wrong(name, f"{variable}{fault.key} {what}")
+
+
+def _read(name: str, value: object) -> tuple[Any, list[Fault]]:
+    """The value as it is allowed, or what is wrong with it."""
+    try:
+        return KINDS[name].read(value), []
     except ValueError:
-        raise WorkflowConfigurationError(
-            f"{where} is {_short(value if shown is None else shown)}", next_step=f"Allowed: {kind.allowed}."
-        ) from None
+        return None, list(KINDS[name].faults(value))
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+def _wrong(name: str, what: str) -> WorkflowConfigurationError:
+    return WorkflowConfigurationError(what, next_step=f"Allowed: {KINDS[name].allowed}.")

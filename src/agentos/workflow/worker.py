@@ -20,6 +20,7 @@ from agentos.store.port import RunRecord, StorePort
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.finding import reading
+from agentos.workflow.labels import picked
 from agentos.workflow.place import Place, is_home
 from agentos.workflow.ready import DriveOptions, Finished, prepared
 from agentos.workflow.resuming import resume_run
@@ -55,7 +56,10 @@ class _Adopted(NamedTuple):
 
 
 class Worker:
-    """Adopts the interrupted runs of some worktrees, `limit` at a time, until it is drained."""
+    """Adopts the interrupted runs of some worktrees, `limit` at a time, until it is drained.
+
+    Only those of the workflows named, with one of the labels named; all where none is.
+    """
 
     def __init__(
         self,
@@ -65,12 +69,14 @@ class Worker:
         limit: int = 4,
         poll_s: float = 2.0,
         workflows: Iterable[str] = (),
+        labels: Iterable[str] = (),
     ) -> None:
         self._posts = posts
         self._tell = tell
         self._limit = limit
         self._poll_s = poll_s
         self._workflows = frozenset(workflows)
+        self._labels = frozenset(labels)
         self._tasks: dict[asyncio.Task[None], _Adopted] = {}
         self._drives: set[Drive] = set()
         self._left: dict[tuple[str, str], int] = {}
@@ -165,7 +171,9 @@ class Worker:
 
     def _wants(self, post: Post, store: StorePort, record: RunRecord) -> bool:
         root = str(post.place.root)
-        if record.kind != "workflow" or (self._workflows and record.name not in self._workflows):
+        if record.kind != "workflow" or not picked(self._labels, record.labels):
+            return False
+        if self._workflows and record.name not in self._workflows:
             return False
         ours = {(str(one.post.place.root), one.record.workflow_id) for one in self._tasks.values()}
         if (root, record.workflow_id) in ours:

@@ -12,7 +12,7 @@ from agentos.cli.exits import Exit
 from agentos.cli.report import exit_of, report
 from agentos.cli.view.jsonlines import JsonLines
 from agentos.cli.view.plain import Amount, PlainLines
-from agentos.cli.view.words import resume_in_short, told
+from agentos.cli.view.words import resume_in_short, skipped_in_short, told
 from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId, WorkflowId
 from agentos.run import events as ev
@@ -67,6 +67,65 @@ def test_plain_lines(amount: Amount, wanted: list[str]) -> None:
         assert words in text
     assert ("a | hello" in text) == (amount == "verbose")
     assert "starts" not in text or amount != "quiet"
+
+
+def shown(amount: Amount, run: Run) -> list[str]:
+    """The lines of a run whose events come one at a time."""
+    out = io.StringIO()
+    view = PlainLines(out, amount)
+    for event in run.journal:
+        view.show([event])
+    view.close()
+    return [line[9:] for line in out.getvalue().splitlines()]
+
+
+CHAIN = {"a": [], **{f"b{n}": ["a" if n == 0 else f"b{n - 1}"] for n in range(5)}}
+
+
+def test_what_an_early_failure_skips_has_one_line() -> None:
+    flow = flow_of(CHAIN)
+    for number in range(3):
+        flow.add(f"c{number}", nothing, needs=["a"], if_="success()" if number else "not failure()")
+    run = Run(flow).begin()
+    run.fail("a")
+    lines = shown("normal", run)
+    [skips] = [line for line in lines if "skipped" in line]
+    assert skips == "8 tasks are skipped: 7 because of a, 1 by a condition"
+    assert lines[-3:] == [skips, lines[-2], "failed: 1 task failed"]
+    assert lines[-2].startswith("layer 5 is done, checkpoint "), "of the layers in which nothing ran, the last"
+    assert len([line for line in shown("verbose", run) if "is skipped" in line]) == 8
+    assert not [line for line in shown("quiet", run) if "skipped" in line]
+
+
+def test_a_few_skipped_tasks_have_a_line_each_and_in_order() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"], "c": ["b"], "d": []})).begin()
+    run.fail("a")
+    run.ok("d")
+    skips = [line for line in shown("normal", run) if "is skipped" in line or "is done" in line]
+    assert [line.partition(",")[0] for line in skips] == [
+        "layer 0 is done",
+        "b is skipped because of a",
+        "layer 1 is done",
+        "c is skipped because of a",
+        "layer 2 is done",
+    ]
+
+
+def skip(number: int, because: str) -> ev.TaskSkipped:
+    task = TaskId(f"t{number}")
+    return ev.TaskSkipped(workflow_id=WorkflowId("run"), at=NOON, task_id=task, layer=1, place="", because=because)
+
+
+def test_reasons_for_skipping_are_named_only_while_they_are_few_and_conditions_last() -> None:
+    assert skipped_in_short([skip(number, f"c{number // 2}") for number in range(12)]) == (
+        "12 tasks are skipped: 2 because of c0, 2 because of c1, 2 because of c2, 6 because of others"
+    )
+    assert skipped_in_short([skip(number, "" if number > 1 else "c") for number in range(5)]) == (
+        "5 tasks are skipped: 2 because of c, 3 by a condition"
+    )
+    assert skipped_in_short([skip(0, "c"), skip(1, "t0"), skip(2, "t1"), skip(3, "t2")]) == (
+        "4 tasks are skipped because of c"
+    )
 
 
 def test_the_report_of_a_failed_run_says_what_failed_what_is_kept_and_what_to_type() -> None:

@@ -12,7 +12,7 @@ from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import UsageKnown
-from agentos.run.spending import left_for
+from agentos.run.spending import left_for, money
 from tests.unit.run.harness import Run, nothing
 
 
@@ -43,6 +43,35 @@ def test_a_run_that_has_spent_its_budget_asks_before_the_next_call() -> None:
     assert "$1.25" in run.gate("budget:b").question
     assert "another $1.00" in run.gate("budget:b").question
     assert run.running == []
+
+
+def test_a_question_about_less_than_a_cent_says_how_much() -> None:
+    run = Run(asking(budget=0.004), gates="wait").begin()
+    paid(run, "a", cost=0.00412)
+    run.ok("a")
+    question = run.gate("budget:b").question
+    assert "has spent $0.0041 and" in question
+    assert "another $0.004?" in question
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (0, "$0.00"),
+        (12.5, "$12.50"),
+        (1234.567, "$1234.57"),
+        (0.1, "$0.10"),
+        (0.05, "$0.05"),
+        (0.0149, "$0.015"),
+        (0.0996, "$0.10"),
+        (0.004, "$0.004"),
+        (0.00999, "$0.01"),
+        (0.000105, "$0.00011"),
+        (1e-300, "$0.00"),
+    ],
+)
+def test_money_is_shown_to_the_cent_or_with_two_digits_that_count(usd: float, text: str) -> None:
+    assert money(usd) == text
 
 
 def test_an_answer_allows_it_once_more_and_not_for_ever() -> None:

@@ -52,8 +52,8 @@ def test_approve_and_revise_ask_nobody(ctx: Context) -> None:
         (steps.read_review("APPROVED"), {"again": "yes"}, "no readable verdict, twice"),
         (steps.read_review(""), {"again": None}, "no readable verdict, twice"),
         (read("revise", "more!"), {"last": {"complaint": "more"}}, "the same as in the round before"),
-        (read("revise", "More."), {"draft": {**DRAFT, "round": 5}}, "not content after 5 round(s)"),
-        (read("revise", "More."), {"draft": {**DRAFT, "round": 7}}, "not content after 7 round(s)"),
+        (read("revise", "More."), {"draft": {**DRAFT, "round": 5}}, "not content after 5 rounds."),
+        (read("revise", "More."), {"draft": {**DRAFT, "round": 7}}, "not content after 7 rounds."),
         (read("approve"), {"always_ask": True}, "The reviewer says approve"),
     ],
 )

@@ -17,9 +17,12 @@ from agentos.dag.findings import Finding
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
+from agentos.tasks.model_settings import LlmDefaults
 from agentos.workflow.hinting import hint_lines
+from agentos.workflow.keys import keyless
 from agentos.workflow.loading import shown
 from agentos.workflow.place import find_root
+from agentos.workflow.settings import load_settings
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,10 +99,12 @@ values here. Outside a repository, workflows/ is looked for in the current direc
 
 Warnings are for people: tasks that may change files at the same time, and what in a task's own text speaks against
 running it twice (`>>`, open(…, "a"), names with the date, git commands that move refs). `agentos prove` tries it.
+The settings are checked with them; that the variable of `[llm] key_name` is not set here is a warning.
 
 \b
 Exit codes:
   0  no problems
+  1  the settings cannot be used
   2  problems, or a file that cannot be read
 """,
 )
@@ -109,7 +114,8 @@ Exit codes:
 @repo_option
 def command(files: tuple[str, ...], quiet: bool, as_json: bool, repo: Path | None) -> int:
     root = find_root(repo)
-    checked = [_checked(file, root) for file in files]
+    defaults = load_settings(root).llm
+    checked = [_checked(file, root, defaults) for file in files]
     if as_json:
         print_json(checked)
     else:
@@ -122,8 +128,11 @@ def command(files: tuple[str, ...], quiet: bool, as_json: bool, repo: Path | Non
     return Exit.USAGE if found else Exit.COMPLETE
 
 
-def _checked(file: str, root: Path) -> CheckedFile:
+def _checked(file: str, root: Path, defaults: LlmDefaults) -> CheckedFile:
     flow, plan, findings = looked_at(file, root)
+    warnings: list[str] = []
+    if flow is not None and plan is not None:
+        warnings = [*plan.warnings, *hint_lines(flow, plan, root), *filter(None, [keyless(plan, defaults)])]
     tasks = [plan.tasks[task_id] for layer in plan.layers for task_id in layer] if plan is not None else []
     if flow is not None and flow.source is not None:
         file = shown(Path(flow.source.file))
@@ -134,7 +143,7 @@ def _checked(file: str, root: Path) -> CheckedFile:
         layers=[list(layer) for layer in plan.layers] if plan is not None else [],
         tasks=[_row(task) for task in tasks],
         params=_params(flow, plan) if flow is not None and plan is not None else [],
-        warnings=[*plan.warnings, *hint_lines(flow, plan, root)] if flow is not None and plan is not None else [],
+        warnings=warnings,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -130,7 +129,8 @@ def command(
         raise click.UsageError("--as-begun and --anew exclude each other.")
     when: WhenChanged = "as-begun" if as_begun else "anew" if anew else "ask"
     client = Client(place=place)
-    files = chosen_files(client, brief, select, all_, resume)
+    given = _passed_on(typed)
+    files = chosen_files(client, brief, select, all_, resume, given)
     if isinstance(files, int):
         return files
     jobs, refused = _jobs(client, files, partial(job_of, client, settings=settings, asked=asked, when_changed=when))
@@ -140,16 +140,13 @@ def command(
         rows = [*(planned_row(client, job) for job in jobs), *refused]
         _show(rows, as_json)
         return worst([row.exit_code for row in rows])
-    given = _passed_on(typed)
     if parallel is not None or as_json:
         more = [*given, *_switches(as_begun=as_begun, anew=anew, quiet=quiet, verbose=verbose)]
         return _side_by_side(client, jobs, refused, parallel or 1, more, as_json)
 
     def here(job: Job) -> int:
         if job.action == "ask":
-            where = ["--repo", str(repo)] if repo is not None else []
-            again = shlex.join(["agentos", "issue", "--brief", str(job.file), *where])
-            answer = asked_about(job, again, shlex.join(given))
+            answer = asked_about(job, place, given)
             if answer is None:
                 return Exit.WAITING
             job = job_of(client, job.file, settings, asked, answer)

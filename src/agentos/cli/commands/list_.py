@@ -9,13 +9,14 @@ from typing import get_args
 import click
 import msgspec
 
-from agentos.cli.options import json_option, repo_option
+from agentos.cli.options import json_option, label_option, repo_option
 from agentos.cli.output import print_json, print_table
 from agentos.cli.survey import survey
 from agentos.cli.text import short
 from agentos.cli.times import ago
 from agentos.store.port import RunRecord, RunStatus
 from agentos.workflow.finding import list_runs, places
+from agentos.workflow.labels import picked
 from agentos.workflow.place import Place
 
 
@@ -39,6 +40,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The process that drives it now, if any."""
     parent_id: str | None
     """The run it was forked from."""
+    labels: list[str]
+    """Given when it began."""
     saved_states: bool
     """Made by a CheckpointManager used by itself: it holds states, and no tasks."""
 
@@ -79,16 +82,26 @@ Exit codes:
     type=click.Choice(get_args(RunStatus)),
     help="Only runs in this status; may be given several times.",
 )
+@label_option("Only runs with this label; may be given several times.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs, the newest.")
 @json_option
 @repo_option
 def command(
-    everywhere: bool, statuses: tuple[str, ...], limit: int | None, as_json: bool, repo: Path | None
+    everywhere: bool,
+    statuses: tuple[str, ...],
+    labels: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+    repo: Path | None,
 ) -> int | None:
     here = places(everywhere=everywhere, repo=repo)
-    # With a status asked for, the newest of that status may be far down.
-    found, code = survey(here, lambda place: list_runs(place, limit=None if statuses else limit))
-    records = [(place, record) for place, record in found if not statuses or record.status in statuses]
+    # With a status or label asked for, the newest of those may be far down.
+    found, code = survey(here, lambda place: list_runs(place, limit=None if statuses or labels else limit))
+    records = [
+        (place, record)
+        for place, record in found
+        if (not statuses or record.status in statuses) and picked(labels, record.labels)
+    ]
     records.sort(key=lambda row: row[1].created_at, reverse=True)
     records = records[:limit]
     if as_json:
@@ -110,6 +123,7 @@ def _row(place: Place, record: RunRecord) -> RunRow:
         root=record.root or str(place.root),
         driver=str(record.holder) if record.holder else None,
         parent_id=record.parent_id,
+        labels=list(record.labels),
         saved_states=record.kind == "states",
     )
 

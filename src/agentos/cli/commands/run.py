@@ -9,7 +9,7 @@ import click
 from agentos.cli import completing
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.event_json import AnyEvent
-from agentos.cli.options import repo_option
+from agentos.cli.options import label_option, repo_option
 from agentos.cli.session import drive_here
 from agentos.workflow.beginning import begin_run
 from agentos.workflow.loading import find_workflow
@@ -28,6 +28,7 @@ Run a workflow; every step is durable before the next begins.
 Examples:
   agentos run flow.py
   agentos run flow.py --id nightly --param target=src
+  agentos run flow.py --label nightly         a word to find it by
   agentos run flow.py --json | jq -c 'select(.type == "task_error")'
   agentos run flow.py --gates reject          in CI, where nobody can be asked
 
@@ -48,6 +49,7 @@ Exit codes:
 @click.option(
     "--params", "params_file", type=click.Path(path_type=Path), metavar="FILE", help="Parameters from a file."
 )
+@label_option("A word to find the run by: `list --label`, `worker --label`; again for more.")
 @drive_flags
 @repo_option
 def command(
@@ -55,10 +57,11 @@ def command(
     workflow_id: str | None,
     params: tuple[str, ...],
     params_file: Path | None,
+    labels: tuple[str, ...],
     flags: DriveFlags,
     repo: Path | None,
 ) -> int:
     place, options, manner = flags.settled(repo)  # first of all: no file is read where no state can be kept
     workflow = find_workflow(file, place.root)
     values = parse_params(params, params_file)
-    return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options), place, manner)
+    return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options, labels=labels), place, manner)

@@ -16,6 +16,7 @@ from agentos.cli.text import count, duration, printable, printable_lines, short
 from agentos.cli.times import ago
 from agentos.cli.value_text import given_lines, told, usage_text
 from agentos.run.events import TaskFailure, Usage
+from agentos.run.spending import money
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import find_run, reading
 from agentos.workflow.overview import GateView, RunView, TaskView, next_command, read_journal, run_view
@@ -66,6 +67,8 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
         yield f"  driven by {printable(view.driver)}"
     if view.parent_id:
         yield f"  forked from {printable(view.parent_id)}"
+    if view.labels:
+        yield f"  labels {', '.join(map(printable, view.labels))}"
     if view.usage.calls:
         yield f"  models were paid {usage_text(view.usage)}, {count(view.usage.calls, 'call')}"
     yield from _layers(view, now)
@@ -110,7 +113,7 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
     if isinstance(task.usage, Usage):
-        notes.append(f"${task.usage.cost_usd:.2f}" if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
+        notes.append(money(task.usage.cost_usd) if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
     if task.output is not msgspec.UNSET and task.output is not None:
         notes.append(_output(task))
     yield f"  {short(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()

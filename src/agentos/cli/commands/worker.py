@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli.options import json_option
+from agentos.cli.options import json_option, label_option
 from agentos.cli.output import say
 from agentos.cli.text import printable, printable_lines, shown_json
 from agentos.client import settled
@@ -27,6 +27,7 @@ Go on with runs whose driver died, many at a time, until told to stop.
 Examples:
   agentos worker                              runs of this worktree
   agentos worker --repo ~/app --repo ~/site   of several
+  agentos worker --label nightly              only runs begun with `run --label nightly`
   agentos worker --once                       those there are now, then end
 
 On a PostgreSQL database the driver may have died on another host: its runs are adopted when its lease has ended, by
@@ -51,6 +52,7 @@ Exit codes:
     help="A repository or worktree to work for; may be given several times (default: the one here).",
 )
 @click.option("--workflow", "workflows", metavar="NAME", multiple=True, help="Only runs of this workflow; repeatable.")
+@label_option("Only runs with this label; repeatable: any of them will do.")
 @click.option("--limit", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Runs at a time.")
 @click.option(
     "--poll",
@@ -64,11 +66,18 @@ Exit codes:
 @click.option("--once", is_flag=True, help="End when nothing is left to adopt.")
 @json_option
 def command(
-    repos: tuple[Path, ...], workflows: tuple[str, ...], limit: int, poll_s: float, once: bool, as_json: bool
+    repos: tuple[Path, ...],
+    workflows: tuple[str, ...],
+    labels: tuple[str, ...],
+    limit: int,
+    poll_s: float,
+    once: bool,
+    as_json: bool,
 ) -> int:
     posts = [Post(place=place, options=options) for place, options in (settled(repo) for repo in repos or (None,))]
     tell = _print if as_json else _say
-    asyncio.run(_work(posts, tell=tell, workflows=workflows, limit=limit, poll_s=poll_s, once=once))
+    wanted = {"workflows": workflows, "labels": labels}
+    asyncio.run(_work(posts, tell=tell, limit=limit, poll_s=poll_s, once=once, **wanted))
     return 0
 
 

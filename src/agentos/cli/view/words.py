@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from agentos.cli.text import count, duration, printable, short
 from agentos.cli.value_text import usage_text
@@ -10,6 +11,8 @@ from agentos.run import events as ev
 
 LINE = 500
 """Characters of a line that come from a workflow; the whole text is in the journal and the logs."""
+CAUSES = 3
+"""Tasks that are named as the reason why others were skipped; the rest is counted."""
 
 
 def told(event: ev.Event, *, verbose: bool = False) -> str:
@@ -96,6 +99,24 @@ def _told_if_asked(event: ev.Event) -> str:
         case ev.PlanChanged(origin=origin, parent=parent, added=added, children=children):
             return f"the plan changed: {origin} {parent or ''} +{len(added) or len(children)}"
     return ""
+
+
+def skipped_in_short(skipped: Sequence[ev.TaskSkipped]) -> str:
+    """How many tasks were skipped because of which: `10 tasks are skipped: 8 because of lint, 2 by a condition`.
+
+    Because of a task that was skipped itself means: because of what that one was skipped for.
+    """
+    causes: dict[str, str] = {}
+    for event in skipped:
+        causes[event.task_id] = causes.get(event.because, event.because)
+    counted = sorted(Counter(causes.values()).items(), key=lambda row: (not row[0], -row[1]))  # conditions last
+    whys = [f"because of {cause}" if cause else "by a condition" for cause, _ in counted]
+    parts = [f"{number} {why}" for why, (_, number) in zip(whys, counted, strict=True)][:CAUSES]
+    if len(counted) > CAUSES:
+        parts.append(f"{sum(number for _, number in counted[CAUSES:])} because of others")
+    reasons = f" {whys[0]}" if len(whys) == 1 else f": {', '.join(parts)}"
+    line = f"{count(len(causes), 'task')} are skipped{reasons}"
+    return printable(short(line, LINE))
 
 
 def failure_in_short(error: ev.TaskFailure) -> str:

@@ -56,6 +56,7 @@ class Notices:
         while not self._ended.is_set():
             try:
                 with self._pool.connect() as connection:
+                    connection.silence_s = None
                     self._connection = connection
                     self._hear(connection)
                     pause = FIRST_PAUSE_S

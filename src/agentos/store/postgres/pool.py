@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -24,13 +24,50 @@ IDLE_IN_TRANSACTION = "2s"
 STALE_S = 30.0
 """A connection that lay idle for longer is asked whether it still lives before it is lent."""
 
+SILENCE_S = 20.0
+"""A server that says nothing for so long, asked what takes no time, hangs: its host answers, and it does not."""
+
 _SETTLE = queries("postgres/queries.sql")["settle_session"]
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose statements may be given an end: the driver alone would wait for ever."""
+
+    silence_s: float | None = None
+
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        if self.silence_s is not None:
+            gen = _given_up(gen, self.silence_s)
+        try:
+            return super().wait(gen, *args, **kwargs)
+        except _ServerHangs:
+            self.close()  # whatever was asked may still be done: only another connection can tell
+            raise
+
+
+class _ServerHangs(psycopg.OperationalError):
+    """Said nothing for too long."""
+
+
+def _given_up(talk: Generator[Any, Any, Any], silence_s: float) -> Generator[Any, Any, Any]:
+    """The same talk with the server, ended once it has been silent for so long. Tells what to wait for, and hears."""
+    heard, since = None, time.monotonic()
+    while True:
+        try:
+            wanted = talk.send(heard)
+        except StopIteration as ended:
+            return ended.value
+        heard = yield wanted
+        if heard:
+            since = time.monotonic()
+        elif time.monotonic() - since > silence_s:
+            raise _ServerHangs(f"the server has said nothing for {silence_s:.0f} seconds")
 
 
 class Pool:
     """Any thread may borrow. Statements commit by themselves, unless a transaction is begun."""
+
+    silence_s = SILENCE_S
 
     def __init__(self, address: Address, *, lazy_commits: bool, limit: int = LIMIT) -> None:
         self.address = address
@@ -41,10 +78,14 @@ class Pool:
         self._closed = False
 
     @contextmanager
-    def lend(self) -> Iterator[Connection]:
-        """A connection outside any transaction. psycopg.Error where there is none to be had."""
+    def lend(self, *, long: bool = False) -> Iterator[Connection]:
+        """A connection outside any transaction. psycopg.Error where there is none to be had.
+
+        A server that is silent for too long is given up, unless what it is asked may take `long`.
+        """
         with self._free:
             connection = self._taken() or self.connect()
+            connection.silence_s = None if long else self.silence_s
             try:
                 yield connection
             finally:
@@ -52,9 +93,10 @@ class Pool:
 
     def connect(self) -> Connection:
         """A connection of its own, with our settings."""
-        connection = psycopg.connect(
+        connection = Connection.connect(
             self.address.conninfo, autocommit=True, prepare_threshold=2, cursor_factory=RawCursor
         )
+        connection.silence_s = self.silence_s
         try:
             arguments = (self.address.search_path, IDLE_IN_TRANSACTION, self._lazy_commits)
             row = connection.execute(_SETTLE, arguments).fetchone()
@@ -84,6 +126,7 @@ class Pool:
             connection.close()
 
     def _take_back(self, connection: Connection) -> None:
+        connection.silence_s = self.silence_s
         if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
             with suppress(psycopg.Error):
                 connection.rollback()

@@ -58,9 +58,9 @@ class Session:
 
 
 @contextmanager
-def reading(pool: Pool, scopes: Scopes) -> Iterator[Session]:
+def reading(pool: Pool, scopes: Scopes, *, long: bool = False) -> Iterator[Session]:
     """Everything inside sees the database as it is at one moment."""
-    with pool.lend() as connection:
+    with pool.lend(long=long) as connection:
         connection.execute(_BEGIN_READING)
         yield Session(connection, scopes)
         connection.execute("COMMIT")
@@ -69,7 +69,7 @@ def reading(pool: Pool, scopes: Scopes) -> Iterator[Session]:
 @contextmanager
 def writing(pool: Pool, scopes: Scopes, *, unseen: bool = False) -> Iterator[Session]:
     """All or nothing, where one statement is not enough. `unseen`: nobody waits for these rows, so it may take long."""
-    with pool.lend() as connection:
+    with pool.lend(long=True) as connection:
         connection.execute(_BEGIN_LONG if unseen else "BEGIN")
         yield Session(connection, scopes)
         connection.execute("COMMIT")

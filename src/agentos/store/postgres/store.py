@@ -75,8 +75,8 @@ class PostgresStore:
 
     @verb
     def ask(self, question: Callable[[Session], T]) -> T:
-        """Anything else, as the database is at one moment. It must only read."""
-        with reading(self._pool, self.scopes) as session:
+        """Anything else, as the database is at one moment. It must only read, and may take long."""
+        with reading(self._pool, self.scopes, long=True) as session:
             return question(session)
 
     def scopes(self, session: Session) -> list[int]:
@@ -107,7 +107,7 @@ class PostgresStore:
         digest = codec.first_digest(run.workflow_id)
         plan = (run.plan, codec.plan_digest(run.workflow_id, 1, run.plan)) if run.plan else (None, None)
         at = codec.to_microseconds(run.created_at)
-        origin = (run.source, run.root, run.fingerprint, run.parent_id)
+        origin = (run.source, run.root, run.fingerprint, run.parent_id, records.encoded_labels(run.labels))
         lease = (leases.encoded(holder), lease_s)
         with asking(self._pool, self.scopes) as session:
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
@@ -338,9 +338,9 @@ class PostgresStore:
 
 def _record(row: Sequence[Any]) -> RunRecord:
     holder, current, until = row[9:12]
-    scope = Scope(repository=row[18], worktree=row[19])
+    scope = Scope(repository=row[19], worktree=row[20])
     driving = leases.driver(holder, current)
-    return records.run_record(row[:9], row[12:18], holder=driving, lease_until=until if holder else 0, scope=scope)
+    return records.run_record(row[:9], row[12:19], holder=driving, lease_until=until if holder else 0, scope=scope)
 
 
 def _beginning_with(session: Session, query: str, prefix: str) -> list[tuple[Any, ...]]:

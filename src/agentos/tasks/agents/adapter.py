@@ -35,6 +35,17 @@ MAX_SHOWN = 200
 """Characters of a tool's argument in a line for people."""
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """Where an agent keeps the transcript of a session."""
+
+    variable: str
+    """Names its folder, where it is set."""
+    folder: str
+    """Else this one of the user's home."""
+    pattern: str
+    """Of the file in it: `{id}` of the session, `{short}` for the first eight signs of that."""
+
+
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What one agent can be told, and what it cannot."""
 
@@ -54,6 +65,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Says what it has cost. Of others that is counted by the settings' price of the model."""
     takes_tools: bool = True
     """Takes a list of allowed tools."""
+    transcript: Kept | None = None
+    """None: it keeps no file that could be copied."""
     takes_schema: bool = False
     """Answers by a JSON schema. Others are asked for it in the prompt."""
 
@@ -97,6 +110,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     """Paid for since the last time."""
     turn: bool = False
     """A turn is over: what it did to the files is done."""
+    goes_on: bool | None = None
+    """Whether more must follow: it uses a tool. An answer may be its last. None: the line does not tell."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -106,6 +121,8 @@ class Ended(msgspec.Struct, frozen=True):
     stderr: str = ""
     left: Mapping[str, str] = {}
     """Files it left in the private folder."""
+    stopped: bool = False
+    """By us: its status does not tell how it would have ended."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

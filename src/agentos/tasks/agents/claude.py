@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     Word,
@@ -23,7 +24,15 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_status, of_text
 
-TRAITS = Traits(program="claude", forks=True, tells_cost=True, counts_turns=True, counts_cost=True, takes_schema=True)
+TRAITS = Traits(
+    program="claude",
+    forks=True,
+    tells_cost=True,
+    counts_turns=True,
+    counts_cost=True,
+    takes_schema=True,
+    transcript=Kept("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
+)
 
 _MODES = {"read": "dontAsk", "edit": "acceptEdits", "full": "bypassPermissions"}
 _CHANGING = ("Bash", "Edit", "NotebookEdit", "Write")
@@ -68,6 +77,8 @@ class ClaudeReader:
         self._counted: set[str] = set()
         self._used = Usage()
         self._result: dict[str, Any] = {}
+        self._message = ""
+        self._answer: list[str] = []
 
     def line(self, text: str) -> Heard:
         event = document(text)
@@ -75,22 +86,28 @@ class ClaudeReader:
             case "system" if event.get("subtype") == "init":
                 return Heard(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
             case "assistant":
-                return self._assistant(part(event, "message"))
+                return self._assistant(part(event, "message"), own=not event.get("parent_tool_use_id"))
             case "user":
-                return Heard(turn=_has_results(part(event, "message")))
+                used_tools = _has_results(part(event, "message"))
+                return Heard(turn=used_tools, goes_on=used_tools or None)
             case "result":
                 self._result = event
         return NOTHING_HEARD
 
-    def _assistant(self, message: dict[str, Any]) -> Heard:
+    def _assistant(self, message: dict[str, Any], *, own: bool) -> Heard:
         blocks = message.get("content")
         shown: list[str] = []
+        goes_on = False
+        if own and message.get("id") != self._message:
+            self._message, self._answer = str(message.get("id")), []
         for block in blocks if isinstance(blocks, list) else ():
             if part(block).get("type") == "text":
                 shown += str(block.get("text", "")).splitlines()
+                self._answer += [str(block.get("text", ""))] * own
             elif part(block).get("type") == "tool_use":
                 shown.append(tool_line(block.get("name"), block.get("input")))
-        return Heard(shown=tuple(shown), used=self._count(message))
+                goes_on = True
+        return Heard(shown=tuple(shown), used=self._count(message), goes_on=goes_on)
 
     def _count(self, message: dict[str, Any]) -> Usage | None:
         # One message arrives in several events, each with the same numbers.
@@ -110,11 +127,12 @@ class ClaudeReader:
             return Verdict(outcome="bad_input" if lost else word, why=ended.stderr.strip(), session_lost=lost)
         errors = result.get("errors")
         why = "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(result.get("result") or "")
-        failed = bool(result.get("is_error")) or result.get("subtype") != "success"
+        answer = self._answer_over_budget()
+        failed = not answer and (bool(result.get("is_error")) or result.get("subtype") != "success")
         denials = result.get("permission_denials")
         return Verdict(
             outcome=self._word(why) if failed else "ok",
-            text="" if failed else str(result.get("result") or ""),
+            text="" if failed else answer or str(result.get("result") or ""),
             why=why if failed else "",
             json=result.get("structured_output"),
             turns=count(result.get("num_turns")),
@@ -125,6 +143,11 @@ class ClaudeReader:
             ),
             session_lost=failed and any(text in why for text in _LOST),
         )
+
+    def _answer_over_budget(self) -> str:
+        """Its answer, where that came to its end and only went beyond the dollars: it calls that an error."""
+        over = self._result.get("subtype") == "error_max_budget_usd" and self._result.get("stop_reason") == "end_turn"
+        return "".join(self._answer) if over else ""
 
     def _word(self, why: str) -> Word:
         match self._result.get("subtype"):

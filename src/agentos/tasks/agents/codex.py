@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     count,
@@ -21,7 +22,14 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_text
 
-TRAITS = Traits(program="codex", names_session=False, forks=True, takes_tools=False, takes_schema=True)
+TRAITS = Traits(
+    program="codex",
+    names_session=False,
+    forks=True,
+    takes_tools=False,
+    takes_schema=True,
+    transcript=Kept("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
+)
 
 _SANDBOXES = {"read": "read-only", "edit": "workspace-write", "full": "danger-full-access"}
 _LOST = "no rollout found"
@@ -65,8 +73,11 @@ class CodexReader:
         match event.get("type"):
             case "thread.started":
                 return Heard(session=str(event.get("thread_id") or ""))
+            case "turn.started":
+                self._complete = False
             case "item.started":
-                return Heard(shown=_tool_of(part(event, "item")))
+                shown = _tool_of(part(event, "item"))
+                return Heard(shown=shown, goes_on=bool(shown) or None)
             case "item.completed":
                 return self._item(part(event, "item"))
             case "turn.completed":
@@ -82,16 +93,16 @@ class CodexReader:
         match item.get("type"):
             case "agent_message":
                 self._text = str(item.get("text") or "")
-                return Heard(shown=tuple(self._text.splitlines()))
+                return Heard(shown=tuple(self._text.splitlines()), goes_on=False)
             case "command_execution" | "file_change" | "mcp_tool_call":
                 self._turns += 1
-                return Heard(turn=True, shown=() if "command" in item else _tool_of(item))
+                return Heard(turn=True, shown=() if "command" in item else _tool_of(item), goes_on=True)
             case "error":
                 return Heard(shown=(f"codex: {item.get('message')}",))
         return NOTHING_HEARD
 
     def verdict(self, ended: Ended) -> Verdict:
-        if self._complete and ended.status == 0:
+        if self._complete and (ended.status == 0 or ended.stopped):
             return Verdict(outcome="ok", text=self._text, turns=self._turns + 1, used=self._used())
         why = self._error or ended.stderr.strip()
         return Verdict(

@@ -11,6 +11,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     count,
@@ -20,7 +21,7 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_status, of_text
 
-TRAITS = Traits(program="copilot")
+TRAITS = Traits(program="copilot", transcript=Kept("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"))
 
 _FLAGS = {
     "read": ("--deny-tool=write", "--deny-tool=shell"),
@@ -70,11 +71,11 @@ class CopilotReader:
                 return Heard(model=str(data.get("model") or ""))
             case "assistant.message":
                 self._text = str(data.get("content") or "")
-                return Heard(shown=tuple(self._text.splitlines()))
+                return Heard(shown=tuple(self._text.splitlines()), goes_on=bool(data.get("toolRequests")))
             case "tool.execution_start":
                 told = tool_line(data.get("toolName"), data.get("arguments"))
                 self._tools[str(data.get("toolCallId"))] = told
-                return Heard(shown=(told,))
+                return Heard(shown=(told,), goes_on=True)
             case "tool.execution_complete":
                 if part(data, "error").get("code") == "denied":
                     self._denials.append(self._tools.get(str(data.get("toolCallId")), "a tool"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from glob import escape
-from pathlib import Path
 from typing import NamedTuple
 
 from agentos.run.events import Session
 from agentos.tasks.agents import opencode
 from agentos.tasks.agents.errand import Errand
+from agentos.tasks.agents.transcript import transcript_of
 
 LISTING_S = 30.0
 
@@ -40,10 +39,9 @@ def _by_transcript(errand: Errand, session: Session) -> Earlier:
 
     One that was killed before it wrote anything has none; then the session it was a copy of goes on.
     """
-    settings = errand.env.get("CLAUDE_CONFIG_DIR") or Path(errand.env.get("HOME") or Path.home()) / ".claude"
     for id in filter(None, (session.id, session.forked_from)):
-        if found := sorted(Path(settings).glob(f"projects/*/{escape(id)}.jsonl")):
-            return Earlier(id, str(found[0]))
+        if found := transcript_of(errand.agent.TRAITS.transcript, id, errand.env):
+            return Earlier(id, found)
     return Earlier(session.id, session.id)
 
 

@@ -23,6 +23,9 @@ class Follower:
     """Takes an agent's stdout. The stream is read as it comes; what must be durable is written behind it, in order.
 
     Turns that end while the files are still being captured for an earlier one share the next capture.
+
+    An agent is stopped where it goes on beyond a limit, never for the answer that reached it: that is paid for, and
+    nothing would be gained. So what it says decides, and not whether we are quicker than its last event.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class Follower:
         self._unpaid = Usage()
         self._turn_over = False
         self._over = False
+        self._goes_on = False
+        self._used_up = False
         self.model = ""
         self.turns = 0
         self.used = Usage()
@@ -81,8 +86,12 @@ class Follower:
             self._host.output("stdout", self._masker.text(text))
 
     def _note(self, heard: Heard) -> None:
-        if self._max_turns is not None and self.turns >= self._max_turns and (heard.shown or heard.used or heard.turn):
-            self._stop("turn_limit")  # it had its turns, and goes on
+        if heard.goes_on and self._max_turns is not None and self.turns >= self._max_turns:
+            self._stop("turn_limit")
+        if self._used_up and (heard.goes_on or heard.used is not None):
+            self._stop("budget")
+        if heard.goes_on is not None:
+            self._goes_on = heard.goes_on
         self.model = heard.model or self.model
         if heard.session and heard.session != self.session:
             self.session = self._new_session = heard.session
@@ -115,6 +124,8 @@ class Follower:
         unpaid, self._unpaid = self._unpaid, Usage()
         await self.pay(unpaid)
         turn, self._turn_over = self._turn_over, False
+        if turn and self._log is not None:
+            self._log.sync()
         if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
             await self._host.turn()
 
@@ -126,7 +137,9 @@ class Follower:
         self.used += used
         left = self._host.allowance()
         if (left.cost_usd is not None and left.cost_usd <= 0) or (left.tokens is not None and left.tokens <= 0):
-            self._stop("budget")
+            self._used_up = True
+            if self._goes_on:
+                self._stop("budget")
 
     def end_if_failed(self, writing: asyncio.Task[None]) -> None:
         """Stop the agent if what it does cannot be written down any more."""

@@ -11,6 +11,7 @@ from agentos.tasks.agents.adapter import (
     Call,
     Ended,
     Heard,
+    Kept,
     Traits,
     Verdict,
     Word,
@@ -21,7 +22,7 @@ from agentos.tasks.agents.adapter import (
 )
 from agentos.tasks.agents.trouble import of_text
 
-TRAITS = Traits(program="gemini")
+TRAITS = Traits(program="gemini", transcript=Kept("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"))
 
 _MODES = {"read": "plan", "edit": "auto_edit", "full": "yolo"}
 _LOST = ("already exists", "Invalid session identifier", "No previous sessions")
@@ -65,12 +66,12 @@ class GeminiReader:
                 self._pieces.clear()  # what it said before using a tool is not its answer
                 told = tool_line(event.get("tool_name"), event.get("parameters"))
                 self._tools[str(event.get("tool_id"))] = told
-                return Heard(shown=(*self._flush(), told))
+                return Heard(shown=(*self._flush(), told), goes_on=True)
             case "tool_result":
                 self._turns += 1
                 if part(event, "error").get("type") in ("policy_violation", "permission_denied"):
                     self._denials.append(self._tools.get(str(event.get("tool_id")), "a tool"))
-                return Heard(turn=True)
+                return Heard(turn=True, goes_on=True)
             case "result":
                 self._result = event
                 return Heard(shown=self._flush())
@@ -79,7 +80,7 @@ class GeminiReader:
     def _message(self, piece: str) -> Heard:
         self._pieces.append(piece)
         *lines, self._partial = (self._partial + piece).split("\n")
-        return Heard(shown=tuple(lines))
+        return Heard(shown=tuple(lines), goes_on=False)
 
     def _flush(self) -> tuple[str, ...]:
         lines = (self._partial,) if self._partial else ()

@@ -73,6 +73,7 @@ class OpencodeReader:
         self._text = ""
         self._turns = 0
         self._finished = ""
+        self._at_work = False
         self._error: dict[str, Any] = {}
         self._denials: list[str] = []
 
@@ -81,16 +82,19 @@ class OpencodeReader:
         session, piece = str(event.get("sessionID") or ""), part(event, "part")
         match event.get("type"):
             case "step_start":
+                self._at_work = True
                 return Heard(session=session)
             case "text":
                 self._text = str(piece.get("text") or "")
-                return Heard(session=session, shown=tuple(self._text.splitlines()))
+                return Heard(session=session, shown=tuple(self._text.splitlines()), goes_on=False)
             case "tool_use":
-                return Heard(session=session, shown=(self._tool(piece),))
+                return Heard(session=session, shown=(self._tool(piece),), goes_on=True)
             case "step_finish":
                 self._turns += 1
                 self._finished = str(piece.get("reason") or "")
-                return Heard(session=session, used=_used(piece), turn=True)
+                self._at_work = False
+                goes_on = self._finished == "tool-calls"
+                return Heard(session=session, used=_used(piece), turn=True, goes_on=goes_on)
             case "error":
                 self._error = part(event, "error")
                 return Heard(session=session)
@@ -105,7 +109,8 @@ class OpencodeReader:
 
     def verdict(self, ended: Ended) -> Verdict:
         denials = tuple(self._denials)
-        if self._finished == "stop" and not self._error and ended.status == 0:
+        done = self._finished == "stop" and not self._at_work and not self._error
+        if done and (ended.status == 0 or ended.stopped):
             return Verdict(outcome="ok", text=self._text, turns=self._turns, denials=denials)
         data = part(self._error, "data")
         why = str(data.get("message") or self._error.get("name") or "") or ended.stderr.strip()

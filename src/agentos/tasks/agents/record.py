@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from hashlib import blake2b
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from agentos.run.events import Session
 from agentos.tasks.agents.adapter import Verdict
 from agentos.tasks.agents.errand import Errand
+from agentos.tasks.agents.transcript import Copied
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.launch import Launch
 
@@ -22,18 +24,22 @@ def digest_of(prompt: str) -> str:
 def write_start(errand: Errand, session: Session, launch: Launch, prompt: str) -> None:
     """Names of variables, never their values."""
     began = {
+        "attempt": errand.spec.attempt_id,
         "session": msgspec.to_builtins(session),
+        "cwd": os.path.realpath(errand.cwd),
         "argv": list(launch.argv),
         "env": sorted(launch.env),
         "prompt": prompt,
+        "schema": errand.work.schema,
         "timeout_s": errand.time.left_s,
         "budget": msgspec.to_builtins(errand.spec.definition.budget),
     }
     _write(errand.spec, {"agent_started": began})
 
 
-def write_end(spec: AttemptSpec, status: int | None, verdict: Verdict) -> None:
-    _write(spec, {"agent_ended": {"exit_code": status, **msgspec.to_builtins(verdict)}})
+def write_end(spec: AttemptSpec, status: int | None, verdict: Verdict, copied: Copied | None) -> None:
+    ended = {"exit_code": status, **msgspec.to_builtins(verdict), "transcript": msgspec.to_builtins(copied)}
+    _write(spec, {"agent_ended": ended})
 
 
 def _write(spec: AttemptSpec, value: dict[str, Any]) -> None:

@@ -82,6 +82,10 @@ class IssueRun(msgspec.Struct, frozen=True, kw_only=True):
 def read_brief(given: Path, root: Path) -> Brief:
     """The brief of this file. RunRefusedError where it cannot be one."""
     data = _read(given)
+    real, top = given.resolve(), root.resolve()
+    if _leads_out(given, real, top):
+        # Somebody else may have made the link, and what a brief holds is sent to models and filed for all to see.
+        raise _refused(given, f"is a link that leads out of the repository, to {real}", "Name that file itself.")
     if data.startswith(_ENCRYPTED):
         raise _refused(given, "is encrypted by git-crypt", "Unlock the repository first.")
     if len(data) > MAX_BYTES:
@@ -90,11 +94,18 @@ def read_brief(given: Path, root: Path) -> Brief:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise _refused(given, f"is not UTF-8: {error}", "Name a text file.") from error
+    if "\0" in text:
+        raise _refused(given, "is no text: it holds a zero byte", "Name a text file.")
     if not text.strip():
         raise _refused(given, "is empty", "Write down what is wanted, in a line or two.")
-    real, top = given.resolve(), root.resolve()
     identity = real.relative_to(top) if real.is_relative_to(top) else real
     return Brief(path=str(identity), digest=digest_of(data), characters=len(text.strip()))
+
+
+def _leads_out(given: Path, real: Path, top: Path) -> bool:
+    """Whether a name inside the root means a file outside of it."""
+    inside = Path(os.path.abspath(given)).is_relative_to(top) or given.parent.resolve().is_relative_to(top)
+    return inside and not real.is_relative_to(top)
 
 
 def _read(path: Path) -> bytes:

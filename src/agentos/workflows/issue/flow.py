@@ -86,8 +86,7 @@ def _add_review(flow: Workflow, reviewer: str, *, max_rounds: int, always_ask: b
         },
     )
     question = {
-        "question": "${{ tasks.verdict.output.ask }} ${{ tasks.verdict.output.summary }} "
-        "(${{ tasks.verdict.output.file }}) Accept the draft as it is?",
+        "question": "${{ tasks.verdict.output.ask }} (${{ tasks.verdict.output.file }}) Accept the draft as it is?",
         "choices": ["accept", "revise"],
         "file": "${{ tasks.drafted.output.file }}",
     }

@@ -32,9 +32,9 @@ def write_artefact(root: Path, name: str, number: int, kind: str, text: str) -> 
 
 def read_artefact(root: Path, file: str, otherwise: str) -> str:
     """What the file holds now, hand-made changes included; where it is gone, what the journal holds."""
-    path = root / file
+    path = _inside(root, Path(file))
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         _written(root, Path(file), otherwise)
         return otherwise
@@ -59,18 +59,24 @@ def move_to_done(root: Path, name: str, number: str, last: str, text: str) -> st
 
 def _written(root: Path, file: Path, text: str) -> None:
     folder = _inside(root, file.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / file.name
-    if target.exists() or target.is_symlink():
-        return
-    half = folder / f".{file.name}.{os.getpid()}"
-    half.write_text(text if text.endswith("\n") else f"{text}\n")
-    os.replace(half, target)
+    target, half = folder / file.name, folder / f".{file.name}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.exists() or target.is_symlink():
+            return
+        # In UTF-8 whatever the locale; half a character, which a model may give, is no reason to lose its answer.
+        half.write_bytes((text if text.endswith("\n") else f"{text}\n").encode(errors="backslashreplace"))
+        os.replace(half, target)
+    except OSError as error:
+        raise AttemptError(
+            f"{file} cannot be written: {error.strerror}",
+            next_step="Nothing is lost: make room for it, then resume the run.",
+        ) from error
 
 
-def _inside(root: Path, folder: Path) -> Path:
-    """The folder, where it really lies in the root: a repository may bring links that lead out of it."""
-    path = root / folder
+def _inside(root: Path, name: Path) -> Path:
+    """The folder or file, where it really lies in the root: a repository may bring links that lead out of it."""
+    path = root / name
     if not path.resolve().is_relative_to(root.resolve()):
-        raise AttemptError(f"{folder} leads out of {root}", next_step="Take the link away, then resume the run.")
+        raise AttemptError(f"{name} leads out of {root}", next_step="Take the link away, then resume the run.")
     return path

@@ -52,6 +52,5 @@ def call_program(argv: Sequence[str], text: str, root: Path, *, quiet: bool = Fa
 
 def is_there(program: str, root: Path) -> bool:
     """Whether this program could be started from the root."""
-    if os.sep in program:
-        return os.access(root / program, os.X_OK)
-    return any(os.access(Path(folder) / program, os.X_OK) for folder in os.get_exec_path())
+    places = [root] if os.sep in program else map(Path, os.get_exec_path())
+    return any((place / program).is_file() and os.access(place / program, os.X_OK) for place in places)

@@ -132,12 +132,13 @@ def judge(
     text = f"# {verdict.verdict.capitalize()}\n\n{verdict.summary}\n\n{as_list(verdict.changes)}".rstrip()
     file = lineage.write_artefact(ctx.root, name, number, "verdict.md", text)
     complaint = complaint_of(verdict)
+    why = _why_ask(verdict.verdict, complaint, draft["round"], last, max_rounds, always_ask)
     return {
         "verdict": verdict.verdict,
         "summary": verdict.summary,
         "changes": list(verdict.changes),
         "complaint": complaint,
-        "ask": _why_ask(verdict.verdict, complaint, draft["round"], last, max_rounds, always_ask),
+        "ask": f"{why} {verdict.summary}".strip() if why else "",
         "number": number,
         "file": file,
     }
@@ -149,7 +150,7 @@ def _why_ask(verdict: str, complaint: str, round: int, last: Told | None, max_ro
     if verdict == "revise" and last is not None and last["complaint"] == complaint:
         return "The reviewer asks for the same as in the round before."
     if verdict == "revise" and round >= max_rounds:
-        return f"The reviewer is not content after {round} round(s)."
+        return f"The reviewer is not content after {'1 round' if round == 1 else f'{round} rounds'}."
     return f"The reviewer says {verdict}." if always else ""
 
 

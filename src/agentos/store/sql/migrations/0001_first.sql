@@ -39,7 +39,8 @@ CREATE TABLE run (
     source TEXT NOT NULL,
     root TEXT NOT NULL,
     fingerprint TEXT NOT NULL,
-    parent_id TEXT
+    parent_id TEXT,
+    labels TEXT NOT NULL
 );
 
 -- The journal. Rows are added and never changed; they go only with their run.

@@ -47,6 +47,7 @@ CREATE TABLE run (
     root text NOT NULL,
     fingerprint text NOT NULL,
     parent_id text,
+    labels text NOT NULL,
     UNIQUE (scope, id)
 ) WITH (fillfactor = 50);
 

@@ -1,0 +1,104 @@
+"""The agent's own account of its session, copied beside the attempt's log: the agent's is neither masked nor kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from glob import escape, glob
+from typing import BinaryIO
+
+import msgspec
+
+from agentos.secrets import Masker
+from agentos.tasks.agents.adapter import Kept
+from agentos.tasks.attempt import AttemptLog
+
+SUFFIX = ".transcript.jsonl"
+_ID = re.compile(r"[\w-]{8,100}", re.ASCII)
+"""Of a session: an agent tells its own, and it must not lead to another file."""
+_AT_ONCE = 1 << 20
+_SHORT = 8
+_HEAD_BYTES = 1 << 16
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """A transcript that was copied."""
+
+    file: str
+    """Its name, in the folder of the log."""
+    source: str
+    left_out: int = 0
+    """Bytes of its beginning that were too much."""
+
+
+def transcript_of(kept: Kept | None, session: str, env: Mapping[str, str]) -> str:
+    """The path of the session's transcript, the newest where there are several; empty where there is none."""
+    if kept is None or not _ID.fullmatch(session):
+        return ""
+    home = env.get("HOME") or os.path.expanduser("~")
+    folder = env.get(kept.variable) or os.path.join(home, kept.folder)
+    pattern = kept.pattern.format(id=session, short=session[:_SHORT])
+    found = [path for path in glob(os.path.join(escape(folder), pattern)) if _names(path, session)]
+    return max(found, key=_changed, default="")
+
+
+def copy_transcript(source: str, log: AttemptLog, masker: Masker) -> Copied | None:
+    """Copies it, masked; of one that is too long the end. None where it cannot be read or written. Blocks."""
+    try:
+        with _opened(source) as file:
+            size = os.fstat(file.fileno()).st_size
+            left_out = _skip(file, size - log.limit)
+            name = log.keep(SUFFIX, _masked(file, left_out, size - left_out, masker))
+    except OSError:
+        return None
+    return Copied(file=name, source=masker.text(source), left_out=left_out) if name else None
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _names(path: str, session: str) -> bool:
+    """Whether the file is the session's: not every agent has all of the id in its name."""
+    if session in path:
+        return True
+    try:
+        with _opened(path) as file:
+            return session.encode() in file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+
+
+def _opened(path: str) -> BinaryIO:
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(f"{path} is no file")
+    return os.fdopen(opened, "rb")
+
+
+def _skip(file: BinaryIO, least: int) -> int:
+    """Go to the first line that begins after so many bytes, or right behind them; how many come before it."""
+    if least <= 0:
+        return 0
+    file.seek(least - 1)
+    while (piece := file.readline(_AT_ONCE)) and not piece.endswith(b"\n"):
+        pass
+    return file.tell()
+
+
+def _masked(file: BinaryIO, left_out: int, size: int, masker: Masker) -> Iterator[bytes]:
+    if left_out:
+        note = f"{left_out} bytes were left out: of a transcript as much is kept as of a log, from its end"
+        yield json.dumps({"agentos_note": note}).encode() + b"\n"
+    stream = masker.stream()
+    while data := file.read(min(size, _AT_ONCE)):  # and no further, should something still write to it
+        size -= len(data)
+        yield stream.feed(data)
+    yield stream.finish()

@@ -1,0 +1,39 @@
+"""The key of models that the settings name: told where its variable is not set, before anything is paid or begun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from agentos.dag.findings import listed
+from agentos.dag.plan import Plan
+from agentos.exceptions import RunRefusedError
+from agentos.tasks.model_settings import LlmDefaults
+
+
+def refuse_keyless(plan: Plan, defaults: LlmDefaults, environ: Mapping[str, str] = os.environ) -> None:
+    """RunRefusedError where tasks need the key of `[llm] key_name` and no such variable is set."""
+    if why := keyless(plan, defaults, environ):
+        raise RunRefusedError(
+            why, next_step=f"Nothing was run. Set it, `export {defaults.key_name}=…`, or correct the setting."
+        )
+
+
+def keyless(plan: Plan, defaults: LlmDefaults, environ: Mapping[str, str] = os.environ) -> str:
+    """What is wrong with the variable that `[llm] key_name` names, and for which tasks; empty where nothing is."""
+    name = defaults.key_name
+    if not name or name in plan.settings.env or environ.get(name, "").strip():
+        return ""
+    from agentos.tasks.endpoints import has_default_key  # few runs get here
+
+    needing = [
+        task.id
+        for task in plan.tasks.values()
+        if (work := task.definition.llm) is not None
+        and name not in task.definition.env
+        and has_default_key(work, defaults)
+    ]
+    if not needing:
+        return ""
+    state = "is empty" if name in environ else "is not set"
+    return f"`[llm] key_name` in the settings names the variable {name}, which {state}; needed by {listed(needing)}"
