@@ -8,8 +8,6 @@ from agentos.exceptions import RunRefusedError, SnapshotNotFoundError
 from agentos.run.facts import Facts
 from agentos.store.port import RunRecord
 from agentos.workflow.place import Place
-from agentos.worktree.snapshot_store import known_worktree
-from agentos.worktree.snapshots import find
 
 
 def refuse_files_elsewhere(place: Place, record: RunRecord, facts: Facts) -> None:
@@ -21,6 +19,9 @@ def refuse_files_elsewhere(place: Place, record: RunRecord, facts: Facts) -> Non
         return
     if not place.is_shared and record.root in ("", str(place.root)):
         return
+    from agentos.worktree.snapshot_store import known_worktree
+    from agentos.worktree.snapshots import find
+
     worktree = known_worktree(place.root)
     try:
         if worktree is not None:

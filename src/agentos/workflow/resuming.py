@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,13 @@ from agentos.crashpoints import reach
 from agentos.dag.plan import Plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FilesChangedError,
+    RunNotFoundError,
+    RunRefusedError,
+)
 from agentos.ids import TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
@@ -30,7 +37,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.private_folder import remove_abandoned
-from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
+from agentos.workflow.file_decisions import Decided, FilesChoice, alive_until, decide
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
@@ -49,6 +56,9 @@ from agentos.workflow.ready import (
 )
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.taking_over import take_lease
+
+if TYPE_CHECKING:
+    from agentos.workflow.files import WorktreeFiles
 
 log = logging.getLogger("agentos")
 
@@ -407,7 +417,9 @@ def _put_back(
         )
     if options.files == "ask":
         until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
-        refuse_foreign_changes(files, decided, record, until)
+        why, paths = files.foreign_changes(decided.target, until)
+        if why:
+            raise FilesChangedError(record.workflow_id, why, paths)
     restored = files.put_back(decided.target)
     if restored.count:
         log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)

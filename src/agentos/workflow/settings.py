@@ -7,7 +7,6 @@ Where state lives is settled first and apart, by `location`: `database` is read 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -161,6 +160,8 @@ def _given(root: Path, environ: Mapping[str, str] | None) -> Iterator[Setting | 
 
 def _in_file(file: SettingsFile, name: str, value: object) -> Iterator[Setting | WorkflowConfigurationError]:
     if name not in KINDS:
+        import difflib  # for a name that is misspelt
+
         near = difflib.get_close_matches(name, KINDS, n=1)
         hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
         yield WorkflowConfigurationError(f"{file.shown} has an unknown setting, {kinds.told(name)}", next_step=hint)
