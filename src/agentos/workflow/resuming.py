@@ -208,12 +208,12 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
         )
-    refuse_files_elsewhere(asked.place, record, facts)
     plan, problems = current_plan(found.base, facts.changes)
     before, _ = current_plan(found.accepted, facts.changes)
     goes_on = before if found.back_to is None else None
     cuts = _cuts(store, record, found.named)
     decided = decide(facts, plan, cuts, options.files, record.workflow_id, before=goes_on)
+    refuse_files_elsewhere(asked.place, record, facts, decided, options.files)
     choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
     resume = None
     if facts.sequence and found.back_to is None:
@@ -276,6 +276,7 @@ def preview_resume(
         plan, _ = current_plan(base, facts.changes)
         cuts = _cuts(store, record, checkpoint)
         decided = decide(facts, plan, cuts, files, record.workflow_id, before=before)
+        refuse_files_elsewhere(place, record, facts, decided, files)
         choices = _informed(choices, decided, plan, facts, place.root)
         resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
         return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
