@@ -171,11 +171,12 @@ class IntegrityError(AgentosError):
 class CheckpointCorruptedError(IntegrityError):
     """A stored row is damaged; `what` names the row."""
 
-    def __init__(self, what: str, why: str) -> None:
+    def __init__(self, what: str, why: str, *, next_step: str = "") -> None:
         self.what = what
         super().__init__(
             f"{what} is damaged: {why}",
-            next_step="Nothing was changed. Resume from an older checkpoint, or move the damaged file away with "
+            next_step=next_step
+            or "Nothing was changed. Resume from an older checkpoint, or move the damaged file away with "
             "`agentos doctor --set-aside`.",
         )
 

@@ -247,7 +247,7 @@ def test_a_run_gives_space_back_at_its_end_once_that_pays(repo: Path, monkeypatc
     worktree = open_worktree(repo)
     assert loose_objects(worktree).files > 1
     soon = functools.partial(collect_if_it_pays, pays=Loose(files=1, total_bytes=1))
-    monkeypatch.setattr("agentos.workflow.driving.collect_if_it_pays", soon)
+    monkeypatch.setattr("agentos.worktree.collecting.collect_if_it_pays", soon)
     run(flow, workflow_id="many")
     assert loose_objects(worktree).files == 0
     first, _ = Client(repo).checkpoints("few")

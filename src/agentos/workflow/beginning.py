@@ -64,7 +64,8 @@ def begin_run(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
-    refuse_keyless(plan, options.models.llm)
+    if options.looks_for_keys:
+        refuse_keyless(plan, options.models.llm)
     if masker.found_in("\n".join((workflow_id or "", *labels)).encode()):
         raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
     reach("plan.after")

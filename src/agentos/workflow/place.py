@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from agentos.dag.checks import MAX_ID
 from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
+from agentos.ids import MAX_ID
 from agentos.store.port import RunRecord, Scope, StorePort
 from agentos.store.postgres.address import without_password
 from agentos.workflow.location import (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,13 @@ from agentos.crashpoints import reach
 from agentos.dag.plan import Plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FilesChangedError,
+    RunNotFoundError,
+    RunRefusedError,
+)
 from agentos.ids import TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
@@ -30,7 +37,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.private_folder import remove_abandoned
-from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
+from agentos.workflow.file_decisions import Decided, FilesChoice, alive_until, decide
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
@@ -49,6 +56,9 @@ from agentos.workflow.ready import (
 )
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.taking_over import take_lease
+
+if TYPE_CHECKING:
+    from agentos.workflow.files import WorktreeFiles
 
 log = logging.getLogger("agentos")
 
@@ -198,12 +208,12 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
         )
-    refuse_files_elsewhere(asked.place, record, facts)
     plan, problems = current_plan(found.base, facts.changes)
     before, _ = current_plan(found.accepted, facts.changes)
     goes_on = before if found.back_to is None else None
     cuts = _cuts(store, record, found.named)
     decided = decide(facts, plan, cuts, options.files, record.workflow_id, before=goes_on)
+    refuse_files_elsewhere(asked.place, record, facts, decided, options.files)
     choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
     resume = None
     if facts.sequence and found.back_to is None:
@@ -266,6 +276,7 @@ def preview_resume(
         plan, _ = current_plan(base, facts.changes)
         cuts = _cuts(store, record, checkpoint)
         decided = decide(facts, plan, cuts, files, record.workflow_id, before=before)
+        refuse_files_elsewhere(place, record, facts, decided, files)
         choices = _informed(choices, decided, plan, facts, place.root)
         resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
         return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
@@ -407,7 +418,9 @@ def _put_back(
         )
     if options.files == "ask":
         until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
-        refuse_foreign_changes(files, decided, record, until)
+        why, paths = files.foreign_changes(decided.target, until)
+        if why:
+            raise FilesChangedError(record.workflow_id, why, paths)
     restored = files.put_back(decided.target)
     if restored.count:
         log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)

@@ -13,11 +13,13 @@ import os
 import re
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from agentos.exceptions import SnapshotError, WorkflowConfigurationError
+from agentos.ids import new_id
 from agentos.worktree.git import Git, bare_env, clean_env, shown
 
 FOLDER = "agentos"
@@ -107,6 +109,14 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
         return self.git_dir / FOLDER
 
     @property
+    def identity(self) -> str:
+        """Of this worktree and no other, wherever it is moved; empty where nothing was ever captured in it."""
+        try:
+            return (self.folder / "id").read_text()
+        except OSError:
+            return ""
+
+    @property
     def index(self) -> Path:
         return self.folder / "index"
 
@@ -151,12 +161,24 @@ def open_worktree(directory: Path) -> Worktree:
     try:
         _make_store(worktree)
         worktree.folder.mkdir(mode=0o700, exist_ok=True)
+        _identify(worktree)
     except OSError as error:
         raise SnapshotError(
             f"the private store in {shown(worktree.common_dir)} cannot be made: {error}",
             next_step="Make git's own folder writable, or free some space.",
         ) from error
     return worktree
+
+
+def _identify(worktree: Worktree) -> None:
+    """Give it an identity, once: whoever comes second finds that of the first."""
+    if worktree.identity:
+        return
+    with tempfile.NamedTemporaryFile("w", dir=worktree.folder) as made:
+        made.write(new_id())
+        made.flush()
+        with suppress(FileExistsError):
+            os.link(made.name, worktree.folder / "id")
 
 
 def known_worktree(directory: Path) -> Worktree | None:

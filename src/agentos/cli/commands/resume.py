@@ -21,7 +21,7 @@ from agentos.cli.text import count, printable, printable_lines
 from agentos.cli.view.words import resume_in_short
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError, WorkflowConfigurationError
 from agentos.run.resume import ResumeOptions
-from agentos.workflow.files import FilesChoice
+from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.finding import find_run
 from agentos.workflow.foreseeing import FilesForeseen, foreseen_files
 from agentos.workflow.place import Place, find_place
