@@ -131,6 +131,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Belongs to an epoch that was rolled back."""
     digest: str = ""
     """Running digest of the journal at its sequence, in hexadecimal."""
+    scope: Scope = HERE
+    """That of its run."""
 
 
 class PostedCommand(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,8 @@ def _decoded_labels(stored: str, workflow_id: str) -> tuple[str, ...]:
 
 def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
     """A row of `find_checkpoints` or `list_checkpoints`, held against the event that made it."""
-    id_, workflow_id, layer, sequence, at, snapshot, name, abandoned, digest, *event = row
+    id_, workflow_id, layer, sequence, at, snapshot, name, abandoned, digest = row[:9]
+    event, shared = row[9:13], row[13:]
     _compare(f"checkpoint {id_} of run {workflow_id}", (id_, layer, at, snapshot, digest), event)
     return CheckpointRecord(
         id=CheckpointId(id_),
@@ -78,6 +79,7 @@ def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
         name=name,
         abandoned=bool(abandoned),
         digest=digest.hex(),
+        scope=Scope(repository=shared[0], worktree=shared[1]) if shared else HERE,
     )
 
 
@@ -98,3 +100,20 @@ def _compare(what: str, stored: tuple[object, ...], event: Sequence[Any]) -> Non
 def ambiguous(what: str, prefix: str, ids: Sequence[str]) -> RunRefusedError:
     listed = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
     return RunRefusedError(f"several {what} begin with {prefix!r}: {listed}", next_step="Give more of the id.")
+
+
+def in_several_scopes(what: str, found: Sequence[RunRecord] | Sequence[CheckpointRecord]) -> RunRefusedError:
+    """Some that begin alike, of several worktrees of a shared database, where the same id may well be another run."""
+    listed = "".join(f"\n  {_told(record)}" for record in found[:3]) + ("\n  …" if len(found) > 3 else "")
+    return RunRefusedError(
+        f"several worktrees have {what}:{listed}",
+        next_step="Say which is meant: --repo PATH, a clone or worktree of it on this host. Or give more of the id.",
+    )
+
+
+def _told(record: RunRecord | CheckpointRecord) -> str:
+    worktree = f", its worktree {record.scope.worktree}" if record.scope.worktree else ""
+    of = f"of {record.scope.repository}{worktree}"
+    if isinstance(record, CheckpointRecord):
+        return f"{record.id} of run {record.workflow_id}, {of}"
+    return f"{record.workflow_id} {of}{f', begun in {record.root}' if record.root else ''}"

@@ -45,6 +45,16 @@ def reading(place: Place) -> Iterator[StorePort]:
         store.close()
 
 
+@contextmanager
+def own_store(place: Place, store: StorePort, record: RunRecord) -> Iterator[StorePort]:
+    """A store in which the id of a run listed by `store` names that very run: `store`, unless it shows all scopes."""
+    if not place.everywhere:
+        yield store
+        return
+    with reading(place.of(record.scope)) as own:
+        yield own
+
+
 def list_runs(place: Place, *, limit: int | None = None) -> list[RunRecord]:
     """Runs kept in a place, newest first, at most so many; none where nothing was ever kept."""
     try:
@@ -86,7 +96,7 @@ def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, C
 
     place, record = _find(checkpoint, repo, within, CheckpointNotFoundError(checkpoint))
     if place.everywhere:
-        with reading(place) as store:
+        with reading(place.of(record.scope)) as store:
             place = _at_home(place, store.find_run(record.workflow_id))
     return place, record
 
@@ -184,8 +194,7 @@ def _look(place: Place, within: Callable[[StorePort], T]) -> T | None:
 
 def _at_home(place: Place, record: RunRecord) -> Place:
     """The place with the root that the run belongs to: one database may hold the runs of several worktrees."""
-    if place.is_shared:
-        place = msgspec.structs.replace(place, scope=record.scope, everywhere=False)
+    place = place.of(record.scope)
     root = record.root
     if place.named or not root or Path(root) == place.root or not Path(root).is_dir():
         return place

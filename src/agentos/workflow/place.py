@@ -46,6 +46,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the database is a server's, which other hosts and repositories use as well."""
         return "://" in self.database
 
+    def of(self, scope: Scope) -> Place:
+        """The same database, seen from one scope: ids name one run there, as they need not among all."""
+        return msgspec.structs.replace(self, scope=scope, everywhere=False) if self.is_shared else self
+
     @property
     def kept_beside(self) -> str:
         """The path beside which files are kept that stay on this host, as logs: the database where it is one."""

@@ -46,6 +46,7 @@ from agentos.values import decode_value, encode_value
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
+R = TypeVar("R", RunRecord, CheckpointRecord)
 
 
 class PostgresStore:
@@ -222,12 +223,9 @@ class PostgresStore:
     def find_run(self, workflow_id: str) -> RunRecord:
         with asking(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_runs", workflow_id)
-        exact = [row for row in rows if row[0] == workflow_id]
-        if len(exact) > 1 or (len(rows) > 1 and not exact):
-            raise records.ambiguous("runs", workflow_id, [row[0] for row in exact or rows])
         if not rows:
             raise RunNotFoundError(workflow_id)
-        return _record((exact or rows)[0])
+        return _only("runs", workflow_id, rows, _record)
 
     @verb
     def list_runs(self, *, limit: int | None = None, unfinished: bool = False) -> list[RunRecord]:
@@ -239,9 +237,7 @@ class PostgresStore:
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         with asking(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
-        if len(rows) > 1 and rows[0][0] != checkpoint_id:
-            raise records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
-        return records.checkpoint_record(rows[0]) if rows else None
+        return _only("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
@@ -341,6 +337,17 @@ def _record(row: Sequence[Any]) -> RunRecord:
     scope = Scope(repository=row[19], worktree=row[20])
     driving = leases.driver(holder, current)
     return records.run_record(row[:9], row[12:19], holder=driving, lease_until=until if holder else 0, scope=scope)
+
+
+def _only(what: str, given: str, rows: list[tuple[Any, ...]], record: Callable[[Sequence[Any]], R]) -> R:
+    """The one that has this id, or alone begins with it. RunRefusedError where there are several, in any scopes."""
+    meant = [row for row in rows if row[0] == given] or rows
+    if len(meant) == 1:
+        return record(meant[0])
+    found = [record(row) for row in meant]
+    if len({one.scope for one in found}) > 1:
+        raise records.in_several_scopes(f"{what} that begin with {given!r}", found)
+    raise records.ambiguous(what, given, [row[0] for row in meant])
 
 
 def _beginning_with(session: Session, query: str, prefix: str) -> list[tuple[Any, ...]]:

@@ -126,14 +126,16 @@ ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
-       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest
-FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
+       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest, s.repository, s.worktree
+FROM checkpoint AS c JOIN run AS r ON r.no = c.run JOIN scope AS s ON s.no = r.scope
+LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
 WHERE c.id >= $1 AND c.id < $1 || chr(1114111) AND r.scope = ANY ($scope::bigint[]) ORDER BY c.id LIMIT $2;
 
 -- list_checkpoints: oldest first, with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
-       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest
-FROM run AS r JOIN checkpoint AS c ON c.run = r.no LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
+       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest, s.repository, s.worktree
+FROM run AS r JOIN scope AS s ON s.no = r.scope JOIN checkpoint AS c ON c.run = r.no
+LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
 WHERE r.id = $1 AND r.scope = ANY ($scope::bigint[]) ORDER BY c.sequence;
 
 -- prune_checkpoints: all but the newest, the head (newest that counts) and the named
