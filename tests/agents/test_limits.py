@@ -15,6 +15,7 @@ from agentos import Client, Workflow, resume, run
 from agentos.dag.models import Budget
 from agentos.run.events import DecisionRequired, Usage
 from agentos.secrets import NO_SECRETS
+from agentos.tasks import supervise
 from agentos.tasks.agents.adapter import Ended, Reader, Word
 from agentos.tasks.agents.following import Follower
 from agentos.tasks.agents.known import AGENTS
@@ -157,16 +158,21 @@ def plays_claude(folder: Path, *lines: dict[str, Any], when_stopped: Sequence[di
     program = folder / "claude"
     program.write_text(
         f"#!{sys.executable}\nimport json, os, signal, sys, time\n"
-        f"def say(lines):\n    for line in lines: print(json.dumps(line), flush=True)\n"
+        # Not with print: the signal may come in the middle of one.
+        f"def say(lines):\n    for line in lines: os.write(1, json.dumps(line).encode() + b'\\n')\n"
         f"def end(*_):\n    say({list(when_stopped)!r})\n    os._exit(0)\n"
         f"signal.signal(signal.SIGTERM, end)\nsay({list(lines)!r})\n"
-        f"if {bool(when_stopped)}: time.sleep(600)\n"
+        # Many short sleeps: a signal that comes right before a long one is handled after it.
+        f"while {bool(when_stopped)}: time.sleep(0.01)\n"
     )
     program.chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
 
 
-def test_an_answer_that_comes_while_the_agent_is_being_stopped_counts(tmp_path: Path) -> None:
+def test_an_answer_that_comes_while_the_agent_is_being_stopped_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "GRACE_S", 60.0)  # as long as it takes here
     path = plays_claude(tmp_path, answers("m1", TOOL), when_stopped=[answers("m2", TEXT), RESULT])
     host = Poor(10)
     outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}), host)
