@@ -13,7 +13,7 @@ import pytest
 
 from agentos import Client, Workflow, resume, run
 from agentos.dag.models import Budget
-from agentos.run.events import DecisionRequired, Usage
+from agentos.run.events import DecisionRequired, TaskRetry, Usage
 from agentos.secrets import NO_SECRETS
 from agentos.tasks import supervise
 from agentos.tasks.agents.adapter import Ended, Reader, Word
@@ -207,6 +207,26 @@ def test_what_went_beyond_the_budget_is_asked_about_before_the_next_call(
     assert gate.spent is not None
     assert gate.spent.tokens == 15
     assert resume("w1", workflow=flow, repo=tmp_git_repo).status == "waiting"
+
+
+def test_an_agent_that_waited_for_its_slot_is_not_started_once_the_budget_is_used_up(
+    tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path
+) -> None:
+    monkeypatch.setenv("PATH", plays_claude(tmp_path, answers("m1", TEXT), RESULT))
+    (tmp_git_repo / "agentos.toml").write_text("[limits.claude]\nslots = 1\n")
+    flow = Workflow("three", budget={"tokens": 20})  # each takes 15
+    for name in ("one", "two", "three"):
+        flow.add(name, "agent", agent="claude", prompt="Do it.", effects="none")
+    waits = run(flow, workflow_id="w1", repo=tmp_git_repo)
+
+    assert (waits.status, len(waits.outputs)) == ("waiting", 2)
+    events = Client(tmp_git_repo).events("w1")
+    [put_off] = [event for event in events if isinstance(event, TaskRetry)]
+    [gate] = [event for event in events if isinstance(event, DecisionRequired)]
+    assert put_off.put_off
+    assert gate.task_id == put_off.task_id
+    Client(tmp_git_repo).approve("w1", gate.gate_id)
+    assert resume("w1", workflow=flow, repo=tmp_git_repo).status == "complete"
 
 
 @pytest.mark.parametrize("budget", [Budget(cost_usd=0.00001), Budget(tokens=1)], ids=["dollars", "tokens"])

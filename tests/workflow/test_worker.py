@@ -17,6 +17,7 @@ import pytest
 
 from agentos.client import Client, settled
 from agentos.crashpoints import VARIABLE
+from agentos.exceptions import AgentosError, ForeignDatabaseError
 from agentos.run.events import LeaseTaken, WorkflowStart
 from agentos.workflow import worker as working
 from agentos.workflow.place import Place, find_place
@@ -90,6 +91,11 @@ def statuses(repo: Path) -> dict[str, str]:
     return {record.workflow_id: record.status for record in Client(repo).list_runs()}
 
 
+def post_of(repo: Path) -> working.Post:
+    place, options = settled(repo)
+    return working.Post(place=place, options=options)
+
+
 def test_workers_adopt_what_nobody_drives_each_run_once(repo: Path, start: Start) -> None:
     interrupted(repo, start, count=3)
     assert set(statuses(repo).values()) == {"interrupted"}
@@ -155,6 +161,113 @@ def test_a_run_that_cannot_go_on_is_told_once_and_the_others_go_on(repo: Path, s
     assert set(statuses(repo).values()) == {"complete"}, out
 
 
+def test_a_run_that_could_not_go_on_is_tried_again_when_its_workflow_is_mended(repo: Path, start: Start) -> None:
+    interrupted(repo, start)
+    (repo.parent / "go").touch()
+    (repo / "slow.yaml").rename(repo / "gone.yaml")
+    worker = start("worker", "--poll", "0.1")
+    assert worker.stdout is not None
+    while "is left as it is" not in worker.stdout.readline():
+        pass
+    (repo / "gone.yaml").rename(repo / "slow.yaml")
+    wait_for(lambda: statuses(repo) == {"r0": "complete"}, "the run to be tried again")
+
+
+FILES = """
+name: files
+tasks:
+  first: {run: "true", effects: none}
+  edit: {needs: first, run: "echo edit >> ../trace; until [ -e ../go ]; do sleep 0.02; done", effects: files}
+"""
+
+
+def test_runs_that_wait_for_a_busy_worktree_say_so_once_and_keep_no_processor_busy(repo: Path, start: Start) -> None:
+    (repo / "files.yaml").write_text(FILES)
+    for number in range(4):
+        env = {VARIABLE: "attempt.before:2"}
+        assert start("run", "files.yaml", "--id", f"w{number}", env=env).wait(60) == -signal.SIGKILL
+    holding = start("run", "files.yaml", "--id", "holding")
+    wait_for(lambda: trace(repo)["edit"] == 1, "a run to hold the worktree")
+    tries: list[str] = []
+    reports: list[working.Report] = []
+
+    async def look_on() -> None:
+        worker = working.Worker([post_of(repo)], tell=reports.append, poll_s=0.05)
+        working_on = asyncio.ensure_future(worker.work())
+        while len(tries) < 8:  # each of them twice: the pauses grow from one second
+            await asyncio.sleep(0.05)
+        assert len(tries) <= 9
+        (repo.parent / "go").touch()
+        assert await asyncio.to_thread(holding.wait, 60) == 0
+        while {one for one, status in statuses(repo).items() if status != "complete"}:
+            await asyncio.sleep(0.1)
+        worker.drain()
+        assert await working_on == []
+
+    def counted(place: Place, run: str, **more: Any) -> Any:
+        tries.append(run)
+        return resume_run(place, run, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(working, "resume_run", counted)
+        asyncio.run(look_on())
+    delayed = [report for report in reports if report.what == "delayed"]
+    about_holding = [one.workflow_id for one in delayed if f"process {holding.pid} " in one.text]
+    assert sorted(about_holding) == ["w0", "w1", "w2", "w3"]
+    assert Counter(report.workflow_id for report in reports if report.what == "ended") == Counter(about_holding)
+
+
+def test_once_goes_on_with_runs_that_wait_for_one_another_and_leaves_those_that_wait_for_others(
+    repo: Path, start: Start
+) -> None:
+    (repo / "files.yaml").write_text(FILES)
+    for number in range(2):
+        env = {VARIABLE: "attempt.before:2"}
+        assert start("run", "files.yaml", "--id", f"w{number}", env=env).wait(60) == -signal.SIGKILL
+    holding = start("run", "files.yaml", "--id", "holding")
+    wait_for(lambda: trace(repo)["edit"] == 1, "a run to hold the worktree")
+    once = start("worker", "--once", "--poll", "0.1")
+    out, _ = once.communicate(timeout=60)
+    assert (once.returncode, out.count("has to wait")) == (0, 2), out
+    (repo.parent / "go").touch()
+    assert holding.wait(60) == 0
+    once = start("worker", "--once", "--poll", "0.1")
+    out, _ = once.communicate(timeout=60)
+    assert (once.returncode, set(statuses(repo).values())) == (0, {"complete"}), out
+
+
+def test_a_database_that_cannot_be_read_holds_up_no_other(
+    repo: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(repo, start)
+    good = post_of(repo)
+    other = tmp_path / "other"
+    git("init", "--quiet", str(other), cwd=tmp_path)
+    monkeypatch.delenv("AGENTOS_WORKFLOW_DB", raising=False)
+    place, options = settled(other)
+    Path(place.database).write_text("no database, but a long enough text about something else\n" * 20)
+    bad = working.Post(place=place, options=options)
+    reports: list[working.Report] = []
+    worker = working.Worker([bad, good], tell=reports.append, poll_s=0.05)
+
+    def complete() -> bool:
+        return [one.what for one in reports if one.workflow_id == "r0"] == ["adopted", "ended"]
+
+    async def work() -> list[AgentosError]:
+        working_on = asyncio.ensure_future(worker.work(once=True))
+        while not any(one.what == "adopted" for one in reports):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1.2)  # it is looked at again, with the same result
+        (repo.parent / "go").touch()
+        return await working_on
+
+    trouble = asyncio.run(work())
+    assert complete()
+    assert [(one.root, one.text) for one in reports if one.what == "unreadable"] == [(str(other), str(trouble[0]))]
+    with pytest.raises(ForeignDatabaseError):
+        asyncio.run(working.Worker([bad], tell=reports.append).work())
+
+
 def test_a_worker_takes_runs_with_one_of_its_labels_alone(repo: Path, start: Start) -> None:
     (repo.parent / "go").touch()
     labels = {"night": ["nightly", "gpu"], "day": ["daily"], "none": []}
@@ -185,9 +298,7 @@ def test_a_fault_of_ours_in_one_run_is_told_once_and_holds_up_no_other(
 
     monkeypatch.setattr(working, "resume_run", stumbling)
     reports: list[working.Report] = []
-    place, options = settled(repo)
-    post = working.Post(place=place, options=options)
-    asyncio.run(working.Worker([post], tell=reports.append, poll_s=0.1).work(once=True))
+    asyncio.run(working.Worker([post_of(repo)], tell=reports.append, poll_s=0.1).work(once=True))
     told = {(report.workflow_id, report.what): report.text for report in reports}
     assert told.pop(("odd", "left")) == "LookupError: nobody has thought of this"
     assert set(told) == {("even", "adopted"), ("even", "ended")}

@@ -241,6 +241,8 @@ class TaskRetry(Event, frozen=True, kw_only=True):
     attempt: int
     not_before: datetime
     error: TaskFailure
+    put_off: bool = False
+    """It did not fail: nothing was left of the budget when it was about to pay. That uses up no retry."""
 
 
 class TaskComplete(Event, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from agentos.tasks.orphans import Mark
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
 from agentos.tasks.private_folder import PrivateFolder
 from agentos.tasks.shell import ShellPerformer
+from agentos.tasks.spending import put_off_if_used_up
 from agentos.tasks.supervise import Ending, Supervisor
 
 COOL_DOWN_S = 30.0
@@ -96,6 +97,7 @@ class AgentPerformer:
             async with self._limiter.call(
                 errand.credential, spec.models.limits_of(errand.credential), lambda why: host.output("progress", why)
             ) as call:
+                put_off_if_used_up(host)
                 session = _session_for(errand, earlier)
                 asked = errand.agent.call(errand.ask(host, session=session.title or session.id, goes_on=earlier.name))
                 schema = None if traits.takes_schema else errand.work.schema

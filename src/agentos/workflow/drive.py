@@ -445,6 +445,7 @@ class Drive:
                 warnings=outcome.warnings,
                 error=outcome.error,
                 retryable=outcome.retryable,
+                put_off=outcome.put_off,
                 cancelled=outcome.cancelled,
                 files=outcome.files,
                 execution_time_ms=outcome.execution_time_ms,

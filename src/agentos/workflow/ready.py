@@ -13,7 +13,7 @@ import msgspec
 from agentos.dag.findings import listed
 from agentos.dag.fingerprint import plan_fingerprint
 from agentos.dag.plan import Plan
-from agentos.exceptions import AgentosError, RunRefusedError, SnapshotError
+from agentos.exceptions import AgentosError, NothingToCaptureError, RunRefusedError, SnapshotError, TryAgainError
 from agentos.ids import TaskId
 from agentos.run.board import GatePolicy
 from agentos.run.facts import Facts
@@ -132,7 +132,8 @@ def run_fingerprint(plan: Plan) -> str:
 def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple[WorktreeFiles | None, tuple[str, ...]]:
     """The files of the worktree, if a task of the plan changes any; and what to tell users where they cannot be had.
 
-    WorktreeBusyError where another run changes files here.
+    WorktreeBusyError where another run changes files here; TryAgainError where that could not be found out, or a
+    restore that was cut off here could not be brought to its end: nothing may work on files in that state.
     """
     if not has_file_tasks(plan):
         return None, ()
@@ -145,13 +146,17 @@ def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple
         with closed_on_error(files):
             files.finish_interrupted()
             remove_left_behind(files)
-    except SnapshotError as error:
+    except NothingToCaptureError as error:
         if isolated := [task.id for task in plan.tasks.values() if is_isolated(task)]:
             raise RunRefusedError(
                 f"isolation 'worktree' ({listed(isolated)}) needs a git repository: {error.message}",
                 next_step="Run it in a repository, or without isolation.",
             ) from error
         return None, (f"tasks change files, which cannot be captured, so that none can be put back: {error.message}",)
+    except SnapshotError as error:
+        raise TryAgainError(
+            f"the files of {place.root} cannot be captured now: {error.message}", next_step=error.next_step
+        ) from error
     return files, ()
 
 

@@ -1,7 +1,8 @@
 """Going on with runs whose driver died: many at a time, as long as somebody wants it.
 
 Any number of workers may look at the same runs: the lease decides who gets one. What a worker cannot go on with (its
-workflow is gone, its files are on another host) it tells once, and leaves until something is written to that run.
+workflow is gone, its files are on another host, another run changes files there) it tells once and tries again later,
+with growing pauses, or as soon as something is written to that run. A database that cannot be read holds up no other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from agentos.exceptions import AgentosError, NotFoundError, TryAgainError
+from agentos.exceptions import AgentosError, LeaseHeldError, LeaseLostError, NotFoundError, TryAgainError
 from agentos.run.events import WorkflowPaused
 from agentos.run.inputs import DRAINED
 from agentos.store.port import RunRecord, StorePort
@@ -22,6 +23,7 @@ from agentos.workflow.driving import conduct
 from agentos.workflow.finding import reading
 from agentos.workflow.labels import picked
 from agentos.workflow.place import Place, is_home, is_of_another_host
+from agentos.workflow.postponing import Postponed
 from agentos.workflow.ready import DriveOptions, Finished, prepared
 from agentos.workflow.resuming import resume_run
 from agentos.workflow.waiting import in_thread
@@ -38,13 +40,17 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a run that a worker looked at."""
+    """What became of a run that a worker looked at, or of looking at all."""
 
     workflow_id: str
+    """Empty where no run is meant (`unreadable`)."""
     name: str
     """Of the workflow."""
-    what: Literal["adopted", "ended", "left"]
-    """`left`: the worker could not go on with it; `text` says why."""
+    root: str
+    """The worktree that the worker was given."""
+    what: Literal["adopted", "ended", "left", "delayed", "unreadable"]
+    """`left`: the worker could not go on with it; `delayed`: not yet, since somebody is in the way; `unreadable`: the
+    runs of this worktree cannot be looked at. `text` says why. Said once; all three are tried again."""
     status: str = ""
     """Of the run, once its drive has ended."""
     text: str = ""
@@ -53,6 +59,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class _Adopted(NamedTuple):
     post: Post
     record: RunRecord
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return str(self.post.place.root), self.record.workflow_id
 
 
 class Worker:
@@ -79,20 +89,30 @@ class Worker:
         self._labels = frozenset(labels)
         self._tasks: dict[asyncio.Task[None], _Adopted] = {}
         self._drives: set[Drive] = set()
-        self._left: dict[tuple[str, str], int] = {}
-        """Where each run stood that could not be gone on with, by root and id."""
+        self._postponed = Postponed()
+        """Runs that could not be gone on with, by root and id; worktrees whose runs cannot be read, by root."""
+        self._unreadable: dict[str, AgentosError] = {}
+        """Why, by root, as of the last look."""
         self._draining = asyncio.Event()
 
-    async def work(self, *, once: bool = False) -> None:
-        """Adopt and drive until drained; `once`: until nothing is left to adopt."""
+    async def work(self, *, once: bool = False) -> list[AgentosError]:
+        """Adopt and drive until drained; `once`: until nothing is left to adopt.
+
+        Gives why worktrees could not be looked at, last of all. The only one there is raises, at the first look: an
+        address mistyped is told at once.
+        """
+        alone = len(self._posts) == 1
         while not self._draining.is_set():
-            for one in await in_thread(self._candidates, strict=once):
+            found = [one for post in self._posts for one in await self._look(post, alone=alone, once=once)]
+            for one in self._first(found):
                 self._start(one)
+            alone = False
             if once and not self._tasks:
                 break
             await self._wait()
         while self._tasks:
             await asyncio.wait(self._tasks)
+        return list(self._unreadable.values())
 
     def drain(self) -> None:
         """Adopt nothing more; let tasks end for a while, then leave their runs in order for the next worker."""
@@ -124,25 +144,27 @@ class Worker:
             ready = await prepared(lambda: resume_run(place, record.workflow_id, options=one.post.options))
             if isinstance(ready, Finished):
                 return
-            self._tell(Report(workflow_id=record.workflow_id, name=record.name, what="adopted"))
+            self._tell(_report(one, "adopted"))
             begun: list[Drive] = []
             try:
                 facts = await conduct(ready, started=lambda drive: self._began(drive, begun))
             finally:
                 self._drives.difference_update(begun)
-        except TryAgainError:  # somebody else was quicker, or the store is away: seen at the next look
-            return
-        except AgentosError as error:
-            self._left[str(one.post.place.root), record.workflow_id] = record.sequence
-            self._tell(Report(workflow_id=record.workflow_id, name=record.name, what="left", text=str(error)))
-            return
-        except Exception as error:  # noqa: BLE001 - a fault of ours in one run: said, and the others go on
-            self._left[str(one.post.place.root), record.workflow_id] = record.sequence
-            text = f"{type(error).__name__}: {error}"
-            self._tell(Report(workflow_id=record.workflow_id, name=record.name, what="left", text=text))
-            return
-        ended = Report(workflow_id=record.workflow_id, name=record.name, what="ended", status=facts.status)
-        self._tell(ended)
+                self._postponed.look_again()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one run: said, and the others go on
+            self._put_off(one, error)
+        else:
+            self._postponed.forget(one.key)
+            self._tell(_report(one, "ended", status=facts.status))
+
+    def _put_off(self, one: _Adopted, error: Exception) -> None:
+        passing = isinstance(error, TryAgainError)
+        text = str(error) if isinstance(error, AgentosError) else f"{type(error).__name__}: {error}"
+        is_news = self._postponed.put_off(one.key, text, version=one.record.sequence, passing=passing)
+        if is_news and not isinstance(
+            error, (LeaseHeldError, LeaseLostError)
+        ):  # another worker was quicker: all is well
+            self._tell(_report(one, "delayed" if passing else "left", text=text))
 
     def _began(self, drive: Drive, begun: list[Drive]) -> None:
         begun.append(drive)
@@ -152,35 +174,53 @@ class Worker:
 
     # --- what there is to do ------------------------------------------------------------------------------------------
 
-    def _candidates(self, *, strict: bool) -> list[_Adopted]:
-        """Runs to adopt now, oldest first, as many as there is room for."""
-        found: list[_Adopted] = []
-        for post in self._posts:
-            try:
-                with reading(post.place) as store:
-                    wanted = [record for record in store.list_runs(unfinished=True) if self._wants(post, store, record)]
-            except NotFoundError:  # nothing was ever kept there
-                continue
-            except TryAgainError:  # it cannot be reached just now
-                if strict:
-                    raise
-                continue
-            found += [_Adopted(post, record) for record in wanted]
-        found.sort(key=lambda one: one.record.created_at)
+    async def _look(self, post: Post, *, alone: bool, once: bool) -> list[_Adopted]:
+        """Runs of one worktree that may be adopted now. Where they cannot be read: none, told once for each reason."""
+        root = str(post.place.root)
+        if not self._postponed.is_due(root):
+            return []
+        try:
+            found = await in_thread(self._wanted, post, {one.key for one in self._tasks.values()})
+        except AgentosError as error:
+            if alone and (once or not isinstance(error, TryAgainError)):
+                raise
+            self._unreadable[root] = error
+            if self._postponed.put_off(root, str(error)):
+                self._tell(Report(workflow_id="", name="", root=root, what="unreadable", text=str(error)))
+            return []
+        self._unreadable.pop(root, None)
+        self._postponed.forget(root)
+        return found
+
+    def _wanted(self, post: Post, ours: set[tuple[str, str]]) -> list[_Adopted]:
+        try:
+            with reading(post.place) as store:
+                found = [_Adopted(post, record) for record in store.list_runs(unfinished=True)]
+                return [one for one in found if one.key not in ours and self._wants(one, store)]
+        except NotFoundError:  # nothing was ever kept there
+            return []
+
+    def _first(self, found: list[_Adopted]) -> list[_Adopted]:
+        """As many as there is room for: the oldest, but after those that have not yet been tried in vain."""
+        found.sort(key=lambda one: (self._postponed.pause_s(one.key), one.record.created_at))
         return found[: max(self._limit - len(self._tasks), 0)]
 
-    def _wants(self, post: Post, store: StorePort, record: RunRecord) -> bool:
-        root = str(post.place.root)
+    def _wants(self, one: _Adopted, store: StorePort) -> bool:
+        record = one.record
         if record.kind != "workflow" or not picked(self._labels, record.labels):
             return False
         if self._workflows and record.name not in self._workflows:
             return False
-        ours = {(str(one.post.place.root), one.record.workflow_id) for one in self._tasks.values()}
-        if (root, record.workflow_id) in ours:
-            return False
-        if self._left.get((root, record.workflow_id)) == record.sequence:
+        if not self._postponed.is_due(one.key, record.sequence):
             return False
         return record.status == "interrupted" or (record.status == "paused" and _was_drained(store, record))
+
+
+def _report(
+    one: _Adopted, what: Literal["adopted", "ended", "left", "delayed"], *, status: str = "", text: str = ""
+) -> Report:
+    record, root = one.record, str(one.post.place.root)
+    return Report(workflow_id=record.workflow_id, name=record.name, root=root, what=what, status=status, text=text)
 
 
 def _was_drained(store: StorePort, record: RunRecord) -> bool:

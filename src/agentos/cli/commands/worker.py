@@ -9,10 +9,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, label_option
 from agentos.cli.output import say
 from agentos.cli.text import printable, printable_lines, shown_json
 from agentos.client import settled
+from agentos.exceptions import AgentosError
 from agentos.workflow.worker import Post, Report, Worker
 
 OUTPUT = Report
@@ -32,7 +34,8 @@ Examples:
 
 On a PostgreSQL database the driver may have died on another host: its runs are adopted when its lease has ended, by
 one worker, however many there are. A run that waits for an answer, was paused by somebody or has failed is left alone.
-So is one whose files this host does not have; that is said once.
+So is one whose files this host does not have; that is said once. What cannot be gone on with now (another run changes
+files there, a database cannot be read) is said once, too, and tried again, at last once a minute.
 
 The first SIGTERM or Ctrl-C drains: nothing more is adopted, tasks may go on for 5 seconds, then their runs are left in
 order, for the next worker to go on with. The second one cancels at once.
@@ -40,7 +43,9 @@ order, for the next worker to go on with. The second one cancels at once.
 \b
 Exit codes:
   0   drained, or with --once: nothing is left to do
-  75  with --once: the database cannot be reached now
+  1   the database cannot be used (of several, with --once: one of them)
+  6   it was written by a newer AgentOS, or is damaged (as above)
+  75  with --once: it cannot be reached now
 """,
 )
 @click.option(
@@ -77,11 +82,11 @@ def command(
     posts = [Post(place=place, options=options) for place, options in (settled(repo) for repo in repos or (None,))]
     tell = _print if as_json else _say
     wanted = {"workflows": workflows, "labels": labels}
-    asyncio.run(_work(posts, tell=tell, limit=limit, poll_s=poll_s, once=once, **wanted))
-    return 0
+    unread = asyncio.run(_work(posts, tell=tell, limit=limit, poll_s=poll_s, once=once, **wanted))
+    return max(map(exit_code, unread), default=0) if once else 0
 
 
-async def _work(posts: list[Post], *, once: bool, **how: object) -> None:
+async def _work(posts: list[Post], *, once: bool, **how: object) -> list[AgentosError]:
     worker = Worker(posts, **how)  # type: ignore[arg-type]
     loop = asyncio.get_running_loop()
     asked: list[signal.Signals] = []
@@ -96,7 +101,7 @@ async def _work(posts: list[Post], *, once: bool, **how: object) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    await worker.work(once=once)
+    return await worker.work(once=once)
 
 
 def _print(report: Report) -> None:
@@ -104,8 +109,12 @@ def _print(report: Report) -> None:
 
 
 def _say(report: Report) -> None:
+    if report.what == "unreadable":
+        say("\n  ".join([f"{printable(report.root)} cannot be looked at for now:", *printable_lines(report.text)]))
+        return
     who = f"{printable(report.name)} ({printable(report.workflow_id)})"
-    if report.what == "left":
-        say("\n  ".join([f"{who} is left as it is:", *printable_lines(report.text)]))
+    if report.what in ("left", "delayed"):
+        how = "is left as it is" if report.what == "left" else "has to wait"
+        say("\n  ".join([f"{who} {how}:", *printable_lines(report.text)]))
         return
     click.echo(f"{who} adopted" if report.what == "adopted" else f"{who} is {report.status}")

@@ -135,8 +135,7 @@ class Follower:
         used = self._priced(used)
         await self._host.used(used)
         self.used += used
-        left = self._host.allowance()
-        if (left.cost_usd is not None and left.cost_usd <= 0) or (left.tokens is not None and left.tokens <= 0):
+        if self._host.allowance().used_up:
             self._used_up = True
             if self._goes_on:
                 self._stop("budget")

@@ -1,0 +1,47 @@
+"""What did not go is tried again after growing pauses, and told when the reason is a new one."""
+
+from __future__ import annotations
+
+from agentos.workflow.postponing import FIRST_S, LONGEST_S, Postponed
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    clock = Clock()
+    postponed = Postponed(clock)
+    pauses = []
+    for _ in range(9):
+        postponed.put_off("a", "busy")
+        assert not postponed.is_due("a")
+        pauses.append(postponed.pause_s("a"))
+        clock.now += pauses[-1]
+        assert postponed.is_due("a")
+    assert pauses[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert pauses[-2:] == [LONGEST_S, LONGEST_S]
+
+
+def test_a_reason_is_news_once_and_again_when_it_changes_or_it_went_meanwhile() -> None:
+    postponed = Postponed(Clock())
+    assert [postponed.put_off("a", why) for why in ("one", "one", "two")] == [True, False, True]
+    postponed.forget("a")
+    assert postponed.put_off("a", "two")
+
+
+def test_what_was_written_to_since_is_due_at_once() -> None:
+    postponed = Postponed(Clock())
+    postponed.put_off("a", "gone", version=4)
+    assert (postponed.is_due("a", 4), postponed.is_due("a", 5)) == (False, True)
+
+
+def test_what_somebody_stood_in_the_way_of_is_due_when_one_of_ours_is_through() -> None:
+    postponed = Postponed(Clock())
+    postponed.put_off("busy", "held", passing=True)
+    postponed.put_off("broken", "gone")
+    postponed.look_again()
+    assert (postponed.is_due("busy"), postponed.is_due("broken"), postponed.is_due("other")) == (True, False, True)
