@@ -35,7 +35,7 @@ HOSTILE = [
 def test_hostile_text_stays_text_wherever_it_is_put(url: str, text: str) -> None:
     store = open_store(url, scope=Scope(repository=text, worktree=text), blob_limit=40)
     holder = msgspec.structs.replace(current_holder(), host=text)
-    run = new_run(text, name=text, source=text, root=text, fingerprint=text, parent_id=WorkflowId(text))
+    run = new_run(text, name=text, source=text, root=text, host=text, fingerprint=text, parent_id=WorkflowId(text))
     lease = store.create_run(run, holder, 15.0)
     journal = Journal(text)
     journal.start(text)
@@ -76,6 +76,9 @@ def test_hostile_text_stays_text_wherever_it_is_put(url: str, text: str) -> None
     elsewhere.insert_copy(store.read_copy(lease.workflow_id))
     assert bodies(elsewhere.read_events(lease.workflow_id)) == bodies(events)
     elsewhere.close()
+    store.move_run(lease, f"{text}/root", f"{text}.host", Scope(repository=f"{text}.git", worktree=text))
+    moved = store.find_run(text)
+    assert (moved.root, moved.host, moved.scope.repository) == (f"{text}/root", f"{text}.host", f"{text}.git")
     store.release_lease(lease)
     store.delete_run(store.take_lease(lease.workflow_id, current_holder(), 15.0))
     with pytest.raises(RunNotFoundError):

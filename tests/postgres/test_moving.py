@@ -185,6 +185,8 @@ def test_a_run_of_another_host_is_not_picked_up_unasked(agentos: Agentos, repo: 
         assert refused.code == 2, (argv, refused)
         assert f"{repo} on {platform.node()}" in refused.err
         assert advised(refused) == ["resume", "y4", "--repo", "."]
+    assert f"in {repo} on {platform.node()}" in on_host("ci-2", "show", "y4", cwd=repo).out
+    assert f"in {repo}\n" in agentos("show", "y4", cwd=repo).out
     done = on_host("ci-2", "resume", "--all", cwd=repo)
     assert (done.code, "No run was interrupted" in done.err) == (0, True), done.err
     done = on_host("ci-2", "resume", "y4", "--repo", ".", cwd=repo)

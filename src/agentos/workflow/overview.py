@@ -94,6 +94,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     root: str
     """The worktree it belongs to."""
+    host: str
+    """The name of the machine that has this worktree."""
     driver: str | None
     """The process that drives it now, if any."""
     parent_id: str | None
@@ -151,6 +153,7 @@ def run_view(journal: Journal) -> RunView:
         created_at=record.created_at,
         updated_at=record.updated_at,
         root=record.root,
+        host=record.host,
         driver=str(record.holder) if record.holder else None,
         parent_id=record.parent_id,
         labels=list(record.labels),

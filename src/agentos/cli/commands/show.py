@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -62,7 +63,7 @@ def command(run: str | None, as_json: bool, repo: Path | None) -> None:
 def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime) -> Iterator[str]:
     yield f"{printable(view.workflow_id)}  {printable(view.name)}  {view.status}"
     yield f"  began {ago(view.created_at, now)}, last event {ago(view.updated_at, now)}"
-    yield f"  in {printable(view.root)}"
+    yield f"  in {printable(view.root)}{_on_host(view.host)}"
     if view.driver:
         yield f"  driven by {printable(view.driver)}"
     if view.parent_id:
@@ -84,6 +85,11 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
             yield f"  {cut.id}  layer {cut.layer}  {ago(cut.timestamp, now)}{files}{left}"
     if following := next_command(view, checkpoints):
         yield from ("", f"Next: {printable(following)}")
+
+
+def _on_host(host: str) -> str:
+    """Where it is not this one."""
+    return f" on {printable(host)}" if host not in ("", platform.node()) else ""
 
 
 def _layers(view: RunView, now: datetime) -> Iterator[str]:
