@@ -20,9 +20,9 @@ EVENTS = 20
 FILL = f"""
 INSERT INTO scope (repository, worktree) SELECT 'r' || g, '' FROM generate_series(1, 20) AS g;
 INSERT INTO run (scope, id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token,
-                 lease_until, created_at, updated_at, source, root, fingerprint, labels)
+                 lease_until, created_at, updated_at, source, root, fingerprint, labels, host)
 SELECT 1 + g % 20, 'run-' || g, 'n', 'workflow', 'complete', 0, 1, 0, {EVENTS}, '', 1, 1, 'epoch', g, g, '', '', '',
-       '[]'
+       '[]', ''
 FROM generate_series(1, {RUNS}) AS g;
 INSERT INTO event (run, seq, at, type, version, body, digest)
 SELECT r.no, s, s, 9, 1, '{{}}', '' FROM run AS r, generate_series(1, {EVENTS}) AS s;

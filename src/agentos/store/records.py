@@ -11,7 +11,7 @@ from agentos.exceptions import CheckpointCorruptedError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.run.events import Checkpointed
 from agentos.store.codec import CODES, from_microseconds
-from agentos.store.port import HERE, CheckpointRecord, Holder, RunRecord, RunStatus, Scope
+from agentos.store.port import HERE, CheckpointRecord, Holder, NewRun, RunRecord, RunStatus, Scope
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
 _decode_cut = msgspec.json.Decoder(Checkpointed).decode
@@ -26,7 +26,7 @@ def run_record(
     One that should be going and has no driver was interrupted.
     """
     id_, name, kind, status, layer, layers, epoch, sequence, revision = stands
-    created_at, updated_at, source, root, fingerprint, parent_id, labels = origin
+    created_at, updated_at, source, root, host, fingerprint, parent_id, labels = origin
     return RunRecord(
         workflow_id=WorkflowId(id_),
         name=name,
@@ -40,6 +40,7 @@ def run_record(
         epoch=epoch,
         source=source,
         root=root,
+        host=host,
         fingerprint=fingerprint,
         parent_id=parent_id,
         plan_revision=revision,
@@ -50,9 +51,10 @@ def run_record(
     )
 
 
-def encoded_labels(labels: tuple[str, ...]) -> str:
-    """As both stores keep them: a list in JSON."""
-    return msgspec.json.encode(labels).decode()
+def origin_columns(run: NewRun | RunRecord) -> tuple[str | None, ...]:
+    """Where a run comes from, as both stores keep it; labels are a list in JSON."""
+    labels = msgspec.json.encode(run.labels).decode()
+    return (run.source, run.root, run.host, run.fingerprint, run.parent_id, labels)
 
 
 def _decoded_labels(stored: str, workflow_id: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -81,6 +82,7 @@ def begin_run(
             name=plan.name,
             source=source_of(workflow, place.root),
             root=str(place.root),
+            host=platform.node(),
             plan=encode_plan(plan),
             fingerprint=fingerprint,
             labels=labels,
@@ -143,6 +145,7 @@ def fork_run(
         name=base.name,
         source=parent.source,
         root=str(home.root),
+        host=platform.node(),
         plan=encode_plan(base),
         fingerprint=run_fingerprint(base),
         parent_id=parent.workflow_id,

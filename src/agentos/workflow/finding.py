@@ -23,7 +23,7 @@ from agentos.exceptions import (
 )
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.location import VARIABLE
-from agentos.workflow.place import Place, find_place
+from agentos.workflow.place import Place, find_place, is_of_another_host
 
 T = TypeVar("T")
 
@@ -197,5 +197,7 @@ def _at_home(place: Place, record: RunRecord) -> Place:
     place = place.of(record.scope)
     root = record.root
     if place.named or not root or Path(root) == place.root or not Path(root).is_dir():
+        return place
+    if is_of_another_host(place, record):  # a folder of the same name is not the same
         return place
     return msgspec.structs.replace(place, root=Path(root))

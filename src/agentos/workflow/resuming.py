@@ -41,7 +41,8 @@ from agentos.workflow.file_decisions import Decided, FilesChoice, alive_until, d
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
-from agentos.workflow.place import Place
+from agentos.workflow.moving import kept_in, move_here, nothing_unfinished, refuse_elsewhere
+from agentos.workflow.place import Place, is_of_another_host
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
@@ -111,7 +112,7 @@ def resume_run(
 ) -> Ready | Finished:
     """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run."""
     asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
-    store = place.open()
+    store = kept_in(place, target).open()
     with closed_on_error(store):
         return resumed(asked, store, *find_target(store, place, target))
 
@@ -125,9 +126,9 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
             if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
         ]
         for run in unfinished:
-            if not _was_refused(store, run):
+            if not is_of_another_host(place, run) and not _was_refused(store, run):
                 return run, None
-        raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
+        raise nothing_unfinished(place, unfinished)
     checkpoint = store.find_checkpoint(target)
     if checkpoint is not None:
         return store.find_run(checkpoint.workflow_id), checkpoint
@@ -153,7 +154,7 @@ def resumed(
     asked: Asked, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
-    _refuse_elsewhere(asked.place, record)
+    refuse_elsewhere(asked.place, record)
     _refuse_unresumable(record, named)
     back_to = named if named is not None and not _is_head(store, named) else None
     if record.status == "complete" and back_to is None and not asked.choices.rerun:
@@ -226,6 +227,7 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         if files is not None:
             files.protect(facts.own_output)
         restored = _put_back(files, decided, record, ended, options) if decided.target else None
+        move_here(asked.place, store, lease, record)
     begin = Begin(
         holder=str(current_holder()),
         token=lease.token,
@@ -260,10 +262,10 @@ def preview_resume(
     files: FilesChoice = "ask",
 ) -> Previewed:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
-    store = place.open(readonly=True)
+    store = kept_in(place, target).open(readonly=True)
     try:
         record, checkpoint = find_target(store, place, target)
-        _refuse_elsewhere(place, record)
+        refuse_elsewhere(place, record)
         _refuse_unresumable(record, checkpoint)
         accepted = decode_plan(store.read_plan(record.workflow_id))
         base = accepted
@@ -355,14 +357,6 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
 
 
 # --- what is refused, and what is cleared away ---------------------------------------------------------------------
-
-
-def _refuse_elsewhere(place: Place, record: RunRecord) -> None:
-    if record.root and record.root != str(place.root) and not place.named:
-        raise RunRefusedError(
-            f"run {record.workflow_id} belongs to {record.root}, not to {place.root}",
-            next_step="If the worktree moved, name where it is now (--repo PATH, or repo=… in Python).",
-        )
 
 
 def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) -> None:

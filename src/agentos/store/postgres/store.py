@@ -108,13 +108,12 @@ class PostgresStore:
         digest = codec.first_digest(run.workflow_id)
         plan = (run.plan, codec.plan_digest(run.workflow_id, 1, run.plan)) if run.plan else (None, None)
         at = codec.to_microseconds(run.created_at)
-        origin = (run.source, run.root, run.fingerprint, run.parent_id, records.encoded_labels(run.labels))
         lease = (leases.encoded(holder), lease_s)
         with asking(self._pool, self.scopes) as session:
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
             crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
             tries.append(1)
-            rows = session.rows("insert_run", *named, *plan, *lease, at, *origin, self._schema)
+            rows = session.rows("insert_run", *named, *plan, *lease, at, *records.origin_columns(run), self._schema)
             if not rows:
                 leases.refuse_other_schema(session, self._schema)
                 if len(tries) > 1:  # an earlier one may have arrived, though its answer did not
@@ -148,6 +147,22 @@ class PostgresStore:
         with asking(self._pool, self.scopes) as session:
             session.changed("release_lease", lease.workflow_id, lease.token)
         self._heads.pop(lease.workflow_id, None)
+
+    @verb
+    def move_run(self, lease: Lease, root: str, host: str, scope: Scope) -> None:
+        with asking(self._pool, self.scopes) as session:
+            head = self._heads.get(lease.workflow_id) or JournalReader(session).head(lease.workflow_id)
+            session.changed("insert_scope", scope.repository, scope.worktree)
+            [(there,)] = session.rows("find_scope", scope.repository, scope.worktree)
+            if not session.rows("move_run", head.no, lease.token, there, root, host):
+                found = session.rows("written_head", head.no)
+                if not found or found[0][0] != lease.token:
+                    raise LeaseLostError(lease.workflow_id)
+                raise RunRefusedError(
+                    f"{root} has a run {lease.workflow_id!r} of its own",
+                    next_step="Export the one that is meant, and import it there under another id (--id NEW).",
+                )
+        self._scope, self._scopes = scope, [there]
 
     def _know(self, workflow_id: WorkflowId, head: Head) -> None:
         self._heads[workflow_id] = head
@@ -334,9 +349,9 @@ class PostgresStore:
 
 def _record(row: Sequence[Any]) -> RunRecord:
     holder, current, until = row[9:12]
-    scope = Scope(repository=row[19], worktree=row[20])
+    scope = Scope(repository=row[20], worktree=row[21])
     driving = leases.driver(holder, current)
-    return records.run_record(row[:9], row[12:19], holder=driving, lease_until=until if holder else 0, scope=scope)
+    return records.run_record(row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope)
 
 
 def _only(what: str, given: str, rows: list[tuple[Any, ...]], record: Callable[[Sequence[Any]], R]) -> R:

@@ -23,10 +23,10 @@ SELECT value FROM meta WHERE key = 'schema';
 -- insert_run: a run with its first lease and its plan; nothing where the id exists, or the schema is another one
 WITH made AS (
     INSERT INTO run (scope, id, name, kind, digest, plan_revision, holder, lease_until, created_at, updated_at, source,
-                     root, fingerprint, parent_id, labels, status, layer, layers, epoch, sequence, token)
+                     root, host, fingerprint, parent_id, labels, status, layer, layers, epoch, sequence, token)
     SELECT $1, $2, $3, $4, $5, CASE WHEN $6::bytea IS NULL THEN 0 ELSE 1 END, $8,
-           clock_timestamp() + make_interval(secs => $9), $10, $10, $11, $12, $13, $14, $15, 'pending', 0, 0, 0, 0, 1
-    FROM meta WHERE key = 'schema' AND value = $16
+           clock_timestamp() + make_interval(secs => $9), $10, $10, $11, $12, $13, $14, $15, $16, 'pending', 0, 0, 0, 0, 1
+    FROM meta WHERE key = 'schema' AND value = $17
     ON CONFLICT (scope, id) DO NOTHING RETURNING no
 ), planned AS (
     INSERT INTO plan (run, revision, body, digest) SELECT no, 1, $6, $7 FROM made WHERE $6::bytea IS NOT NULL
@@ -103,14 +103,14 @@ SELECT body, digest FROM plan WHERE run = $1 AND revision = $2;
 -- find_runs: by exact id or prefix; the exact one first
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
+       r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
 FROM run AS r JOIN scope AS s ON s.no = r.scope
 WHERE r.id >= $1 AND r.id < $1 || chr(1114111) AND r.scope = ANY ($scope::bigint[]) ORDER BY r.id LIMIT $2;
 
 -- list_runs: newest first, a number of them or (NULL) all; taken from the index of each scope, never by sorting it
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
+       r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
 FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
     SELECT * FROM run WHERE run.scope = o.no ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
 ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
@@ -118,7 +118,7 @@ ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 -- list_unfinished_runs: the same of runs that have not ended for good
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
+       r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
 FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
     SELECT * FROM run WHERE run.scope = o.no AND run.status NOT IN ('complete', 'aborted')
     ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
@@ -178,6 +178,10 @@ WHERE id = $1 AND token = $2 AND holder IS NOT NULL AND scope = ANY ($scope::big
 -- release_lease: lets go, if the run is still ours
 UPDATE run SET holder = NULL, lease_until = 'epoch' WHERE id = $1 AND token = $2 AND scope = ANY ($scope::bigint[]);
 
+-- move_run: to another worktree, for whoever holds its lease; nothing where that has a run of this id
+UPDATE run AS r SET scope = $3, root = $4, host = $5 WHERE no = $1 AND token = $2 AND holder IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM run AS o WHERE o.scope = $3 AND o.id = r.id AND o.no <> r.no) RETURNING no;
+
 -- held_leases: every lease of these scopes, or of all, that was not let go; a migration waits for the live ones
 SELECT id, holder, lease_until > clock_timestamp() FROM run
 WHERE holder IS NOT NULL AND ($1::bigint[] IS NULL OR scope = ANY ($1));
@@ -190,8 +194,9 @@ SELECT digest, convert_to(body, 'UTF8') FROM blob WHERE run = $1;
 
 -- insert_copied_run: a run as it stood elsewhere, held by nobody; nothing where the id exists
 INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
-                 lease_until, created_at, updated_at, source, root, fingerprint, parent_id, labels, scope)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, NULL, 'epoch', $12, $13, $14, $15, $16, $17, $18, ($scope::bigint[])[1]
+                 lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels, scope)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, NULL, 'epoch', $12, $13, $14, $15, $16, $17, $18, $19,
+       ($scope::bigint[])[1]
 ON CONFLICT (scope, id) DO NOTHING RETURNING no;
 
 -- insert_plan: one revision of a plan that was copied
