@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shlex
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_an_id_that_several_repositories_have_is_told_with_the_way_to_name_one(
     refused = agentos("show", "g1", cwd=tmp_path)
     assert refused.code == 2
     for name, root in repositories.items():
-        assert f"g1 of example.org/{name}, begun in {root}" in refused.err
+        assert f"g1 of example.org/{name}, of {root} on {platform.node()}" in refused.err
     assert "--repo PATH" in refused.err
     assert agentos("show", "g1", "--repo", str(repositories["ra"]), cwd=tmp_path).code == 0
 

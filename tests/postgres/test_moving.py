@@ -191,3 +191,60 @@ def test_a_run_of_another_host_is_not_picked_up_unasked(agentos: Agentos, repo: 
     assert done.code == 0, done.err
     [row] = listed(agentos, repo)
     assert (row["status"], row["host"]) == ("complete", "ci-2")
+
+
+def test_a_worker_adopts_runs_of_every_host_and_they_belong_to_its_own_then(
+    agentos: Agentos, repo: Path, url: str
+) -> None:
+    begin(agentos, repo)
+    with_driver_gone(url)
+    done = on_host("ci-2", "worker", "--once", cwd=repo)
+    assert (done.code, "complete" in done.err + done.out) == (0, True), done
+    assert listed(agentos, repo)[0]["host"] == "ci-2"
+
+
+def test_a_worker_leaves_a_run_with_the_host_that_has_its_files(
+    agentos: Agentos, repo: Path, tmp_path: Path, url: str
+) -> None:
+    begin(agentos, repo, "files.yaml")
+    with_driver_gone(url)
+    clone = tmp_path / "clone"
+    git("clone", "--quiet", str(repo), str(clone), cwd=tmp_path)
+    git("config", "remote.origin.url", "https://example.org/old", cwd=clone)
+    (clone / "files.yaml").write_text(FILES)
+    done = on_host("ci-2", "worker", "--once", cwd=clone)
+    assert "not on this host" in done.err + done.out
+    assert [(row["root"], row["host"]) for row in listed(agentos, repo)] == [(str(repo), platform.node())]
+
+
+def test_a_question_of_another_host_is_answered_there_and_goes_on_only_where_it_belongs(
+    agentos: Agentos, repo: Path
+) -> None:
+    (repo / "gate.yaml").write_text('name: g\ntasks:\n  b: {approve: "Go?", run: "echo b", effects: none}\n')
+    assert agentos("run", "gate.yaml", "--id", "g1", cwd=repo).code == 3
+    [gate] = json.loads(on_host("ci-2", "inbox", "--json", cwd=repo).out)
+    assert gate["approve"] == "agentos approve g1 approve:b", "with --repo it would move"
+    done = on_host("ci-2", *shlex.split(gate["approve"])[1:], cwd=repo)
+    assert f"{repo} on {platform.node()}" in done.err
+    [row] = listed(agentos, repo)
+    assert (row["status"] != "complete", row["host"]) == (True, platform.node())
+    assert agentos("resume", cwd=repo).code == 0
+
+
+def test_lists_show_host_and_repository_where_there_are_several(agentos: Agentos, repo: Path) -> None:
+    begin(agentos, repo)
+    assert on_host("ci-2", "run", "flow.yaml", "--id", "z1", cwd=repo).code == 0
+    table = agentos("list", cwd=repo).out.splitlines()
+    assert "HOST" in table[0]
+    assert "REPOSITORY" not in table[0]
+    assert {line.split()[0]: line.split()[-1] for line in table[1:]} == {"y4": platform.node(), "z1": "ci-2"}
+    git("config", "remote.origin.url", "https://example.org/new", cwd=repo)
+    assert agentos("run", "flow.yaml", "--id", "n1", cwd=repo).code == 0
+    assert "HOST" not in agentos("list", cwd=repo).out
+    table = agentos("list", "--everywhere", cwd=repo).out.splitlines()
+    assert table[0].split()[-3:] == ["WORKTREE", "REPOSITORY", "HOST"]
+    assert {(row["workflow_id"], row["repository"], row["host"]) for row in listed(agentos, repo, "--everywhere")} == {
+        ("y4", "example.org/old", platform.node()),
+        ("z1", "example.org/old", "ci-2"),
+        ("n1", "example.org/new", platform.node()),
+    }

@@ -118,4 +118,5 @@ def _told(record: RunRecord | CheckpointRecord) -> str:
     of = f"of {record.scope.repository}{worktree}"
     if isinstance(record, CheckpointRecord):
         return f"{record.id} of run {record.workflow_id}, {of}"
-    return f"{record.workflow_id} {of}{f', begun in {record.root}' if record.root else ''}"
+    where = f", of {record.root}" if record.root else ""
+    return f"{record.workflow_id} {of}{where}{f' on {record.host}' if record.host else ''}"
