@@ -48,7 +48,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_tokens: int = 0
     cached_tokens: int = 0
     cost_usd: float = 0.0
-    """As far as it is known."""
+    """As far as it is known. Below zero where more had been reckoned than an agent says at its end."""
     calls: int = 0
 
     @property

@@ -26,6 +26,8 @@ Amount = TypeVar("Amount", int, float)
 
 def money(usd: float) -> str:
     """For people: to the cent, and of less than ten cents two digits that count. `$12.50`, `$0.05`, `$0.0041`."""
+    if usd < 0:
+        return f"-{money(-usd)}"
     if not 0 < usd < 0.1:
         return f"${usd:.2f}"
     places = min(1 - math.floor(math.log10(usd)), 15)

@@ -151,14 +151,17 @@ class AgentPerformer:
         finally:
             writing.cancel()
         verdict = _judged(follower, ending, _ended(errand, ending, err))
-        await follower.pay(verdict.used or Usage())
+        await follower.settle(verdict)
         call.spent(follower.used.cost_usd)
+        model = follower.model or errand.work.model
+        if verdict.cost_usd is None:
+            warnings = (*ending.warnings, *errand.uncounted(follower.used, model, host))
+            ending = msgspec.structs.replace(ending, warnings=warnings)
         if verdict.outcome == "api_rate":
             call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
         copied = await asyncio.to_thread(_copied, errand, follower.session or session.id)
         write_end(spec, ending.status, verdict, copied)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
-        model = follower.model or errand.work.model
         return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings)
 
     # --- what it gave ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import platform
 import re
 from pathlib import Path
 
-from agentos.exceptions import SnapshotError, WorkflowConfigurationError
+from agentos.exceptions import SnapshotError, TryAgainError, WorkflowConfigurationError
 from agentos.store.port import Scope
 from agentos.worktree.git import Git, Repository, clean_env, find_repository
 
@@ -40,8 +40,10 @@ def _identity(repository: Repository) -> str:
     git = Git(cwd=repository.root, env=clean_env(os.environ), timeout_s=10.0)
     try:
         origin = git.done("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
-    except SnapshotError:
-        origin = b""
+    except SnapshotError as error:  # another name would be another repository, with none of its runs
+        raise TryAgainError(
+            f"whose runs are meant cannot be told: {error.message}", next_step=error.next_step
+        ) from error
     common = repository.git_dir
     if _worktree(repository):
         common = common / (common / "commondir").read_text().strip()

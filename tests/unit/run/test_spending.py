@@ -68,6 +68,7 @@ def test_a_question_about_less_than_a_cent_says_how_much() -> None:
         (0.00999, "$0.01"),
         (0.000105, "$0.00011"),
         (1e-300, "$0.00"),
+        (-0.0041, "-$0.0041"),
     ],
 )
 def test_money_is_shown_to_the_cent_or_with_two_digits_that_count(usd: float, text: str) -> None:
