@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -33,6 +35,12 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
+_inspecting = Lock()
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[StoredPlan]:
+    return msgspec.json.Decoder(StoredPlan)
 
 
 def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
@@ -90,8 +98,11 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(stored: bytes) -> Plan:
+    # Types are inspected when they are first decoded, which two threads must not do at once: the process would die.
+    with _inspecting:
+        decoder = _decoder()
     try:
-        plan = msgspec.json.decode(zlib.decompress(stored), type=StoredPlan)
+        plan = decoder.decode(zlib.decompress(stored))
     except (msgspec.DecodeError, zlib.error) as error:
         raise CheckpointCorruptedError("a stored plan", str(error)) from error
     return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks)
