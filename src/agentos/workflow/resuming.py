@@ -27,13 +27,14 @@ from agentos.run.machine import Machine
 from agentos.run.requests import rollback_to
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
-from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
+from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
+from agentos.workflow.newest import newest_run
 from agentos.workflow.place import Place
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
@@ -109,15 +110,10 @@ def resume_run(
 def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
     """The run meant, and the checkpoint if one was named."""
     if target is None:
-        unfinished = [
-            run
-            for run in store.list_runs(unfinished=True)
-            if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
-        ]
-        for run in unfinished:
-            if not _was_refused(store, run):
-                return run, None
-        raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
+        newest = newest_run(store, lambda run: _is_meant(store, run, place), statuses=UNFINISHED)
+        if newest is None:
+            raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
+        return newest, None
     checkpoint = store.find_checkpoint(target)
     if checkpoint is not None:
         return store.find_run(checkpoint.workflow_id), checkpoint
@@ -127,6 +123,10 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
         if _looks_like_checkpoint(target):
             raise CheckpointNotFoundError(target) from error
         raise
+
+
+def _is_meant(store: StorePort, run: RunRecord, place: Place) -> bool:
+    return run.kind == "workflow" and run.root == str(place.root) and not _was_refused(store, run)
 
 
 def _was_refused(store: StorePort, run: RunRecord) -> bool:

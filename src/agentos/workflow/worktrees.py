@@ -102,7 +102,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
         try:
             store = Place(database=worktree.database, root=worktree.root).open(readonly=True)
             try:
-                records = store.list_runs()
+                records = store.list_runs(statuses={"interrupted"})
             finally:
                 store.close()
         except AgentosError as error:
@@ -112,7 +112,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
             InterruptedRun(worktree=worktree, run=record)
             for record in records
             # One database may serve several worktrees: each run is told once, by its own.
-            if record.status == "interrupted" and record.kind == "workflow" and record.root == str(worktree.root)
+            if record.kind == "workflow" and record.root == str(worktree.root)
         ]
     runs.sort(key=lambda one: one.run.created_at)
     return Interrupted(runs=tuple(runs), problems=tuple(problems))
@@ -121,13 +121,13 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
 def _on_server(server: Place) -> list[InterruptedRun]:
     store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
     try:
-        records = store.list_runs(unfinished=True)
+        records = store.list_runs(statuses={"interrupted"})
     finally:
         store.close()
     return [
         InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
         for record in records
-        if record.status == "interrupted" and record.kind == "workflow" and is_home(record)
+        if record.kind == "workflow" and is_home(record)
     ]
 
 

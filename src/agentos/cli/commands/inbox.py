@@ -21,7 +21,7 @@ from agentos.cli.value_text import given_lines
 from agentos.exceptions import AgentosError, NotFoundError
 from agentos.run.events import DecisionRequired
 from agentos.run.facts import Facts, fold
-from agentos.store.port import RunRecord, StorePort
+from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.workflow.finding import places, reading
 from agentos.workflow.place import Place
 
@@ -57,8 +57,6 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OUTPUT = list[OpenGate]
-
-_ENDED = ("complete", "aborted")
 
 
 @click.command(
@@ -103,7 +101,7 @@ def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[
     where = f" --repo {shlex.quote(str(place.root))}" if one_of_several and _is_own(place) else ""
     try:
         with reading(place) as store:
-            runs = store.list_runs()
+            runs = store.list_runs(statuses=UNDER_WAY)
             return [
                 _gate(place, record, facts, facts.gates[gate_id].opened, where)
                 for record in runs
@@ -121,7 +119,7 @@ def _is_own(place: Place) -> bool:
 
 def _facts(store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[Facts]:
     """What is known of a run that may ask something."""
-    if record.status in _ENDED or record.kind == "states":
+    if record.kind == "states":
         return
     try:
         yield fold(record.workflow_id, store.read_events(record.workflow_id))
