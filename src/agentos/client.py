@@ -7,7 +7,7 @@ Blocking calls have their asynchronous form beside them where they make a run go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
@@ -24,7 +24,7 @@ from agentos.run.events import Event
 from agentos.run.facts import fold
 from agentos.run.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
-from agentos.store.port import CheckpointRecord, RunRecord, StorePort
+from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.workflow.answering import Sent, send
 from agentos.workflow.beginning import begin_run, fork_run
 from agentos.workflow.drive import Drive
@@ -255,11 +255,14 @@ class Client:
     def __init__(self, repo: str | Path | None = None, *, place: Place | None = None) -> None:
         self.place = place or find_place(repo)
 
-    def list_runs(self) -> list[RunRecord]:
-        """Every run kept here, newest first."""
+    def list_runs(
+        self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+    ) -> list[RunRecord]:
+        """Every run kept here, newest first: only those in one of the statuses, with one of the labels, where any are
+        named, and at most `limit`."""
         try:
             with self._store() as store:
-                return store.list_runs()
+                return store.list_runs(statuses=statuses, labels=labels, limit=limit)
         except NotFoundError:  # no database yet, or one that is just being made
             return []
 

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,13 +59,32 @@ def test_json_has_iso_times_and_the_worktree(agentos: Agentos, repo: Path) -> No
     assert rows[0]["layers"] == 2
 
 
+def test_people_are_shown_the_newest_and_told_how_to_see_all_while_programs_get_all(
+    agentos: Agentos, repo: Path
+) -> None:
+    with closing(sqlite3.connect(database(repo))) as connection, connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(run)") if row[1] not in ("no", "id")]
+        named = ", ".join(columns)
+        connection.execute(
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60) "
+            f"INSERT INTO run (id, {named}) SELECT 'copy-' || i, {named} FROM n, run WHERE id = 'ended'"
+        )
+    done = agentos("list", cwd=repo)
+    assert len(done.out.splitlines()) == 1 + 50
+    assert done.err == "These are the newest 50. `--limit 0` shows all, `--status` and `--label` pick some.\n"
+    assert len(agentos("list", "--limit", "0", cwd=repo).out.splitlines()) == 1 + 62
+    assert len(json.loads(agentos("list", "--json", cwd=repo).out)) == 62
+    for asked in (["--limit", "55"], ["--status", "waiting"]):
+        assert agentos("list", *asked, cwd=repo).err == ""
+
+
 def test_status_and_limit_choose_among_them(agentos: Agentos, repo: Path) -> None:
     waiting = json.loads(agentos("list", "--json", "--status", "waiting", cwd=repo).out)
     newest = json.loads(agentos("list", "--json", "--limit", "1", cwd=repo).out)
     assert [row["workflow_id"] for row in waiting] == ["waits"]
     assert [row["workflow_id"] for row in newest] == ["ended"]
     assert agentos("list", "--status", "happy", cwd=repo).code == 2
-    assert agentos("list", "--limit", "0", cwd=repo).code == 2
+    assert agentos("list", "--limit", "-1", cwd=repo).code == 2
 
 
 def test_labels_are_kept_shown_and_chosen_by(agentos: Agentos, repo: Path) -> None:

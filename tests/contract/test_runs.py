@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 from agentos.exceptions import LeaseLostError, NotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId
 from agentos.store.holder import current_holder
-from agentos.store.port import HERE, Progress, StorePort
+from agentos.store.port import HERE, UNFINISHED, Progress, RunRecord, StorePort
 from tests.contract.journals import NOON, RUN, RUNNING, Journal, create
+
+
+def ids(runs: Sequence[RunRecord]) -> list[str]:
+    return [run.workflow_id for run in runs]
 
 
 def test_a_run_is_found_as_it_was_created(store: StorePort) -> None:
@@ -48,14 +53,54 @@ def test_runs_are_listed_newest_first(store: StorePort) -> None:
     assert [run.workflow_id for run in store.list_runs()] == ["a", "c", "b"]
 
 
-def test_a_list_can_be_cut_short_and_leave_out_what_has_ended(store: StorePort) -> None:
-    for number, status in enumerate(["running", "complete", "failed", "aborted", "waiting"]):
+def test_a_list_can_be_cut_short_and_hold_some_statuses_alone(store: StorePort) -> None:
+    for number, status in enumerate(["running", "complete", "failed", "aborted", "waiting", "complete"]):
         lease = create(store, f"r{number}", created_at=NOON + timedelta(seconds=number))
         progress = Progress(status=status, layer=0, layers=1, epoch=0)  # type: ignore[arg-type]
         store.append(lease, [], progress)
-    assert [run.workflow_id for run in store.list_runs(limit=2)] == ["r4", "r3"]
-    assert [run.workflow_id for run in store.list_runs(unfinished=True)] == ["r4", "r2", "r0"]
-    assert [run.workflow_id for run in store.list_runs(limit=1, unfinished=True)] == ["r4"]
+    assert ids(store.list_runs(limit=2)) == ["r5", "r4"]
+    assert ids(store.list_runs(statuses=UNFINISHED)) == ["r4", "r2", "r0"]
+    assert ids(store.list_runs(statuses=UNFINISHED, limit=1)) == ["r4"]
+    assert ids(store.list_runs(statuses={"complete", "aborted"}, limit=2)) == ["r5", "r3"]
+    assert ids(store.list_runs(statuses={"complete"})) == ["r5", "r1"]
+    assert ids(store.list_runs(statuses={"paused"})) == []
+
+
+def test_a_list_of_what_was_interrupted_is_told_by_the_leases(store: StorePort) -> None:
+    for number in range(12):
+        lease = create(store, f"r{number:02}", created_at=NOON + timedelta(seconds=number))
+        store.append(lease, [], Progress(status="running", layer=0, layers=1, epoch=0))
+        if number < 3:
+            store.release_lease(lease)
+    assert ids(store.list_runs(statuses={"interrupted"})) == ["r02", "r01", "r00"]
+    # The newest are being driven: those asked for lie further back than the limit.
+    assert ids(store.list_runs(statuses={"interrupted"}, limit=2)) == ["r02", "r01"]
+    assert ids(store.list_runs(statuses={"running"}, limit=20)) == [f"r{number:02}" for number in range(11, 2, -1)]
+    assert ids(store.list_runs(statuses={"running", "interrupted"}, limit=10)) == [
+        f"r{number:02}" for number in range(11, 1, -1)
+    ]
+
+
+def test_runs_of_the_same_moment_are_listed_the_last_first_whatever_their_status(store: StorePort) -> None:
+    for number in range(6):
+        lease = create(store, f"r{number}")
+        status: Any = "complete" if number % 2 else "failed"
+        store.append(lease, [], Progress(status=status, layer=0, layers=1, epoch=0))
+    assert (
+        ids(store.list_runs(statuses={"complete", "failed"}))
+        == ids(store.list_runs())
+        == [f"r{number}" for number in range(5, -1, -1)]
+    )
+
+
+def test_a_list_can_hold_runs_with_one_of_some_labels_alone(store: StorePort) -> None:
+    for number, labels in enumerate([("gpu", "night"), (), ("day",), ("night",)]):
+        create(store, f"r{number}", created_at=NOON + timedelta(seconds=number), labels=labels)
+    assert ids(store.list_runs(labels=["night"])) == ["r3", "r0"]
+    assert ids(store.list_runs(labels=["gpu", "day"], statuses={"pending"})) == ["r2", "r0"]
+    assert ids(store.list_runs(labels=["night"], limit=1)) == ["r3"]
+    for none in ("gp", "%", "\0", "\ud800", "'); DROP TABLE run; --"):
+        assert store.list_runs(labels=[none]) == []
 
 
 def test_a_unique_prefix_is_enough_and_an_exact_id_wins(store: StorePort) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST = 200
 """No more than so many are offered; nobody reads a longer list."""
+MOST_RUNS = 2_000
+"""Of older runs than the newest of these, ids are typed: who waits for TAB waits for the whole list."""
 
 _PLAIN = "_@%+=:,./[]-"
 """Signs that no shell takes for anything else; brackets stand in the ids of fan-outs."""
@@ -59,7 +61,7 @@ def _runs(typed: dict[str, Any]) -> Offered:
     from agentos.workflow.finding import list_runs, places
 
     for place in places(repo=_repo(typed)):
-        for record in list_runs(place):
+        for record in list_runs(place, limit=MOST_RUNS):
             yield record.workflow_id, f"{record.name}, {record.status}"
 
 
@@ -68,7 +70,7 @@ def _checkpoints(typed: dict[str, Any]) -> Offered:
 
     for place in places(repo=_repo(typed)):
         with reading(place) as store:
-            for record in store.list_runs():
+            for record in store.list_runs(limit=MOST_RUNS):
                 for cut in reversed(store.list_checkpoints(record.workflow_id)):
                     yield cut.id, f"{record.name}, layer {cut.layer}"
 

@@ -6,7 +6,7 @@ object. Every verb that writes is one transaction: durable on return, or nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -17,6 +17,10 @@ from agentos.run.events import Event
 from agentos.store.codec import Row
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
+UNDER_WAY: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted")
+"""Of runs that may ask something, or be gone on with as they are."""
+UNFINISHED: tuple[RunStatus, ...] = (*UNDER_WAY, "failed")
+"""Of runs that a resume can bring further."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,8 +216,13 @@ class StorePort(Protocol):
     def find_run(self, workflow_id: str) -> RunRecord:
         """By id or unique prefix (an exact id wins). RunNotFoundError; RunRefusedError if ambiguous."""
 
-    def list_runs(self, *, limit: int | None = None, unfinished: bool = False) -> list[RunRecord]:
-        """Newest first: at most so many, and of those that have not ended for good (complete or aborted) only."""
+    def list_runs(
+        self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+    ) -> list[RunRecord]:
+        """Newest first: at most so many, and where any are named only those in one of the statuses, with one label.
+
+        What it costs grows with the runs it gives, not with those there are; a label is looked for from the newest on.
+        """
 
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None: ...
 

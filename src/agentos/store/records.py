@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from agentos.store.codec import CODES, from_microseconds
 from agentos.store.port import HERE, CheckpointRecord, Holder, NewRun, RunRecord, RunStatus, Scope
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
+_TOLD_BY_LEASE: frozenset[RunStatus] = frozenset((*_UNDRIVEN, "interrupted"))
 _decode_cut = msgspec.json.Decoder(Checkpointed).decode
 _decode_labels = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -53,8 +54,27 @@ def run_record(
 
 def origin_columns(run: NewRun | RunRecord) -> tuple[str | None, ...]:
     """Where a run comes from, as both stores keep it; labels are a list in JSON."""
-    labels = msgspec.json.encode(run.labels).decode()
-    return (run.source, run.root, run.host, run.fingerprint, run.parent_id, labels)
+    return (run.source, run.root, run.host, run.fingerprint, run.parent_id, encoded_labels(run.labels))
+
+
+def stored_statuses(asked: Collection[RunStatus]) -> list[str]:
+    """Where to look for runs in one of these statuses: an interrupted one is stored as it was when its driver died."""
+    return sorted({*asked, *(_UNDRIVEN if "interrupted" in asked else ())})
+
+
+def must_be_told_apart(asked: Collection[RunStatus]) -> bool:
+    """Whether runs are stored under these statuses that are in another one: only their leases tell."""
+    return 0 < len(_TOLD_BY_LEASE.intersection(asked)) < len(_TOLD_BY_LEASE)
+
+
+def askable_labels(labels: Collection[str]) -> tuple[str, ...]:
+    """Those that a run can have: bytes from the command line that are no text name none."""
+    return tuple(label for label in labels if "\0" not in label and label.isprintable())
+
+
+def encoded_labels(labels: tuple[str, ...]) -> str:
+    """As both stores keep them: a list in JSON."""
+    return msgspec.json.encode(labels).decode()
 
 
 def _decoded_labels(stored: str, workflow_id: str) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +33,7 @@ from agentos.store.port import (
     Progress,
     RunCopy,
     RunRecord,
+    RunStatus,
     Scope,
 )
 from agentos.store.sqlfiles import queries
@@ -41,7 +44,7 @@ from agentos.values import decode_value, encode_value
 Durability = Literal["full", "process"]
 
 _Q = queries()
-_ADVANCE, _INSERT_EVENT = _Q["advance_run"], _Q["insert_event"]
+_ADVANCE, _SET_STATUS, _INSERT_EVENT = _Q["advance_run"], _Q["set_status"], _Q["insert_event"]
 
 
 class SqliteStore:
@@ -166,13 +169,14 @@ class SqliteStore:
         rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
         at = rows[-1].at if rows else int(time.time() * 1_000_000)
         after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
-        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
+        state = (progress.layer, progress.layers, progress.epoch, at)
         run = self._connection
         with self._writing:
             fence = (head.no, lease.token, head.sequence)
             if run.execute(_ADVANCE, (after.sequence, after.digest, *state, *fence)).rowcount != 1:
                 self._heads.pop(workflow_id, None)
                 raise LeaseLostError(workflow_id)
+            run.execute(_SET_STATUS, (head.no, progress.status))
             if blobs:
                 run.executemany(
                     _Q["insert_blob"], [(head.no, digest, len(body), body) for digest, body in blobs.items()]
@@ -277,10 +281,23 @@ class SqliteStore:
         return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if prefix else []
 
     @verb
-    def list_runs(self, *, limit: int | None = None, unfinished: bool = False) -> list[RunRecord]:
-        wanted = (-1 if limit is None else limit, unfinished)
-        rows = self._connection.execute(_Q["list_runs"], wanted).fetchall()
-        return [self._record(row) for row in rows]
+    def list_runs(
+        self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+    ) -> list[RunRecord]:
+        asked = records.askable_labels(labels)
+        if labels and not asked:
+            return []
+        found = (self._record(row) for row in self._listed(statuses, records.encoded_labels(asked)))
+        return list(islice((one for one in found if not statuses or one.status in statuses), limit))
+
+    def _listed(self, statuses: Collection[RunStatus], labels: str) -> Iterator[tuple[Any, ...]]:
+        """Rows as they are asked for, newest first: each stored status is in order, and so is what is made of them."""
+        if not statuses:
+            return iter(self._connection.execute(_Q["list_runs"], (labels,)))
+        stored = records.stored_statuses(statuses)
+        each = [self._connection.execute(_Q["list_runs_in"], (labels, status)) for status in stored]
+        merged = merge(*each, key=lambda row: (row[13], row[-1]), reverse=True)
+        return (row[:-1] for row in merged)
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:

@@ -15,10 +15,26 @@ from agentos.store.sqlite_driver import BUSY_S, insist
 from agentos.store.sqlite_leases import Clock, StoredLease, driver
 from agentos.store.sqlite_migrate import backup_path, schema_version
 from agentos.store.sqlite_open import connect_readonly, open_store
-from agentos.store.stats import DatabaseStats, HeldLease, PendingMigrations, RunSize
+from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 
 _Q = queries("stats.sql")
 T = TypeVar("T")
+
+
+def size_up(path: Path) -> DatabaseSize:
+    """The database at a glance."""
+    open_store(path, create=False, readonly=True).close()  # refuses what is not ours
+
+    def read(connection: sqlite3.Connection) -> DatabaseSize:
+        [runs] = connection.execute(_Q["count"]).fetchone()
+        return DatabaseSize(
+            bytes=_size(path) + _size(Path(f"{path}-wal")),
+            schema=schema_version(connection),
+            known_schema=len(migrations()),
+            runs=runs,
+        )
+
+    return _asked(path, read)
 
 
 def measure(path: Path, *, keep: int) -> DatabaseStats:

@@ -20,6 +20,18 @@ class RunSize(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class DatabaseSize(msgspec.Struct, frozen=True, kw_only=True):
+    """A database at a glance: what can be told without reading its runs."""
+
+    bytes: int
+    """Of the file with its log, or of our tables with their indexes."""
+    schema: int
+    known_schema: int
+    """The schema this AgentOS writes: a lower `schema` is migrated by the next command that writes."""
+    runs: int
+    """How many are kept; on a server, of the worktree."""
+
+
 class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):
     """A database in numbers."""
 

@@ -18,11 +18,11 @@ from typing import Literal
 import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
-from agentos.store.port import RunRecord, StorePort
+from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.store.sqlite_open import OLDEST_SQLITE
-from agentos.store.stats import DatabaseStats
+from agentos.store.stats import DatabaseSize
 from agentos.tasks.agents.installed import Installed, installed_agents
-from agentos.workflow.inspecting import damage, held_leases, measure
+from agentos.workflow.inspecting import damage, held_leases, size_up
 from agentos.workflow.leftovers import leftover_folders, leftover_processes
 from agentos.workflow.location import VARIABLE, Location, Source, asked_directory, find_location, unused_old_database
 from agentos.workflow.place import Place, find_place
@@ -33,6 +33,9 @@ from agentos.worktree.git import shown
 
 LOW_SPACE = 200 * 1024 * 1024
 """Less free space than this on the disk is worth a word before a run fails for it."""
+
+MOST_FAILED = 1_000
+"""Of so many failed runs, the newest, it is looked whether their worktree is still there."""
 
 Severity = Literal["note", "wrong", "damage"]
 
@@ -95,7 +98,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
     findings: list[Finding] = [*_versions()]
     location: Location | None = None
     settings: tuple[Setting, ...] = ()
-    stats: DatabaseStats | None = None
+    size: DatabaseSize | None = None
     free = 0
     try:
         location = find_location(repo)
@@ -111,7 +114,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
             settings, in_force = explain_settings(root), load_settings(root)
         path = location.root if location.is_postgresql else Path(location.database)
         free = shutil.disk_usage(_existing(path)).free
-        stats, found = _database(_place(location), in_force, deep=deep)
+        size, found = _database(_place(location), in_force, deep=deep)
         findings += [*found, *_space(path, free)]
         if not location.is_postgresql:
             # Permissions after that: looking in makes a log beside the database, with the same mode.
@@ -129,8 +132,8 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         because="" if location is None else location.why,
         settings=settings,
         free_disk=free,
-        database_bytes=0 if stats is None else stats.file_bytes + stats.log_bytes,
-        runs=0 if stats is None else len(stats.runs),
+        database_bytes=0 if size is None else size.bytes,
+        runs=0 if size is None else size.runs,
         findings=tuple(findings),
     )
 
@@ -247,24 +250,24 @@ def _place(location: Location) -> Place:
     return find_place(location.root, make=False)
 
 
-def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[DatabaseStats | None, list[Finding]]:
+def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[DatabaseSize | None, list[Finding]]:
     findings: list[Finding] = []
     try:
         broken = damage(place, thorough=deep)
         if broken:
             findings.append(_broken(Path(place.database), broken))
-        stats = measure(place, keep=settings.keep)
-        findings += [*_schema(stats), *_size(stats, settings)]
+        size = size_up(place)
+        findings += [*_schema(size), *_size(size, settings)]
         store = place.open(readonly=True)
         try:
-            runs = store.list_runs()
-            if deep:
-                for run in runs:
-                    findings += _verified(store, run)
+            for run in store.list_runs() if deep else ():
+                findings += _verified(store, run)
+            runs = store.list_runs(statuses=UNDER_WAY)
+            failed = store.list_runs(statuses={"failed"}, limit=MOST_FAILED)
+            findings += [*_runs([*runs, *failed], shared=place.is_shared), *_left_over(store), *_stale(place, runs)]
         finally:
             store.close()
-        findings += [*_runs(runs, shared=place.is_shared), *_stale(place, runs)]
-        return stats, findings
+        return size, findings
     except NotFoundError:  # no run yet
         return None, findings
     except IntegrityError as error:
@@ -292,21 +295,20 @@ def _verified(store: StorePort, run: RunRecord) -> Iterator[Finding]:
         yield _told("damage", error)
 
 
-def _schema(stats: DatabaseStats) -> Iterator[Finding]:
-    if stats.schema < stats.known_schema:
+def _schema(size: DatabaseSize) -> Iterator[Finding]:
+    if size.schema < size.known_schema:
         yield Finding(
             severity="note",
-            what=f"the database has schema {stats.schema}; this AgentOS writes {stats.known_schema}",
+            what=f"the database has schema {size.schema}; this AgentOS writes {size.known_schema}",
             mend="agentos db migrate   (the next run does it, too)",
         )
 
 
-def _size(stats: DatabaseStats, settings: Settings) -> Iterator[Finding]:
-    size = stats.file_bytes + stats.log_bytes
-    if size > settings.space_warning:
+def _size(size: DatabaseSize, settings: Settings) -> Iterator[Finding]:
+    if size.bytes > settings.space_warning:
         yield Finding(
             severity="note",
-            what=f"the database holds {size:,} bytes; space_warning is {settings.space_warning:,}",
+            what=f"the database holds {size.bytes:,} bytes; space_warning is {settings.space_warning:,}",
             mend="`agentos db stats` shows the largest runs, `agentos delete RUN` gives their space back.",
         )
 
@@ -314,7 +316,7 @@ def _size(stats: DatabaseStats, settings: Settings) -> Iterator[Finding]:
 def _runs(runs: list[RunRecord], *, shared: bool) -> Iterator[Finding]:
     for run in runs:
         gone = bool(run.root) and not os.path.isdir(run.root) and not shared  # else it may well be on another host
-        if gone and run.status not in ("complete", "aborted"):
+        if gone:
             yield Finding(
                 severity="wrong",
                 what=f"run {shown(run.workflow_id)} ({run.status}) belongs to {shown(run.root)}, which is gone",
@@ -326,7 +328,10 @@ def _runs(runs: list[RunRecord], *, shared: bool) -> Iterator[Finding]:
                 what=f"run {shown(run.workflow_id)} ({shown(run.name)}) was interrupted; nobody drives it",
                 mend=f"agentos resume {shown(run.workflow_id)}",
             )
-    for process, run in leftover_processes(runs):
+
+
+def _left_over(store: StorePort) -> Iterator[Finding]:
+    for process, run in leftover_processes(store):
         yield Finding(
             severity="wrong",
             what=f"process {process.pid} ({shown(process.command)}) is left over from run {shown(run.workflow_id)}",

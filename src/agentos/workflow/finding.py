@@ -6,8 +6,8 @@ Nothing here writes. What the index of worktrees says is a hint, never the truth
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,8 +21,9 @@ from agentos.exceptions import (
     RunRefusedError,
     WorkflowConfigurationError,
 )
-from agentos.store.port import CheckpointRecord, RunRecord, StorePort
+from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.workflow.location import VARIABLE
+from agentos.workflow.newest import newest_run
 from agentos.workflow.place import Place, find_place, is_of_another_host
 
 T = TypeVar("T")
@@ -55,11 +56,13 @@ def own_store(place: Place, store: StorePort, record: RunRecord) -> Iterator[Sto
         yield own
 
 
-def list_runs(place: Place, *, limit: int | None = None) -> list[RunRecord]:
-    """Runs kept in a place, newest first, at most so many; none where nothing was ever kept."""
+def list_runs(
+    place: Place, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+) -> list[RunRecord]:
+    """Runs kept in a place, as the store lists them; none where nothing was ever kept."""
     try:
         with reading(place) as store:
-            return store.list_runs(limit=limit)
+            return store.list_runs(statuses=statuses, labels=labels, limit=limit)
     except NotFoundError:  # no database yet, or one that is just being made
         return []
 
@@ -77,12 +80,20 @@ def find_run(run: str | None, repo: Path | None = None) -> FoundRun:
 
 
 def _newest_run(place: Place) -> FoundRun:
-    runs = [record for record in list_runs(place) if record.kind == "workflow"]
-    if not runs:
+    record: RunRecord | None = None
+    with suppress(NotFoundError), reading(place) as store:  # no database yet, or one that is just being made
+        record = newest_run(store, _is_driven, statuses={"pending", "running"}) or newest_run(store, _is_workflow)
+    if record is None:
         raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
-    driven = [record for record in runs if record.holder is not None]
-    record = (driven or runs)[0]
     return FoundRun(place=_at_home(place, record), record=record)
+
+
+def _is_workflow(record: RunRecord) -> bool:
+    return record.kind == "workflow"
+
+
+def _is_driven(record: RunRecord) -> bool:
+    return record.kind == "workflow" and record.holder is not None
 
 
 def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, CheckpointRecord]:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentos.store.stats import DatabaseStats, HeldLease, PendingMigrations
+from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations
 from agentos.workflow.place import Place
+
+
+def size_up(place: Place) -> DatabaseSize:
+    """The database at a glance."""
+    if place.is_shared:
+        from agentos.store.postgres import stats
+
+        return stats.size_up(place.database, place.scope)
+    from agentos.store import sqlite_stats
+
+    return sqlite_stats.size_up(Path(place.database))
 
 
 def measure(place: Place, *, keep: int) -> DatabaseStats:

@@ -7,27 +7,36 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from agentos.store.port import RunRecord
+from agentos.store.port import RunRecord, StorePort
 from agentos.tasks.orphans import AttemptProcess, attempt_processes
 from agentos.tasks.private_folder import PREFIX, abandoned
+from agentos.workflow.place import known_run
 
 YOUNG_S = 60.0
 """A folder younger than this may belong to an attempt that is just being started."""
 
 
-def leftover_processes(runs: Iterable[RunRecord]) -> list[tuple[AttemptProcess, RunRecord]]:
-    """Living processes of attempts of these runs, where nobody drives the run any more."""
-    idle = {(run.root, f"{run.workflow_id}/"): run for run in runs if run.holder is None}
+def leftover_processes(store: StorePort) -> list[tuple[AttemptProcess, RunRecord]]:
+    """Living processes of attempts of runs of this store, where nobody drives the run any more."""
     return [
         (process, run)
         for process in attempt_processes()
-        for (root, prefix), run in idle.items()
-        if process.attempt_id.startswith(prefix) and process.root in ("", root)
+        for run in _runs_of(store, process.attempt_id)
+        if run.holder is None and process.root in ("", run.root)
     ]
+
+
+def _runs_of(store: StorePort, attempt_id: str) -> Iterator[RunRecord]:
+    """The run of an attempt (run/task/attempt): any part before a slash may be its id, which can have slashes, too."""
+    parts = attempt_id.split("/")
+    for length in range(1, len(parts)):
+        run = known_run(store, "/".join(parts[:length]))
+        if run is not None:
+            yield run
 
 
 def leftover_folders() -> list[Path]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import platform
 import shlex
-from collections.abc import Sequence
 
 import msgspec
 
@@ -37,15 +36,14 @@ def refuse_elsewhere(place: Place, record: RunRecord) -> None:
         )
 
 
-def nothing_unfinished(place: Place, others: Sequence[RunRecord]) -> AgentosError:
-    """What to say where nothing is left to resume here; `others` may be, on other hosts with a folder of this name."""
-    away = [run for run in others if is_of_another_host(place, run)]
-    if not away:
+def nothing_unfinished(away: RunRecord | None) -> AgentosError:
+    """What to say where nothing is left to resume here; `away` is, on another host with a folder of this name."""
+    if away is None:
         return RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
     return RunRefusedError(
-        f"there is no unfinished run here; the newest of another host is {away[0].workflow_id} ({away[0].status}), "
-        f"of {home_of(away[0])}",
-        next_step=f"If it should go on here, say so: {_to_here(away[0])}",
+        f"there is no unfinished run here; the newest of another host is {away.workflow_id} ({away.status}), "
+        f"of {home_of(away)}",
+        next_step=f"If it should go on here, say so: {_to_here(away)}",
     )
 
 

@@ -34,7 +34,7 @@ from agentos.run.machine import Machine
 from agentos.run.requests import rollback_to
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.store.holder import current_holder
-from agentos.store.port import CheckpointRecord, Lease, RunRecord, StorePort
+from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.file_decisions import Decided, FilesChoice, alive_until, decide
@@ -42,6 +42,7 @@ from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
 from agentos.workflow.moving import kept_in, move_here, nothing_unfinished, refuse_elsewhere
+from agentos.workflow.newest import newest_run
 from agentos.workflow.place import Place, is_of_another_host
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
@@ -120,15 +121,11 @@ def resume_run(
 def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
     """The run meant, and the checkpoint if one was named."""
     if target is None:
-        unfinished = [
-            run
-            for run in store.list_runs(unfinished=True)
-            if run.kind == "workflow" and run.status not in ("complete", "aborted") and run.root == str(place.root)
-        ]
-        for run in unfinished:
-            if not is_of_another_host(place, run) and not _was_refused(store, run):
-                return run, None
-        raise nothing_unfinished(place, unfinished)
+        newest = newest_run(store, lambda run: _is_meant(store, run, place), statuses=UNFINISHED)
+        if newest is None:
+            away = newest_run(store, lambda run: _is_same_folder_elsewhere(run, place), statuses=UNFINISHED)
+            raise nothing_unfinished(away)
+        return newest, None
     checkpoint = store.find_checkpoint(target)
     if checkpoint is not None:
         return store.find_run(checkpoint.workflow_id), checkpoint
@@ -138,6 +135,16 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
         if _looks_like_checkpoint(target):
             raise CheckpointNotFoundError(target) from error
         raise
+
+
+def _is_meant(store: StorePort, run: RunRecord, place: Place) -> bool:
+    if run.kind != "workflow" or run.root != str(place.root) or is_of_another_host(place, run):
+        return False
+    return not _was_refused(store, run)
+
+
+def _is_same_folder_elsewhere(run: RunRecord, place: Place) -> bool:
+    return run.kind == "workflow" and run.root == str(place.root) and is_of_another_host(place, run)
 
 
 def _was_refused(store: StorePort, run: RunRecord) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from agentos.exceptions import AgentosError, LeaseHeldError, LeaseLostError, NotFoundError, TryAgainError
 from agentos.run.events import WorkflowPaused
 from agentos.run.inputs import DRAINED
-from agentos.store.port import RunRecord, StorePort
+from agentos.store.port import RunRecord, RunStatus, StorePort
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.finding import reading
@@ -28,6 +28,7 @@ from agentos.workflow.ready import DriveOptions, Finished, prepared
 from agentos.workflow.resuming import resume_run
 from agentos.workflow.waiting import in_thread
 
+_ADOPTABLE: tuple[RunStatus, ...] = ("interrupted", "paused")
 GRACE_S = 5.0
 """How long tasks may go on once a worker is drained."""
 
@@ -195,7 +196,7 @@ class Worker:
     def _wanted(self, post: Post, ours: set[tuple[str, str]]) -> list[_Adopted]:
         try:
             with reading(post.place) as store:
-                found = [_Adopted(post, record) for record in store.list_runs(unfinished=True)]
+                found = [_Adopted(post, record) for record in store.list_runs(statuses=_ADOPTABLE)]
                 return [one for one in found if one.key not in ours and self._wants(one, store)]
         except NotFoundError:  # nothing was ever kept there
             return []

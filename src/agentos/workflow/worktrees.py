@@ -105,7 +105,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
         try:
             store = Place(database=worktree.database, root=worktree.root).open(readonly=True)
             try:
-                records = store.list_runs()
+                records = store.list_runs(statuses={"interrupted"})
             finally:
                 store.close()
         except AgentosError as error:
@@ -115,7 +115,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
             InterruptedRun(worktree=worktree, run=record)
             for record in records
             # One database may serve several worktrees: each run is told once, by its own.
-            if record.status == "interrupted" and record.kind == "workflow" and record.root == str(worktree.root)
+            if record.kind == "workflow" and record.root == str(worktree.root)
         ]
     runs.sort(key=lambda one: one.run.created_at)
     return Interrupted(runs=tuple(runs), problems=tuple(problems))
@@ -125,10 +125,10 @@ def _on_server(server: Place) -> tuple[list[InterruptedRun], list[str]]:
     """Those that this host has, and what to say of those that it has under another name."""
     store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
     try:
-        records = store.list_runs(unfinished=True)
+        records = store.list_runs(statuses={"interrupted"})
     finally:
         store.close()
-    cut_off = [record for record in records if record.status == "interrupted" and record.kind == "workflow"]
+    cut_off = [record for record in records if record.kind == "workflow"]
     here = [record for record in cut_off if was_begun_here(record)]
     home = [record for record in here if is_home(record)]
     return (

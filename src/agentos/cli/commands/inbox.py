@@ -21,7 +21,7 @@ from agentos.cli.value_text import given_lines
 from agentos.exceptions import AgentosError, NotFoundError
 from agentos.run.events import DecisionRequired
 from agentos.run.facts import Facts, fold
-from agentos.store.port import RunRecord, StorePort
+from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.workflow.finding import own_store, places, reading
 from agentos.workflow.place import Place, is_home
 
@@ -57,8 +57,6 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OUTPUT = list[OpenGate]
-
-_ENDED = ("complete", "aborted")
 
 
 @click.command(
@@ -101,7 +99,7 @@ def command(as_json: bool, repo: Path | None) -> int | None:
 def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[OpenGate]:
     try:
         with reading(place) as store:
-            runs = store.list_runs()
+            runs = store.list_runs(statuses=UNDER_WAY)
             return [
                 _gate(place, record, facts, facts.gates[gate_id].opened, _where(place, record, one_of_several))
                 for record in runs
@@ -123,7 +121,7 @@ def _where(place: Place, record: RunRecord, one_of_several: bool) -> str:
 
 def _facts(place: Place, store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[Facts]:
     """What is known of a run that may ask something."""
-    if record.status in _ENDED or record.kind == "states":
+    if record.kind == "states":
         return
     try:
         with own_store(place, store, record) as own:

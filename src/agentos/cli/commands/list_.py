@@ -10,13 +10,12 @@ import click
 import msgspec
 
 from agentos.cli.options import json_option, label_option, repo_option
-from agentos.cli.output import print_json, print_table
+from agentos.cli.output import print_json, print_table, say
 from agentos.cli.survey import survey
 from agentos.cli.text import short
 from agentos.cli.times import ago
 from agentos.store.port import RunRecord, RunStatus
 from agentos.workflow.finding import list_runs, places
-from agentos.workflow.labels import picked
 from agentos.workflow.place import Place
 
 
@@ -52,6 +51,9 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 OUTPUT = list[RunRow]
 
+SHOWN = 50
+"""So many runs people are shown unless they ask for more; programs get all."""
+
 
 @click.command(
     "list",
@@ -62,6 +64,7 @@ Runs of this worktree, newest first.
 Examples:
   agentos list
   agentos list --all --status waiting
+  agentos list --limit 0              all of them, not only the newest 50
   agentos list --json | jq -r '.[] | select(.status == "failed") | .workflow_id'
 
 Nothing is written, so that it works in a read-only repository too.
@@ -87,31 +90,35 @@ Exit codes:
     help="Only runs in this status; may be given several times.",
 )
 @label_option("Only runs with this label; may be given several times.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs, the newest.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"At most N runs, the newest; 0 is all (default: {SHOWN}, with --json all).",
+)
 @json_option
 @repo_option
 def command(
     everywhere: bool,
-    statuses: tuple[str, ...],
+    statuses: tuple[RunStatus, ...],
     labels: tuple[str, ...],
     limit: int | None,
     as_json: bool,
     repo: Path | None,
 ) -> int | None:
     here = places(everywhere=everywhere, repo=repo)
-    # With a status or label asked for, the newest of those may be far down.
-    found, code = survey(here, lambda place: list_runs(place, limit=None if statuses or labels else limit))
-    records = [
-        (place, record)
-        for place, record in found
-        if (not statuses or record.status in statuses) and picked(labels, record.labels)
-    ]
+    most = (None if as_json else SHOWN) if limit is None else limit or None
+    # One more than is shown tells whether there are more.
+    enough = most and most + 1
+    records, code = survey(here, lambda place: list_runs(place, statuses=statuses, labels=labels, limit=enough))
     records.sort(key=lambda row: row[1].created_at, reverse=True)
-    records = records[:limit]
+    shown = records[:most]
     if as_json:
-        print_json([_row(place, record) for place, record in records])
+        print_json([_row(place, record) for place, record in shown])
     else:
-        _print_for_people(records, several=everywhere or len({record.root for _, record in records}) > 1)
+        _print_for_people(shown, several=everywhere or len({record.root for _, record in shown}) > 1)
+        if limit is None and len(records) > len(shown):
+            say(f"These are the newest {SHOWN}. `--limit 0` shows all, `--status` and `--label` pick some.")
     return code
 
 

@@ -12,9 +12,27 @@ from agentos.store.postgres.opening import LOOKING_S, open_store
 from agentos.store.postgres.pool import POOLS
 from agentos.store.postgres.session import Session, asking
 from agentos.store.sqlfiles import queries
-from agentos.store.stats import DatabaseStats, HeldLease, PendingMigrations, RunSize
+from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 
 _Q = queries("postgres/stats.sql")
+
+
+def size_up(url: str, scope: Scope | None) -> DatabaseSize:
+    """The schema at a glance, with how many runs a scope has."""
+    address = read_address(url)
+    with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
+
+        def read(session: Session) -> DatabaseSize:
+            execute = session.connection.execute
+            [runs] = execute(_Q["count"], (store.scopes(session),)).fetchone() or (0,)
+            return DatabaseSize(
+                bytes=sum(size for _, size in execute(_Q["tables"], (address.schema,))),
+                schema=layout.found_version(session, address),
+                known_schema=len(layout.known_migrations()),
+                runs=runs,
+            )
+
+        return store.ask(read)
 
 
 def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:

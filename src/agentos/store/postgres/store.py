@@ -8,7 +8,7 @@ one finds out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 import psycopg
@@ -34,6 +34,7 @@ from agentos.store.port import (
     Progress,
     RunCopy,
     RunRecord,
+    RunStatus,
     Scope,
 )
 from agentos.store.postgres import batch, leases
@@ -243,10 +244,24 @@ class PostgresStore:
         return _only("runs", workflow_id, rows, _record)
 
     @verb
-    def list_runs(self, *, limit: int | None = None, unfinished: bool = False) -> list[RunRecord]:
-        with asking(self._pool, self.scopes) as session:
-            rows = session.rows("list_unfinished_runs" if unfinished else "list_runs", limit)
-            return [_record(row) for row in rows]
+    def list_runs(
+        self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+    ) -> list[RunRecord]:
+        asked = list(records.askable_labels(labels))
+        if labels and not asked:
+            return []
+        wanted = limit
+        while True:
+            with asking(self._pool, self.scopes) as session:
+                if statuses:
+                    rows = session.rows("list_runs_in", wanted, records.stored_statuses(statuses), asked or None)
+                else:
+                    rows = session.rows("list_runs", wanted, asked or None)
+            found = [record for row in rows if (record := _record(row)).status in statuses or not statuses]
+            enough = wanted is None or len(rows) < wanted or len(found) >= (limit or 0)
+            if enough or not records.must_be_told_apart(statuses):
+                return found[:limit]
+            wanted = 4 * (wanted or 1)  # of some, the lease says that they are in another status
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:

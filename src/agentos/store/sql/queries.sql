@@ -12,8 +12,11 @@ ON CONFLICT (id) DO NOTHING;
 UPDATE run SET root = ?, host = ? WHERE id = ? AND token = ? AND holder IS NOT NULL;
 
 -- advance_run: fencing, compare-and-swap on the head of the journal, and the progress, in one statement
-UPDATE run SET sequence = ?, digest = ?, status = ?, layer = ?, layers = ?, epoch = ?, updated_at = ?
+UPDATE run SET sequence = ?, digest = ?, layer = ?, layers = ?, epoch = ?, updated_at = ?
 WHERE no = ? AND token = ? AND sequence = ? AND holder IS NOT NULL;
+
+-- set_status: by itself and only where it is another one, since an index has to follow
+UPDATE run SET status = ?2 WHERE no = ?1 AND status <> ?2;
 
 -- insert_event: one row of the journal
 INSERT INTO event (no, at, type, version, body, blob, digest)
@@ -61,10 +64,21 @@ SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, ho
        lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels
 FROM run WHERE id = ?1 OR (id > ?1 AND id < ?1 || char(1114111)) ORDER BY id LIMIT ?2;
 
--- list_runs: newest first, a number of them or (-1) all; those that have not ended for good, or all
+-- list_runs: newest first, all or (a list as JSON) those with one of the labels; read as far as they are wanted
 SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, holder, lease_boot, lease_expires,
        lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels
-FROM run WHERE NOT ?2 OR status NOT IN ('complete', 'aborted') ORDER BY created_at DESC, no DESC LIMIT ?1;
+FROM run WHERE ?1 = '[]' OR EXISTS (
+    SELECT 1 FROM json_each(CASE WHEN json_valid(labels) THEN labels ELSE ?1 END) AS has
+    JOIN json_each(?1) AS asked ON asked.value = has.value)
+ORDER BY created_at DESC, no DESC;
+
+-- list_runs_in: the same of one stored status
+SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, holder, lease_boot, lease_expires,
+       lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels, no
+FROM run WHERE status = ?2 AND (?1 = '[]' OR EXISTS (
+    SELECT 1 FROM json_each(CASE WHEN json_valid(labels) THEN labels ELSE ?1 END) AS has
+    JOIN json_each(?1) AS asked ON asked.value = has.value))
+ORDER BY created_at DESC, no DESC;
 
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,

@@ -1,5 +1,8 @@
 -- Questions about a database as a whole, for `agentos db stats` and `agentos doctor`. They only read.
 
+-- count: how many runs there are
+SELECT count(*) FROM run;
+
 -- blobs: how many large outputs, and how large
 SELECT count(*), coalesce(sum(size), 0) FROM blob;
 

@@ -21,6 +21,7 @@ import msgspec
 
 from agentos import Client
 from agentos.exceptions import NotFoundError, RunRefusedError
+from agentos.store.port import UNFINISHED
 from agentos.workflow.place import Place
 from agentos.workflows.issue.flow import NAME, issue_flow
 from agentos.workflows.issue.lineage import active_folder
@@ -217,8 +218,7 @@ def _is_own(root: str, place: Place) -> bool:
 
 def unfinished(client: Client) -> list[IssueRun]:
     """Issue runs of this worktree that are not over, newest first."""
-    records = [record for record in client.list_runs() if record.name == NAME]
-    left = [record for record in records if record.status not in ("complete", "aborted")]
+    left = [record for record in client.list_runs(statuses=UNFINISHED) if record.name == NAME]
     found = (issue_run(client, record.workflow_id.removeprefix("issue-")) for record in left)
     return [run for run in found if run is not None and run.is_own and not run.dropped]
 

@@ -44,6 +44,10 @@ CREATE TABLE run (
     labels TEXT NOT NULL
 );
 
+-- Lists are read from the newest on, of all runs or of those in one status, as far as they are wanted.
+CREATE INDEX run_newest ON run (created_at, no);
+CREATE INDEX run_status ON run (status, created_at, no);
+
 -- The journal. Rows are added and never changed; they go only with their run.
 -- Run and sequence together are the row's number (room for 8 million runs, and a million million events in each): so
 -- there is one tree to write to and not a second one that finds its rows. Look for `no`, not for run and seq.

@@ -104,23 +104,28 @@ SELECT body, digest FROM plan WHERE run = $1 AND revision = $2;
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
        r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
-FROM run AS r JOIN scope AS s ON s.no = r.scope
-WHERE r.id >= $1 AND r.id < $1 || chr(1114111) AND r.scope = ANY ($scope::bigint[]) ORDER BY r.id LIMIT $2;
+FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
+    SELECT * FROM run WHERE run.scope = o.no AND run.id >= $1 AND run.id < $1 || chr(1114111)
+    ORDER BY run.id LIMIT $2) AS r
+ORDER BY r.id LIMIT $2;
 
--- list_runs: newest first, a number of them or (NULL) all; taken from the index of each scope, never by sorting it
+-- list_runs: newest first, a number of them or (NULL) all, with one of the labels or (NULL) any; taken from the index of
+-- each scope, never by sorting it
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
        r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
 FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
-    SELECT * FROM run WHERE run.scope = o.no ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
+    SELECT * FROM run WHERE run.scope = o.no AND ($2::text[] IS NULL OR run.labels::jsonb ?| $2)
+    ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
 ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 
--- list_unfinished_runs: the same of runs that have not ended for good
+-- list_runs_in: the same of those stored with one of these statuses, each of which has its place in the index
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
        r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
-FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
-    SELECT * FROM run WHERE run.scope = o.no AND run.status NOT IN ('complete', 'aborted')
+FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN unnest($2::text[]) AS w (status)
+CROSS JOIN LATERAL (
+    SELECT * FROM run WHERE run.scope = o.no AND run.status = w.status AND ($3::text[] IS NULL OR run.labels::jsonb ?| $3)
     ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
 ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 

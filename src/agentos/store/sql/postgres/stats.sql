@@ -1,5 +1,8 @@
 -- Questions about the schema as a whole, for `agentos db stats` and `agentos doctor`. They only read.
 
+-- count: how many runs a scope has
+SELECT count(*) FROM run WHERE scope = ANY ($1::bigint[]);
+
 -- blobs: how many large outputs, and how large
 SELECT count(*), coalesce(sum(size), 0)::bigint FROM blob;
 

@@ -24,14 +24,16 @@ SELECT run, seq, type, coalesce(plain, body)::jsonb AS body FROM event WHERE typ
 CREATE VIEW _abandoned AS
 SELECT run, (body ->> 'to_seq')::bigint AS after, seq AS before FROM _turn WHERE type = 25;
 
--- Runs as listed. Judged by the clock of the server alone: a run whose driver was killed is `running` until its lease ends.
+-- Runs as listed. `number` grows with each run that is begun here: what is sorted by it comes from an index.
+-- Judged by the clock of the server alone: a run whose driver was killed is `running` until its lease ends. Not by
+-- clock_timestamp(), which is volatile: the planner would make all rows before it sorts or leaves out any.
 CREATE VIEW runs AS
 SELECT r.id AS workflow_id, r.name, r.kind,
-       CASE WHEN r.status IN ('pending', 'running') AND (r.holder IS NULL OR r.lease_until < clock_timestamp())
+       CASE WHEN r.status IN ('pending', 'running') AND (r.holder IS NULL OR r.lease_until < statement_timestamp())
             THEN 'interrupted' ELSE r.status END AS status,
        r.layer, r.layers, r.epoch, r.sequence, _utc(r.created_at) AS created_at, _utc(r.updated_at) AS updated_at,
        r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels::jsonb AS labels, r.plan_revision,
-       r.holder::jsonb AS holder, s.repository, s.worktree
+       r.holder::jsonb AS holder, s.repository, s.worktree, r.no AS number
 FROM run AS r JOIN scope AS s ON s.no = r.scope;
 
 -- The journal with type names, and large outputs put back in place.
@@ -45,56 +47,55 @@ FROM run AS r JOIN scope AS s ON s.no = r.scope JOIN event AS e ON e.run = r.no
 LEFT JOIN event_type AS t ON t.code = e.type;
 
 -- Each task that anything has happened to, as it stands at the head of its run. The output of a fan-out (for_each) is
--- NULL here: it is the list of its items' outputs.
+-- NULL here: it is the list of its items' outputs. Folded run by run, so that who asks for one run reads its rows alone.
 CREATE VIEW tasks AS
-WITH live AS (
-    SELECT e.run, e.seq, e.type, coalesce(e.plain, e.body)::jsonb AS body, e.blob FROM event AS e
-    WHERE e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
-      AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = e.run AND b.before > e.seq AND b.after < e.seq)
-),
-mark AS (
-    SELECT run, seq, type::integer AS type, body ->> 'task_id' AS task_id, body, blob FROM live
-    WHERE type IN (9, 11, 12, 13, 14, 19, 20)
-    UNION ALL
-    SELECT l.run, l.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
-           x.value ->> 'task_id', x.value, NULL
-    FROM live AS l, jsonb_array_elements(_list(l.body -> 'results')) AS x WHERE l.type = 26
-    UNION ALL
-    SELECT l.run, l.seq, 3, x.value, '{}', NULL
-    FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'reset')) AS x WHERE l.type = 3
-    UNION ALL
-    SELECT l.run, l.seq, 3, x.value, '{}', NULL
-    FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'cut_off')) AS x WHERE l.type = 3
-    UNION ALL
-    SELECT l.run, l.seq, 24, x.value, '{}', NULL
-    FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'removed')) AS x WHERE l.type = 24
-    UNION ALL
-    SELECT l.run, l.seq, 24, k.value, '{}', NULL
-    FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'regrown')) AS x, live AS o,
-         jsonb_array_elements_text(_list(o.body -> 'children')) AS k
-    WHERE l.type = 3 AND o.run = l.run AND o.type = 24 AND o.seq < l.seq AND o.body ->> 'parent' = x.value
-    UNION ALL
-    SELECT run, seq, 9, body ->> 'parent', '{}', NULL FROM live WHERE type = 24 AND body ->> 'origin' = 'for_each'
-),
-latest AS (
-    SELECT DISTINCT ON (run, task_id) run, task_id, type, body, blob,
-           sum(CASE WHEN type = 9 AND body <> '{}' THEN 1 ELSE 0 END) OVER (PARTITION BY run, task_id) AS attempts
-    FROM mark WHERE task_id IS NOT NULL ORDER BY run, task_id, seq DESC
-)
 SELECT r.id AS workflow_id, m.task_id, (m.body ->> 'layer')::integer AS layer,
        CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 12 THEN 'complete' WHEN 14 THEN 'skipped'
                    WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') WHEN 19 THEN 'waiting' ELSE 'pending' END
            AS status,
        m.attempts,
        CASE WHEN m.type <> 12 OR m.body -> 'gathered' = 'true' THEN NULL
-            ELSE coalesce((SELECT b.body::jsonb FROM blob AS b WHERE b.run = m.run AND b.digest = m.blob),
+            ELSE coalesce((SELECT b.body::jsonb FROM blob AS b WHERE b.run = r.no AND b.digest = m.blob),
                           m.body -> 'output', 'null') END AS output,
        CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END AS error,
        CASE WHEN m.type IN (12, 13) THEN coalesce((m.body ->> 'execution_time_ms')::double precision, 0.0) END
            AS execution_time_ms,
        CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END AS because,
        s.repository, s.worktree
-FROM latest AS m JOIN run AS r ON r.no = m.run JOIN scope AS s ON s.no = r.scope WHERE m.type <> 24;
+FROM run AS r JOIN scope AS s ON s.no = r.scope CROSS JOIN LATERAL (
+    WITH live AS (
+        SELECT e.seq, e.type, coalesce(e.plain, e.body)::jsonb AS body, e.blob FROM event AS e
+        WHERE e.run = r.no AND e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
+          AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = r.no AND b.before > e.seq AND b.after < e.seq)
+    ),
+    mark AS (
+        SELECT seq, type::integer AS type, body ->> 'task_id' AS task_id, body, blob FROM live
+        WHERE type IN (9, 11, 12, 13, 14, 19, 20)
+        UNION ALL
+        SELECT l.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
+               x.value ->> 'task_id', x.value, NULL
+        FROM live AS l, jsonb_array_elements(_list(l.body -> 'results')) AS x WHERE l.type = 26
+        UNION ALL
+        SELECT l.seq, 3, x.value, '{}', NULL
+        FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'reset')) AS x WHERE l.type = 3
+        UNION ALL
+        SELECT l.seq, 3, x.value, '{}', NULL
+        FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'cut_off')) AS x WHERE l.type = 3
+        UNION ALL
+        SELECT l.seq, 24, x.value, '{}', NULL
+        FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'removed')) AS x WHERE l.type = 24
+        UNION ALL
+        SELECT l.seq, 24, k.value, '{}', NULL
+        FROM live AS l, jsonb_array_elements_text(_list(l.body -> 'regrown')) AS x, live AS o,
+             jsonb_array_elements_text(_list(o.body -> 'children')) AS k
+        WHERE l.type = 3 AND o.type = 24 AND o.seq < l.seq AND o.body ->> 'parent' = x.value
+        UNION ALL
+        SELECT seq, 9, body ->> 'parent', '{}', NULL FROM live WHERE type = 24 AND body ->> 'origin' = 'for_each'
+    )
+    SELECT DISTINCT ON (task_id) task_id, type, body, blob,
+           sum(CASE WHEN type = 9 AND body <> '{}' THEN 1 ELSE 0 END) OVER (PARTITION BY task_id) AS attempts
+    FROM mark WHERE task_id IS NOT NULL ORDER BY task_id, seq DESC
+) AS m WHERE m.type <> 24;
 
 -- Inside: the state at a cut, folded from the journal up to its sequence. What a rollback left behind does not count.
 -- A function of its own, since a server that compiles expensive queries would take seconds to compile this one.

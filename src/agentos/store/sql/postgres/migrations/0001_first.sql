@@ -52,10 +52,13 @@ CREATE TABLE run (
     UNIQUE (scope, id)
 ) WITH (fillfactor = 50);
 
+-- Lists are read from the newest on, of all runs of a scope or of those in one status, as far as they are wanted: what
+-- workers look for again and again costs the same, however many runs have ended.
 CREATE INDEX run_newest ON run (scope, created_at DESC, no DESC);
+CREATE INDEX run_status ON run (scope, status, created_at DESC, no DESC);
 
--- What workers look through again and again: few, however many runs have ended.
-CREATE INDEX run_unfinished ON run (scope, created_at DESC, no DESC) WHERE status NOT IN ('complete', 'aborted');
+-- For the views, which are asked for a run by its id alone.
+CREATE INDEX run_id ON run (id);
 
 -- Runs that somebody holds, or did not let go.
 CREATE INDEX run_held ON run (lease_until) WHERE holder IS NOT NULL;
