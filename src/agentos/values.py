@@ -29,6 +29,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import AttemptError, CheckpointCorruptedError, NewerSchemaError, ValueEncodingError
 
 TAG: Final = "$agentos"
@@ -391,7 +392,7 @@ def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
 
 def _by_msgspec(value: Any, annotation: Any) -> Any:
     try:
-        return msgspec.convert(value, annotation, dec_hook=_custom, str_keys=True)
+        return typed.convert(value, annotation, dec_hook=_custom, str_keys=True)
     except TypeError:  # msgspec does not know a type inside: no business of ours to refuse it
         return value
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from agentos import typed
 from agentos.dag.findings import nearest
 from agentos.dag.references import OPEN
 
@@ -94,7 +95,7 @@ def read_work_setting(kind: str, name: str, value: Any) -> Any:
     if get_origin(fields[name]) is Literal and value not in (words := get_args(fields[name])):
         raise ValueError(f"{name} is one of {', '.join(words)}, not {value!r}{nearest(str(value), words)}")
     try:
-        return msgspec.convert(value, fields[name])
+        return typed.convert(value, fields[name])
     except msgspec.ValidationError as error:
         raise ValueError(f"{name}: {error}") from None
 
@@ -111,7 +112,7 @@ def read_budget(value: Any) -> Budget:
         if key not in Budget.__struct_fields__:
             raise ValueError(f"unknown key {key!r} in budget{nearest(str(key), Budget.__struct_fields__)}")
     try:
-        return msgspec.convert(value, Budget)
+        return typed.convert(value, Budget)
     except msgspec.ValidationError as error:
         raise ValueError(f"budget: {error}") from None
 

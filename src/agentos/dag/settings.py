@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from agentos import typed
 from agentos.dag.findings import Finding, Problem, nearest
 from agentos.dag.models import WORK_OF, AgentWork, LlmWork, read_budget, read_work_setting
 from agentos.dag.references import as_text
@@ -329,7 +330,7 @@ def _fields(struct: Any) -> dict[str, Any]:
 
 def _checked(name: str, fields: Mapping[str, Any], kind: type[Any]) -> Any:
     try:
-        return msgspec.convert(fields, kind)
+        return typed.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise BadSetting(f"{name}: {error}") from error
 

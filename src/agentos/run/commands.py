@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import CommandRefusedError
 
 TaskMappings = Mapping[str, Mapping[str, Any]]
@@ -97,7 +98,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def parse_command(raw: Mapping[str, Any]) -> Command:
     """The command, or CommandRefusedError that says which field is wrong."""
     try:
-        command: Command = msgspec.convert(raw, Command)
+        command: Command = typed.convert(raw, Command)
     except msgspec.ValidationError as error:
         raise CommandRefusedError(
             f"not a valid command: {error}", next_step="See docs/reference.md for each shape."

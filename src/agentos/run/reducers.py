@@ -13,6 +13,7 @@ from immutables import Map
 from msgspec import Raw
 from msgspec.structs import replace
 
+from agentos import typed
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run import gate_reducers, task_reducers
@@ -172,7 +173,7 @@ def _is_gathered(result: TaskEnd) -> bool:
 def result_from(raw: Raw, *, seq: int = 1) -> TaskEnd:
     """A task result that a fork took along, as the event it was."""
     kind = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, Raw])["type"], type=str)
-    result: TaskEnd = msgspec.json.decode(raw, type=_RESULTS[kind])
+    result: TaskEnd = typed.decode(raw, _RESULTS[kind])
     return replace(result, seq=seq)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import StateInvariantError
 from agentos.ids import TaskId, WorkflowId
 
@@ -101,7 +102,7 @@ def state_from(raw: Mapping[str, Any]) -> WorkflowState:
     if missing:
         raise StateInvariantError(f"the state lacks {', '.join(missing)}")
     try:
-        state = msgspec.convert(raw, WorkflowState)
+        state = typed.convert(raw, WorkflowState)
     except msgspec.ValidationError as error:
         raise StateInvariantError(f"the state has a wrong shape: {error}") from error
     validate_state_invariants(state)
@@ -116,7 +117,7 @@ def validate_state_invariants(state: WorkflowState) -> None:
 
 def _update_from(raw: Mapping[str, Any]) -> StateUpdate:
     try:
-        return msgspec.convert(raw, StateUpdate, from_attributes=True)
+        return typed.convert(raw, StateUpdate, from_attributes=True)
     except msgspec.ValidationError as error:
         raise StateInvariantError(f"the update has a wrong shape: {error}") from error
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from agentos import typed
 from agentos.store.holder import current_holder, is_alive
 from agentos.store.port import Holder
 from agentos.store.sqlfiles import queries, script, statements
@@ -33,7 +34,7 @@ BUSY_S = 0.05
 KEEP_DAYS = 60
 
 T = TypeVar("T")
-_holder = msgspec.json.Decoder(Holder).decode
+_holder = typed.decoder(Holder).decode
 
 
 class Situation(NamedTuple):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
+from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import EPOCH, WorkflowId
 from agentos.run.events import JOURNALED, DecisionMade, Event, PlanChanged, TaskComplete
@@ -39,7 +40,6 @@ Blobs = Callable[[bytes], bytes | None]
 _MICROSECOND = timedelta(microseconds=1)
 _head = Struct(">qqHHB").pack
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.decode
 _replace = msgspec.structs.replace
 _set = msgspec.structs.force_setattr
 
@@ -187,7 +187,7 @@ def _decoded(workflow_id: WorkflowId, seq: int, code: int, version: int, body: b
         )
     try:
         # No decoder for each kind made beforehand: every program would start four milliseconds later for it.
-        return _decode(body, type=kind)
+        return typed.decode(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged(workflow_id, seq, str(error)) from error
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.run.events import Checkpointed
@@ -15,7 +16,7 @@ from agentos.store.port import HERE, CheckpointRecord, Holder, NewRun, RunRecord
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
 _TOLD_BY_LEASE: frozenset[RunStatus] = frozenset((*_UNDRIVEN, "interrupted"))
-_decode_cut = msgspec.json.Decoder(Checkpointed).decode
+_decode_cut = typed.decoder(Checkpointed).decode
 _decode_labels = msgspec.json.Decoder(tuple[str, ...]).decode
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import LeaseHeldError
 from agentos.store.holder import boot_clock, boot_id, is_alive
 from agentos.store.port import Holder, Lease
@@ -22,7 +23,7 @@ FOREIGN_MARGIN_S = 60.0
 
 _Q = queries()
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Holder).decode
+_decode = typed.decoder(Holder).decode
 
 
 class Clock(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from agentos import typed
 from agentos.exceptions import ModelCallError
 
 _Count = Annotated[int, Meta(ge=0)]
@@ -70,7 +71,7 @@ class _Document(msgspec.Struct):
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Document, strict=False).decode
+_decode = typed.decoder(_Document, strict=False).decode
 
 
 class Answering:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from agentos import typed
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import NOTHING, TaskFailure
@@ -122,7 +123,7 @@ def main() -> None:
         data = file.read()
     if not data:
         os._exit(125)  # the driver died before it had said what to do
-    request = msgspec.json.decode(data, type=Request)
+    request = typed.decode(data, Request)
     sys.path[:] = request.path
     del sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)

@@ -12,6 +12,7 @@ from time import perf_counter
 import msgspec
 from msgspec import Raw
 
+from agentos import typed
 from agentos.exceptions import AttemptError, ValueEncodingError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.child import Reply, Request
@@ -121,7 +122,7 @@ class _Replies:
         for line in lines:
             # The function may write to any descriptor it finds; that must not disturb the driver.
             with suppress(msgspec.DecodeError):
-                self._take(msgspec.json.decode(line, type=Reply))
+                self._take(typed.decode(line, Reply))
 
     def _take(self, reply: Reply) -> None:
         if reply.ended:

@@ -22,6 +22,7 @@ from typing import IO, Annotated, Literal
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.store import codec
@@ -117,7 +118,7 @@ class EndLine(_Line, frozen=True, kw_only=True, tag="end"):
 
 _AnyLine = Header | RunLine | PlanLine | BlobLine | EventLine | CheckpointLine | SnapshotsLine | EndLine
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_AnyLine).decode
+_decode = typed.decoder(_AnyLine).decode
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import AgentosError, CheckpointCorruptedError
 from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
 from agentos.run import events as ev
@@ -107,7 +108,7 @@ def _source_here(source: str, root: Path) -> str:
     if not source:
         return ""
     try:
-        record = msgspec.json.decode(source, type=SourceRecord)
+        record = typed.decode(source, SourceRecord)
         inside = (root / record.file).resolve().is_relative_to(root.resolve())
     except (ValueError, OSError):
         return ""

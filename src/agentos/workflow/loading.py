@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from agentos import typed
 from agentos.dag.findings import nearest
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import MAKER, Source, Workflow
@@ -48,7 +49,7 @@ class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def source_files(source: str) -> tuple[str, ...]:
     """The files below the root that the workflow is defined in."""
-    file = msgspec.json.decode(source, type=SourceRecord).file if source else ""
+    file = typed.decode(source, SourceRecord).file if source else ""
     return (file,) if file and not Path(file).is_absolute() else ()
 
 
@@ -80,7 +81,7 @@ def load_workflow(source: str, root: Path) -> Workflow:
             next_step="Resume it from Python and give the workflow: resume(id, workflow=flow).",
         )
     try:
-        record = msgspec.json.decode(source, type=SourceRecord)
+        record = typed.decode(source, SourceRecord)
     except msgspec.DecodeError as error:
         raise CheckpointCorruptedError("the record of where the workflow was defined", str(error)) from error
     path = root / record.file

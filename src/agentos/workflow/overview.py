@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from agentos import typed
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
@@ -208,7 +209,7 @@ def _tasks(journal: Journal) -> list[TaskView]:
                 attempts=0,
                 execution_time_ms=entry.execution_time_ms,
                 output=msgspec.json.decode(encode_value(entry.output)) if entry.status == "complete" else UNSET,
-                error=msgspec.convert(entry.error, TaskFailure) if entry.error else UNSET,
+                error=typed.convert(entry.error, TaskFailure) if entry.error else UNSET,
             )
             for entry in workflow_state(facts).tasks
         ]

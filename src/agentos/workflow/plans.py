@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from functools import cache
-from threading import Lock
 from typing import Any
 
 import msgspec
 
+from agentos import typed
 from agentos.dag.findings import Finding, located
 from agentos.dag.models import WORK_OF
 from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
@@ -35,12 +34,6 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_inspecting = Lock()
-
-
-@cache
-def _decoder() -> msgspec.json.Decoder[StoredPlan]:
-    return msgspec.json.Decoder(StoredPlan)
 
 
 def plan_for_now(workflow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
@@ -98,11 +91,8 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(stored: bytes) -> Plan:
-    # Types are inspected when they are first decoded, which two threads must not do at once: the process would die.
-    with _inspecting:
-        decoder = _decoder()
     try:
-        plan = decoder.decode(zlib.decompress(stored))
+        plan = typed.decode(zlib.decompress(stored), StoredPlan)
     except (msgspec.DecodeError, zlib.error) as error:
         raise CheckpointCorruptedError("a stored plan", str(error)) from error
     return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from agentos import typed
+
 _UNITS = {
     "b": 1,
     "kb": 1000,
@@ -138,7 +140,7 @@ def table(type: Any, allowed: str) -> Kind:
     """A table, or tables by name, of that type."""
 
     def read(value: object) -> Any:
-        read: Any = msgspec.convert(value, type)  # its errors are ValueErrors
+        read: Any = typed.convert(value, type)  # its errors are ValueErrors
         return read
 
     return Kind(f"{allowed}; in a variable, the same as JSON", read, _json, lambda value: _faults(type, value, ""))
@@ -147,7 +149,7 @@ def table(type: Any, allowed: str) -> Kind:
 def _faults(type: Any, value: object, key: str) -> Iterator[Fault]:
     """What is wrong with a table, down to the keys themselves."""
     try:
-        msgspec.convert(value, type)
+        typed.convert(value, type)
     except ValueError as error:
         inside = list(_faults_inside(type, value, key)) if isinstance(value, Mapping) else []
         why = str(error).partition(" - at `$")[0]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from agentos import typed
 from agentos.dag.models import AgentWork, LlmWork
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.references import as_text, resolve
@@ -100,7 +101,7 @@ def _resolved(work: SomeWork, scope: Mapping[str, Any]) -> SomeWork:
     """What an agent or a model is to do, with every reference replaced; as text wherever it takes text."""
     given = msgspec.to_builtins(work)
     told = {name: _told(value, scope) for name, value in given.items() if name not in _AS_WRITTEN}
-    return msgspec.convert({**given, **told}, type(work))
+    return typed.convert({**given, **told}, type(work))
 
 
 _AS_WRITTEN = ("verify", "schema")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import AgentosError, WorkflowConfigurationError
 from agentos.store.port import RunRecord
 from agentos.store.postgres.address import without_password
@@ -178,7 +179,7 @@ def _read(file: Path) -> _Entry | None:
             about = os.fstat(opened)
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_size > _MAX_BYTES:
                 return None
-            entry = msgspec.json.decode(os.read(opened, _MAX_BYTES), type=_Entry)
+            entry = typed.decode(os.read(opened, _MAX_BYTES), _Entry)
         finally:
             os.close(opened)
         whole = entry.version == 1 and os.path.isabs(entry.root) and os.path.isabs(entry.database)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentos import typed
 from agentos.worktree.manifest import Modes
 from agentos.worktree.snapshot_store import Worktree, write_durably
 from agentos.worktree.trees import Change
@@ -66,7 +67,7 @@ def read_from(folder: Path) -> Intent | None:
         content: Mapping[str, object] = json.loads((folder / "restoring.json").read_bytes())
     except FileNotFoundError:
         return None
-    return msgspec.convert(content, Intent, strict=False)
+    return typed.convert(content, Intent, strict=False)
 
 
 def clear(worktree: Worktree) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentos import typed
 from agentos.worktree.git import Git
 from agentos.worktree.manifest import Modes
 from agentos.worktree.session import Session
@@ -49,7 +50,7 @@ def load(worktree: Worktree) -> Known:
     now = generation(worktree)
     try:
         found = json.loads((worktree.folder / "known.json").read_bytes())
-        known = msgspec.convert(found, Known, strict=False)
+        known = typed.convert(found, Known, strict=False)
     except (OSError, ValueError):  # msgspec's and json's errors are ValueErrors
         return Known(generation=now)
     return known if known.generation == now else Known(generation=now)

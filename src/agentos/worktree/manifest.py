@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from agentos import typed
+
 FORMAT = 1
 _YOUNG_S = 2.0
 
@@ -86,7 +88,7 @@ def decode(message: bytes) -> Manifest:
     """ValueError for a message that is no manifest of a format we know."""
     import json
 
-    manifest = msgspec.convert(json.loads(message), Manifest, strict=False)
+    manifest = typed.convert(json.loads(message), Manifest, strict=False)
     if manifest.format != FORMAT:
         raise ValueError(f"its format is {manifest.format}, and this release knows {FORMAT}")
     return manifest

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from agentos import typed
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
@@ -192,7 +193,7 @@ def _params(flow: Workflow, plan: Plan) -> list[Parameter]:
 
 def _print_for_people(checked: CheckedFile, *, quiet: bool) -> None:
     for problem in checked.problems:
-        finding = msgspec.convert(msgspec.structs.asdict(problem), Finding, strict=False)
+        finding = typed.convert(msgspec.structs.asdict(problem), Finding, strict=False)
         click.echo(printable(str(finding) if finding.line or not finding.task_id else _of_python(problem)))
     if checked.problems or quiet:
         return

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from agentos import typed
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import printable
@@ -147,7 +148,7 @@ def stats(as_json: bool, repo: Path | None) -> None:
 
     location, place = find_location(repo), find_place(repo, make=False)
     measured = measure(place, keep=load_settings(location.root).keep)
-    runs = [msgspec.convert(run, RunStats, from_attributes=True) for run in measured.runs]
+    runs = [typed.convert(run, RunStats, from_attributes=True) for run in measured.runs]
     taken = snapshot_sizes(find_root(repo))
     found = Stats(
         path=_printed(location),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import LeaseHeldError, NewerSchemaError, RunNotFoundError
 from agentos.ids import WorkflowId
 from agentos.store.codec import NEWER
@@ -22,7 +23,7 @@ from agentos.store.postgres.session import Session
 Alive = Callable[[Holder], bool | None]
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Holder).decode
+_decode = typed.decoder(Holder).decode
 
 
 def encoded(holder: Holder) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentos import Client
+from agentos import Client, typed
 from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.store.port import UNFINISHED
 from agentos.workflow.place import Place
@@ -199,7 +199,7 @@ def issue_run(client: Client, name: str) -> IssueRun | None:
         workflow_id=workflow_id,
         status=record.status,
         params=dict(client.plan(workflow_id).params),
-        settings=msgspec.convert(arguments, Settings),
+        settings=typed.convert(arguments, Settings),
         is_own=_is_own(record.root, client.place),
         dropped=_dropped(client, workflow_id, record.status),
     )

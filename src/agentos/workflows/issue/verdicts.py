@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from agentos import typed
+
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -40,9 +42,9 @@ def read_verdict(answer: Any) -> Verdict:
     try:
         if isinstance(answer, str):
             fenced = _FENCED.fullmatch(answer)
-            found = msgspec.json.decode((fenced[1] if fenced else answer).strip(), type=Verdict)
+            found = typed.decode((fenced[1] if fenced else answer).strip(), Verdict)
         else:
-            found = msgspec.convert(answer, Verdict)
+            found = typed.convert(answer, Verdict)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise UnreadableVerdict(str(error)) from error
     if found.verdict == "revise" and not found.changes:
