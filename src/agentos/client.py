@@ -29,7 +29,7 @@ from agentos.workflow.answering import Sent, send
 from agentos.workflow.beginning import begin_run, fork_run
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
-from agentos.workflow.files import FilesChoice
+from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.hooks import Hooks
 from agentos.workflow.logs import delete_logs, refuse_foreign
 from agentos.workflow.place import Place, find_place

@@ -20,6 +20,7 @@
     |   `-- NewerSchemaError            written by a newer AgentOS
     |-- CheckpointCutError              a checkpoint could not be written while the journal works
     |-- SnapshotError                   the worktree's files could not be captured or put back
+    |   |-- NothingToCaptureError       no repository here, or git too old: the run goes on without snapshots
     |   |-- GitError                    a git command failed, or took too long
     |   |-- SnapshotRefusedError        too much to capture, or a place that is never captured
     |   `-- RestoreError                files could not be put back, or not all of them
@@ -171,11 +172,12 @@ class IntegrityError(AgentosError):
 class CheckpointCorruptedError(IntegrityError):
     """A stored row is damaged; `what` names the row."""
 
-    def __init__(self, what: str, why: str) -> None:
+    def __init__(self, what: str, why: str, *, next_step: str = "") -> None:
         self.what = what
         super().__init__(
             f"{what} is damaged: {why}",
-            next_step="Nothing was changed. Resume from an older checkpoint, or move the damaged file away with "
+            next_step=next_step
+            or "Nothing was changed. Resume from an older checkpoint, or move the damaged file away with "
             "`agentos doctor --set-aside`.",
         )
 
@@ -194,6 +196,10 @@ class CheckpointCutError(AgentosError):
 
 class SnapshotError(AgentosError):
     """The files of a worktree could not be captured, merged or put back. What the user has was not changed."""
+
+
+class NothingToCaptureError(SnapshotError):
+    """There is no worktree here that could be captured, or not by this git: a lasting condition, not a failure."""
 
 
 class GitError(SnapshotError):

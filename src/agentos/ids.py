@@ -13,6 +13,9 @@ TaskId = NewType("TaskId", str)
 GateId = NewType("GateId", str)
 CheckpointId = NewType("CheckpointId", str)
 
+MAX_ID = 200
+"""Characters of an id that a user chooses, of a task or a run."""
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _48_BITS = (1 << 48) - 1

@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from base64 import b64decode, b64encode
@@ -192,7 +191,7 @@ def _zone(value: datetime | time) -> dict[str, object]:
 
 
 def _as_dict(value: object, path: Path) -> dict[object, object]:
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, dict):
         return value
     if isinstance(value, msgspec.Struct):
@@ -201,12 +200,19 @@ def _as_dict(value: object, path: Path) -> dict[object, object]:
         config = value.__struct_config__
         tag = {} if config.tag_field is None else {config.tag_field: config.tag}
         return tag | {name: item for name, item in fields.items() if item is not msgspec.UNSET}
-    if dataclasses.is_dataclass(kind):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
+    if _is_dataclass(kind):
+        from dataclasses import fields as fields_of
+
+        return {field.name: getattr(value, field.name) for field in fields_of(kind)}
     if callable(getattr(kind, "model_dump", None)):
         return _dumped(value, path)
     hint = "; a set has no order, return a sorted list" if isinstance(value, (set, frozenset)) else ""
     raise ValueEncodingError(_dotted(path), f"{kind.__module__}.{kind.__qualname__} has no stored form{hint}")
+
+
+def _is_dataclass(kind: Any) -> bool:
+    """As `dataclasses.is_dataclass` has it, which takes a millisecond to load: who has none need not wait for it."""
+    return hasattr(kind, "__dataclass_fields__")
 
 
 def _dumped(model: Any, path: Path) -> dict[object, object]:
@@ -323,7 +329,7 @@ def _converted(value: Any, annotation: Any) -> Any:
         return _member(value, annotation)
     if hasattr(annotation, "model_validate"):
         return annotation.model_validate(value)
-    if dataclasses.is_dataclass(annotation) or issubclass(annotation, _CONVERTED):
+    if _is_dataclass(annotation) or issubclass(annotation, _CONVERTED):
         return _by_msgspec(value, annotation)
     return tuple(value) if annotation is tuple and isinstance(value, list) else value
 
@@ -347,7 +353,7 @@ def _converted_generic(value: Any, annotation: Any, origin: Any) -> Any:
         if len(kinds) != len(value):
             raise ValueError(f"expected {len(kinds)} elements, got {len(value)}")
         return tuple(_converted(item, kind) for item, kind in zip(value, kinds, strict=True))
-    if dataclasses.is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct)):
+    if _is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct)):
         return _by_msgspec(value, annotation)
     return value
 

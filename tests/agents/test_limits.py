@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.dag.models import Budget
-from agentos.run.events import DecisionRequired, Usage
+from agentos.run.events import DecisionRequired, TaskRetry, TaskStart, TaskUsage, Usage
 from agentos.secrets import NO_SECRETS
+from agentos.tasks import supervise
 from agentos.tasks.agents.adapter import Ended, Reader, Word
 from agentos.tasks.agents.following import Follower
 from agentos.tasks.agents.known import AGENTS
+from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings, Price
 from tests.agents.script import RunShell
 from tests.agents.support import agent_spec, scripted
-from tests.models.replies import says
-from tests.unit.tasks.support import RecordingHost, is_alive, output_of, perform
+from tests.models.replies import Hang, says
+from tests.unit.tasks.support import RecordingHost, cancel_when, is_alive, output_of, perform
 
 USAGE = {"input_tokens": 10, "output_tokens": 5}
 
@@ -157,16 +163,21 @@ def plays_claude(folder: Path, *lines: dict[str, Any], when_stopped: Sequence[di
     program = folder / "claude"
     program.write_text(
         f"#!{sys.executable}\nimport json, os, signal, sys, time\n"
-        f"def say(lines):\n    for line in lines: print(json.dumps(line), flush=True)\n"
+        # Not with print: the signal may come in the middle of one.
+        f"def say(lines):\n    for line in lines: os.write(1, json.dumps(line).encode() + b'\\n')\n"
         f"def end(*_):\n    say({list(when_stopped)!r})\n    os._exit(0)\n"
         f"signal.signal(signal.SIGTERM, end)\nsay({list(lines)!r})\n"
-        f"if {bool(when_stopped)}: time.sleep(600)\n"
+        # Many short sleeps: a signal that comes right before a long one is handled after it.
+        f"while {bool(when_stopped)}: time.sleep(0.01)\n"
     )
     program.chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
 
 
-def test_an_answer_that_comes_while_the_agent_is_being_stopped_counts(tmp_path: Path) -> None:
+def test_an_answer_that_comes_while_the_agent_is_being_stopped_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "GRACE_S", 60.0)  # as long as it takes here
     path = plays_claude(tmp_path, answers("m1", TOOL), when_stopped=[answers("m2", TEXT), RESULT])
     host = Poor(10)
     outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}), host)
@@ -201,6 +212,143 @@ def test_what_went_beyond_the_budget_is_asked_about_before_the_next_call(
     assert gate.spent is not None
     assert gate.spent.tokens == 15
     assert resume("w1", workflow=flow, repo=tmp_git_repo).status == "waiting"
+
+
+def test_an_agent_that_waited_for_its_slot_is_not_started_once_the_budget_is_used_up(
+    tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path
+) -> None:
+    monkeypatch.setenv("PATH", plays_claude(tmp_path, answers("m1", TEXT), RESULT))
+    (tmp_git_repo / "agentos.toml").write_text("[limits.claude]\nslots = 1\n")
+    flow = Workflow("three", budget={"tokens": 20})  # each takes 15
+    for name in ("one", "two", "three"):
+        flow.add(name, "agent", agent="claude", prompt="Do it.", effects="none")
+    waits = run(flow, workflow_id="w1", repo=tmp_git_repo)
+
+    assert (waits.status, len(waits.outputs)) == ("waiting", 2)
+    events = Client(tmp_git_repo).events("w1")
+    [put_off] = [event for event in events if isinstance(event, TaskRetry)]
+    [gate] = [event for event in events if isinstance(event, DecisionRequired)]
+    assert put_off.put_off
+    assert gate.task_id == put_off.task_id
+    Client(tmp_git_repo).approve("w1", gate.gate_id)
+    assert resume("w1", workflow=flow, repo=tmp_git_repo).status == "complete"
+
+
+# --- dollars that an agent has not told yet -------------------------------------------------------------------------
+
+MODEL = "claude-sonnet-4-5"
+PRICED = f'[prices."{MODEL}"]\ninput_per_million = 1000\noutput_per_million = 2000\n'
+"""By this, an answer of the stand-in costs two cents."""
+PRICES = ModelSettings(prices={MODEL: Price(input_per_million=1000, output_per_million=2000)})
+
+
+@pytest.mark.parametrize("result", [RESULT, {**RESULT, "total_cost_usd": 0.001}], ids=["more", "less"])
+def test_what_was_reckoned_before_its_end_is_settled_with_what_the_agent_says_then(
+    result: dict[str, Any], tmp_path: Path
+) -> None:
+    path = plays_claude(tmp_path, answers("m1", TOOL), TOOL_DONE, answers("m2", TEXT), result)
+    host = RecordingHost()
+    outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}, models=PRICES), host)
+
+    told = result["total_cost_usd"]
+    assert host.usages[0].cost_usd > 0, "a kill would not lose it"
+    assert sum(host.usages, Usage()).cost_usd == pytest.approx(told)
+    assert sum(host.usages, Usage()).tokens == 30
+    assert output_of(outcome)["usage"]["cost_usd"] == pytest.approx(told)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_agent_that_never_tells_has_cost_what_the_settings_say(named: bool, tmp_path: Path) -> None:
+    """By the model of the task; where it names none, by the one that the agent says it uses."""
+    silent = {name: value for name, value in RESULT.items() if name != "total_cost_usd"}
+    init = {"type": "system", "subtype": "init", "session_id": "s", "model": MODEL}
+    path = plays_claude(tmp_path, init, answers("m1", TEXT), {**silent, "usage": {"input_tokens": 20}})
+    host = RecordingHost()
+    perform(agent_spec(tmp_path, "claude", env={"PATH": path}, models=PRICES, model=MODEL if named else ""), host)
+    assert sum(host.usages, Usage()).cost_usd == pytest.approx(0.03)
+
+
+def hangs(folder: Path) -> str:
+    """A claude that tells what it used, and nothing more."""
+    return plays_claude(folder, answers("m1", TEXT), when_stopped=[{"type": "nothing"}])
+
+
+def test_an_agent_that_is_cut_off_before_it_tells_has_used_up_its_dollars(
+    tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path
+) -> None:
+    monkeypatch.setenv("PATH", hangs(tmp_path))
+    (tmp_git_repo / "agentos.toml").write_text(PRICED)
+    flow = Workflow("hanging")
+    how: dict[str, Any] = {"retries": {"retries": 2, "backoff_s": 0}, "timeout_s": 3, "budget": 0.015}
+    flow.add("work", "agent", agent="claude", model=MODEL, prompt="Do it.", effects="none", **how)
+    waits = run(flow, workflow_id="w1", repo=tmp_git_repo)
+
+    assert waits.status == "waiting"
+    events = Client(tmp_git_repo).events("w1")
+    assert [event.usage.cost_usd for event in events if isinstance(event, TaskUsage)] == [pytest.approx(0.02)]
+    assert sum(isinstance(event, TaskStart) for event in events) == 1
+    [gate] = [event for event in events if isinstance(event, DecisionRequired)]
+    assert "has spent $0.02 and 15 tokens" in gate.question
+
+
+def test_a_driver_killed_before_the_agent_tells_finds_its_dollars_used_up(
+    tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path
+) -> None:
+    monkeypatch.setenv("PATH", hangs(tmp_path))
+    (tmp_git_repo / "agentos.toml").write_text(PRICED)
+    (tmp_git_repo / "flow.yaml").write_text(
+        f"name: flow\ntasks:\n  work: {{agent: claude, model: {MODEL}, prompt: Do it., budget: 0.015, effects: none}}\n"
+    )
+    client = Client(tmp_git_repo)
+    env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
+    command = [sys.executable, "-m", "agentos"]
+    driver = subprocess.Popen(
+        [*command, "run", "flow.yaml", "--id", "w1"], cwd=tmp_git_repo, env=env, stdout=subprocess.DEVNULL
+    )
+    try:
+        until = time.monotonic() + 60
+        while not (client.list_runs() and any(isinstance(event, TaskUsage) for event in client.events("w1"))):
+            assert driver.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        driver.kill()
+        driver.wait()
+    resumed = subprocess.run([*command, "resume", "w1"], cwd=tmp_git_repo, env=env, capture_output=True, text=True)
+    assert resumed.returncode == 3, resumed.stderr
+    assert sum(isinstance(event, TaskStart) for event in client.events("w1")) == 1
+
+
+def test_dollars_that_nobody_knows_are_warned_about(tmp_path: Path) -> None:
+    path = plays_claude(tmp_path, answers("m1", TEXT))
+    host = RecordingHost()
+    host.budget = Budget(cost_usd=0.05)
+    outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}), host)
+
+    assert outcome.error is not None
+    [warning] = outcome.warnings
+    assert warning.startswith("nobody knows what the 15 tokens of claude cost: limits in dollars do not count them")
+    assert f'[prices."{MODEL}"]' in warning
+    free = ModelSettings(prices={MODEL: Price(input_per_million=0, output_per_million=0)})
+    assert perform(agent_spec(tmp_path, "claude", env={"PATH": path}, models=free), host).warnings == ()
+
+
+def test_dollars_of_a_real_agent_that_is_cut_off_count_and_those_of_one_that_ends_are_what_it_says(
+    tmp_git_repo: Path, home: Path
+) -> None:
+    used = []
+    with scripted("claude", home, RunShell("true"), Hang()) as model:
+        cut_off = RecordingHost()
+        spec = agent_spec(tmp_git_repo, "claude", env=model.env, models=PRICES)
+        asyncio.run(cancel_when(spec, cut_off, lambda: bool(cut_off.usages)))
+        for models in (PRICES, NO_MODEL_SETTINGS):
+            model.script.then(RunShell("true"), says("All done."))
+            outcome = perform(agent_spec(tmp_git_repo, "claude", env=model.env, models=models))
+            used.append(output_of(outcome)["usage"])
+
+    assert sum(cut_off.usages, Usage()).cost_usd > 0.01
+    assert used[0].pop("cost_usd") == pytest.approx(used[1].pop("cost_usd"))
+    assert used[0] == used[1]
 
 
 @pytest.mark.parametrize("budget", [Budget(cost_usd=0.00001), Budget(tokens=1)], ids=["dollars", "tokens"])

@@ -85,7 +85,7 @@ def test_the_session_is_heard(agent: str) -> None:
 
 def test_claude_tells_its_cost_and_what_it_was_denied() -> None:
     done = read("claude/denied")
-    assert done.used.cost_usd > 0
+    assert done.verdict.cost_usd
     assert done.verdict.denials == ("[Bash] curl http://127.0.0.1:9",)
     assert read("copilot/denied").verdict.denials == ("[bash] curl http://127.0.0.1:9",)
 
@@ -156,8 +156,7 @@ def test_claude_keeps_to_limits_by_itself(subtype: str, outcome: str) -> None:
     reader.line(json.dumps(result))
     verdict = reader.verdict(Ended(status=1))
     assert (verdict.outcome, verdict.why) == (outcome, "so it is")
-    assert verdict.used is not None
-    assert verdict.used.cost_usd == 0.5
+    assert verdict.cost_usd == 0.5
 
 
 def test_statuses_and_texts_of_services_have_one_meaning() -> None:

@@ -17,7 +17,7 @@ from tests.contract.journals import NOON, RUN, RUNNING, Journal, bodies, create
 
 
 def filled(store: StorePort) -> RunCopy:
-    lease, journal = create(store, labels=("gpu", "nightly")), Journal()
+    lease, journal = create(store, labels=("gpu", "nightly"), host="box"), Journal()
     journal.start("a")
     journal.complete("a", b'"%s"' % (b"y" * 50_000))
     journal.cut(0)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
-from agentos.exceptions import NotFoundError, RunNotFoundError, RunRefusedError
+from agentos.exceptions import LeaseLostError, NotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId
 from agentos.store.holder import current_holder
-from agentos.store.port import UNFINISHED, Progress, RunRecord, StorePort
+from agentos.store.port import HERE, UNFINISHED, Progress, RunRecord, StorePort
 from tests.contract.journals import NOON, RUN, RUNNING, Journal, create
 
 
@@ -20,11 +21,12 @@ def ids(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def test_a_run_is_found_as_it_was_created(store: StorePort) -> None:
-    lease = create(store, source='{"file":"a.py"}', root="/r", fingerprint="f1", parent_id=WorkflowId("older"))
+    origin: dict[str, Any] = {"source": '{"file":"a.py"}', "root": "/r", "host": "box", "fingerprint": "f1"}
+    lease = create(store, **origin, parent_id=WorkflowId("older"))
     assert (lease.workflow_id, lease.token, lease.taken_from) == (RUN, 1, None)
     record = store.find_run(RUN)
     assert (record.name, record.kind, record.created_at, record.updated_at) == ("demo", "workflow", NOON, NOON)
-    assert (record.source, record.root, record.fingerprint) == ('{"file":"a.py"}', "/r", "f1")
+    assert {name: getattr(record, name) for name in origin} == origin
     assert (record.parent_id, record.plan_revision, record.sequence, record.epoch) == ("older", 1, 0, 0)
     assert record.status == "pending"
     assert record.holder == current_holder()
@@ -157,3 +159,15 @@ def test_a_run_of_states_has_no_plan(store: StorePort) -> None:
     create(store, kind="states", plan=b"")
     assert store.read_plan(RUN) == b""
     assert store.find_run(RUN).kind == "states"
+
+
+def test_a_run_moves_to_another_worktree_with_its_holder_alone(store: StorePort) -> None:
+    lease = create(store, root="/was", host="one")
+    store.move_run(lease, "/is", "two", HERE)
+    found = store.find_run(RUN)
+    assert (found.root, found.host) == ("/is", "two")
+    store.renew_lease(lease)
+    store.release_lease(lease)
+    with pytest.raises(LeaseLostError):
+        store.move_run(lease, "/was", "one", HERE)
+    assert store.find_run(RUN) == msgspec.structs.replace(found, holder=None, status="interrupted", lease_until=None)

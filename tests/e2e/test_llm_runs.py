@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from agentos import Client
+from agentos.run import events as ev
 from tests.conftest import LinkedWorktree
-from tests.models.flows import FLOW, Place, keys, reviewing
+from tests.models.flows import FLOW, Place, crowd, keys, reviewing
 from tests.models.replies import says, too_many
 from tests.models.server import ModelServer
 
@@ -130,6 +131,27 @@ def test_a_yes_allows_as_much_again_beyond_what_was_spent(place: Place) -> None:
 def test_a_budget_of_tokens_needs_no_price(place: Place) -> None:
     place.write(FLOW.replace("llm: m1\n", "llm: m1\n    budget: {tokens: 10}\n"))
     assert place.agentos("run", "flow", "--id", "r").code == 0
+
+
+def test_calls_that_wait_for_a_slot_are_not_made_once_the_budget_is_used_up(
+    tmp_git_repo: Path, model_server: ModelServer
+) -> None:
+    place = crowd(tmp_git_repo, model_server, 20)
+    done = place.agentos("run", "flow", "--id", "r")
+    assert done.code == 3, done.err
+    assert len(model_server.requests) == 2
+    assert len(place.usage()) == 2
+    events = Client(place.root).events("r")
+    assert not [event for event in events if isinstance(event, ev.TaskError)]
+    gates = [event.gate_id for event in events if isinstance(event, ev.DecisionRequired)]
+    assert len(gates) == 18
+    assert all(event.put_off for event in events if isinstance(event, ev.TaskRetry))
+
+    assert place.agentos("resume", "r").code == 3
+    assert len(model_server.requests) == 2
+    assert place.agentos("approve", "r", gates[0]).code == 3
+    assert len(model_server.requests) == 3
+    assert len(set(keys(model_server, "m1"))) == 3
 
 
 def test_two_worktrees_share_the_slots_of_a_key(place: Place, tmp_worktree: LinkedWorktree) -> None:

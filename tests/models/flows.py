@@ -34,6 +34,18 @@ tasks:
 params: {topic: tests}
 """
 
+CROWD = """
+budget: {tokens: 150}
+tasks:
+  ask:
+    for_each: ${{ params.numbers }}
+    llm: m1
+    prompt: "Say ${{ item }}"
+params: {numbers: [%s]}
+"""
+"""Many calls at once, of which the budget pays for one and a half."""
+ONE_AT_A_TIME = "[limits.OPENAI_API_KEY]\nslots = 1\n"
+
 
 class Done(NamedTuple):
     code: int
@@ -91,4 +103,12 @@ def reviewing(root: Path, server: ModelServer) -> Place:
     server.choose(lambda request: verdict("approve") if request.json["model"] == "m2" else says("The draft."))
     place = Place(root, server)
     place.write(FLOW)
+    return place
+
+
+def crowd(root: Path, server: ModelServer, size: int) -> Place:
+    """So many calls of a hundred tokens, one at a time, under a budget for one and a half."""
+    server.otherwise = says("Yes.", input_tokens=60, output_tokens=40)
+    place = Place(root, server)
+    place.write(CROWD % ", ".join(map(str, range(size))), ONE_AT_A_TIME)
     return place

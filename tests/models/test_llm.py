@@ -519,6 +519,47 @@ def test_money_is_only_limited_where_it_can_be_counted(model_server: ModelServer
     assert host.usages[-1].cost_usd == 0.0
 
 
+class Spending(RecordingHost):
+    """May spend so many tokens, all its attempts together."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self.tokens = tokens
+
+    def allowance(self) -> Budget:
+        return Budget(tokens=max(0, self.tokens - sum(usage.tokens for usage in self.usages)))
+
+
+def test_who_gets_a_slot_when_nothing_is_left_makes_no_call(model_server: ModelServer, limiter: Limiter) -> None:
+    model_server.otherwise = says("ok", pause_s=0.02)
+    models = ModelSettings(limits={"OPENAI_API_KEY": Limits(slots=1)})
+    host = Spending(tokens=20)  # a call takes 15
+
+    async def crowd() -> list[Outcome]:
+        perform = LlmPerformer(limiter)
+        return await asyncio.gather(*(perform(spec_of(models=models), host) for _ in range(8)))
+
+    outcomes = asyncio.run(crowd())
+    assert sorted(outcome.put_off for outcome in outcomes) == [False] * 2 + [True] * 6
+    assert (len(model_server.requests), len(host.usages)) == (2, 2)
+    assert all("nothing is left of the budget" in error_of(outcome) for outcome in outcomes if outcome.put_off)
+
+
+@pytest.mark.parametrize("trouble", [server_error(500), too_many(0.05), no_such_option()])
+def test_a_call_is_not_repeated_when_nothing_is_left(
+    model_server: ModelServer, limiter: Limiter, trouble: Failure
+) -> None:
+    host = RecordingHost()
+
+    def reply(_: object) -> Failure:
+        host.budget = Budget(tokens=0)  # somebody else has spent it meanwhile
+        return trouble
+
+    model_server.choose(reply)
+    assert perform(limiter, host).put_off
+    assert (len(model_server.requests), host.usages) == (1, [])
+
+
 def test_what_the_provider_says_it_cost_goes_before_the_price(model_server: ModelServer, limiter: Limiter) -> None:
     model_server.script(says("a", cost_usd=0.75), says("b", cost_usd=0.5))
     host = RecordingHost()

@@ -66,6 +66,38 @@ def test_a_run_moves_with_its_files_and_goes_on_there(
     assert (renamed["workflow_id"], renamed["snapshots"]) == ("copy", imported["snapshots"])
 
 
+@pytest.mark.parametrize("flags", [(), ("--files-only",)], ids=["the run", "its files only"])
+def test_a_run_does_not_go_on_where_its_files_are_not(
+    origin: Path, tmp_path: Path, agentos: Agentos, url: str, flags: tuple[str, ...]
+) -> None:
+    clone, file = tmp_path / "clone", tmp_path / "run.jsonl"
+    for root, name in ((origin, "https://example.org/team/app"), (clone, "https://example.org/team/app.git")):
+        if root == clone:
+            git("clone", "--quiet", str(origin), str(clone), cwd=tmp_path)
+        git("config", "remote.origin.url", name, cwd=root)
+    there = {"AGENTOS_WORKFLOW_DB": url}
+    here = there if flags else {"AGENTOS_WORKFLOW_DB": ""}
+    assert agentos("run", "edits.yaml", "--id", "r", cwd=origin, env=there).code == 3
+    assert agentos("export", "r", "--files", "-o", file, cwd=origin, env=there).code == 0
+    assert agentos("import", file, *flags, cwd=clone, env=here).code == 0
+    refused = agentos("approve", "r", "--repo", ".", cwd=clone, env=here)
+    assert (refused.code, "without what the earlier ones did" in refused.err) == (2, True), refused.err
+    assert not (clone / "made.txt").exists()
+    foreseen = agentos("resume", "r", "--repo", ".", "--dry-run", cwd=clone, env=here)
+    assert (foreseen.code, "--restore-files" in foreseen.err) == (2, True)
+    (clone / "made.txt").write_text("one\n")  # just like it
+    done = agentos("resume", "r", "--repo", ".", cwd=clone, env=here)
+    assert done.code == 0, done.err
+    assert (clone / "made.txt").read_text() == "one\ntwo\n"
+
+
+def test_files_that_were_changed_in_the_runs_own_worktree_are_its_users_affair(origin: Path, agentos: Agentos) -> None:
+    assert agentos("run", "edits.yaml", "--id", "r", cwd=origin).code == 3
+    (origin / "made.txt").write_text("edited\n")
+    assert agentos("approve", "r", cwd=origin).code == 0
+    assert (origin / "made.txt").read_text() == "edited\ntwo\n"
+
+
 def test_what_cannot_be_carried_is_told(origin: Path, tmp_path: Path, agentos: Agentos) -> None:
     assert agentos("run", "edits.yaml", "--id", "r", cwd=origin).code == 3
     plain, whole = tmp_path / "plain", tmp_path / "whole"

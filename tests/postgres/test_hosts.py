@@ -22,7 +22,7 @@ import pytest
 from tests.conftest import git
 from tests.postgres.server import PASSWORD, own_server
 
-NET = "10.213.77"
+NET = f"10.213.{os.getpid() % 250}"  # so that another checkout may test at the same time
 FLOW = """
 name: shared
 tasks:
@@ -46,14 +46,13 @@ class Host:
     hidden: Path
     """The other's folder, which is not to be seen from here."""
     url: str
-    bridge: str
 
     def cut_off(self) -> None:
         """Nothing that is sent from here or to here arrives any more, and nobody is told."""
-        ip("link", "set", f"v{self.name}", "nomaster")
+        ip("link", "set", f"v{self.name}", "down")
 
     def connect(self) -> None:
-        ip("link", "set", f"v{self.name}", "master", self.bridge)
+        ip("link", "set", f"v{self.name}", "up")
 
     def start(self, *argv: str, **more: Any) -> subprocess.Popen[str]:
         inner = 'hostname "$0" && mount -t tmpfs none "$1" && shift && exec "$@"'
@@ -75,8 +74,8 @@ def ip(*words: str) -> None:
 
 
 @pytest.fixture
-def network() -> Iterator[tuple[str, tuple[str, str]]]:
-    """A bridge and two namespaces on it; their names."""
+def network() -> Iterator[tuple[str, str]]:
+    """Two namespaces on a bridge; their names."""
     if os.geteuid() or not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("two hosts need root, `ip` and `unshare`")
     mark = f"{os.getpid() % 10000:04d}"
@@ -95,7 +94,7 @@ def network() -> Iterator[tuple[str, tuple[str, str]]]:
             ip("-n", name, "addr", "add", f"{NET}.{number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
-        yield bridge, names
+        yield names
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
@@ -104,14 +103,14 @@ def network() -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 @pytest.fixture
-def hosts(network: tuple[str, tuple[str, str]], tmp_git_repo: Path, tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+def hosts(network: tuple[str, str], tmp_git_repo: Path, tmp_path: Path) -> Iterator[tuple[Host, Host]]:
     """Each with a clone of the repository, and the database behind the bridge."""
     for name, text in (("shared", FLOW), ("edits", FILES)):
         (tmp_git_repo / f"{name}.yaml").write_text(text)
     git("add", "-A", cwd=tmp_git_repo)
     git("commit", "--quiet", "-m", "flows", cwd=tmp_git_repo)
     clones = []
-    bridge, (one, other) = network
+    one, other = network
     for name in (one, other):
         folder = tmp_path / name
         folder.mkdir()
@@ -124,7 +123,7 @@ def hosts(network: tuple[str, tuple[str, str]], tmp_git_repo: Path, tmp_path: Pa
         server.restart()
         url = f"postgresql://postgres:{PASSWORD.replace(' ', '%20')}@{NET}.1:{server.port}/postgres"
         folders = [clone.parent for clone in clones]
-        yield Host(one, clones[0], folders[1], url, bridge), Host(other, clones[1], folders[0], url, bridge)
+        yield Host(one, clones[0], folders[1], url), Host(other, clones[1], folders[0], url)
 
 
 def wait_for(look: Callable[[], Any], what: str) -> None:

@@ -146,7 +146,14 @@ def test_impossible_names_are_refused(schema: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://a:geheim@h/d?nonsense=1", "postgresql://a:geheim@[h/d", "postgresql://a:geheim@h:x/d"]
+    "url",
+    [
+        "postgresql://a:geheim@h/d?nonsense=1",
+        "postgresql://a:geheim@[h/d",
+        "postgresql://a:geheim@h:x/d",
+        "postgresql://a:p@geheim@h/d",
+        "postgresql://a@h:x/d?sslpassword=geheim&password=geheim",
+    ],
 )
 def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(WorkflowConfigurationError) as told:

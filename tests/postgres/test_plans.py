@@ -25,11 +25,11 @@ ALIVE = 4
 FILL = f"""
 INSERT INTO scope (repository, worktree) SELECT 'r' || g, '' FROM generate_series(1, {SCOPES}) AS g;
 INSERT INTO run (scope, id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
-                 lease_until, created_at, updated_at, source, root, fingerprint, labels)
+                 lease_until, created_at, updated_at, source, root, fingerprint, labels, host)
 SELECT 1 + g % {SCOPES}, 'run-' || lpad(g::text, 7, '0'), 'n', 'workflow',
        CASE WHEN g <= {ALIVE * SCOPES} THEN (ARRAY['running', 'waiting', 'paused', 'pending'])[1 + g / {SCOPES} % 4]
             WHEN g % 3 = 0 THEN 'failed' WHEN g % 100 = 1 THEN 'aborted' ELSE 'complete' END,
-       0, 1, 0, {EVENTS}, '', 1, 1, NULL, 'epoch', g, g, '', '', '', '[]'
+       0, 1, 0, {EVENTS}, '', 1, 1, NULL, 'epoch', g, g, '', '', '', '[]', ''
 FROM generate_series(1, %s) AS g;
 INSERT INTO event (run, seq, at, type, version, body, digest)
 SELECT r.no, s, s, CASE s WHEN 1 THEN 3 WHEN 2 THEN 25 ELSE 9 END, 1,

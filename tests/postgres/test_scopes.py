@@ -21,7 +21,11 @@ from tests.conftest import LinkedWorktree, git
     "origin",
     [
         "https://ada:secret@Example.org/team/app.git",
-        "https://example.org:8443/team/app",
+        "https://example.org:443/team/app",
+        "http://example.org:0080/team/app",
+        "https://example.org:/team/app",
+        "ssh://git@example.org:22/team/app.git",
+        "git://example.org:9418/team/app",
         "ssh://git@example.org/team/app.git/",
         "git@example.org:team/app.git",
         "example.org:team/app",
@@ -29,6 +33,19 @@ from tests.conftest import LinkedWorktree, git
 )
 def test_a_remote_has_one_name_however_it_is_reached(origin: str) -> None:
     assert normalised(origin) == "example.org/team/app"
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        ("https://example.org:8443/team/app", "example.org:8443/team/app"),
+        ("ssh://git@example.org:443/team/app.git", "example.org:443/team/app"),
+        ("https://ada@[2001:DB8::1]:8443/app", "[2001:db8::1]:8443/app"),
+        ("https://[2001:db8::1]/app", "[2001:db8::1]/app"),
+    ],
+)
+def test_servers_on_other_ports_have_repositories_of_their_own(origin: str, name: str) -> None:
+    assert normalised(origin) == name
 
 
 @pytest.mark.parametrize("origin", ["", "/srv/app.git", "../app", "file:///srv/app.git", "https://example.org/"])

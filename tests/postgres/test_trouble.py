@@ -92,6 +92,15 @@ def test_who_may_only_read_reads_and_is_told_when_it_writes(refusing: Server) ->
     writing.close()
 
 
+def test_who_may_not_even_look_is_told_that_and_not_of_damage(refusing: Server) -> None:
+    url = f"{refusing.tcp_url}?schema=private"
+    open_store(url).close()
+    for readonly in (False, True):
+        denied = refused(url.replace("//postgres:", "//nobody_special:"), readonly=readonly)
+        assert "may not use the schema 'private'" in denied
+        assert denied.startswith("WorkflowConfigurationError")
+
+
 def wait_for(look: Callable[[], Any], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not look():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 import agentos
 from agentos import Client, Workflow, resume, run
-from agentos.exceptions import FilesChangedError, WorktreeBusyError
+from agentos.exceptions import FilesChangedError, TryAgainError, WorktreeBusyError
 from agentos.run import events as ev
 from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.place import find_place
@@ -247,7 +248,7 @@ def test_a_run_gives_space_back_at_its_end_once_that_pays(repo: Path, monkeypatc
     worktree = open_worktree(repo)
     assert loose_objects(worktree).files > 1
     soon = functools.partial(collect_if_it_pays, pays=Loose(files=1, total_bytes=1))
-    monkeypatch.setattr("agentos.workflow.driving.collect_if_it_pays", soon)
+    monkeypatch.setattr("agentos.worktree.collecting.collect_if_it_pays", soon)
     run(flow, workflow_id="many")
     assert loose_objects(worktree).files == 0
     first, _ = Client(repo).checkpoints("few")
@@ -255,6 +256,28 @@ def test_a_run_gives_space_back_at_its_end_once_that_pays(repo: Path, monkeypatc
     files.put_back(first.snapshot)
     files.close()
     assert (repo / "one.txt").read_text() == "one\n"
+
+
+def test_where_git_fails_for_now_no_task_works_on_files_without_lock_and_snapshots(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Workflow("edits")
+    flow.add("edit", "shell", run="echo edited > edited.txt")
+    real = shutil.which("git")
+    stand_in = tmp_path / "bin" / "git"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"""#!/bin/sh
+case "$*" in *--show-object-format*) kill -9 $$ ;; esac
+exec {real} "$@"
+""")
+    stand_in.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
+        with pytest.raises(TryAgainError, match="cannot be captured now: git rev-parse"):
+            run(flow, workflow_id="r")
+    assert not (repo / "edited.txt").exists()
+    assert run(flow, workflow_id="r").status == "complete"
+    assert Client(repo).checkpoints("r")[-1].snapshot
 
 
 def test_restore_files_goes_back_to_the_newest_checkpoint(repo: Path) -> None:

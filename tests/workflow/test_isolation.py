@@ -19,9 +19,9 @@ from agentos.exceptions import CommandRefusedError, RunRefusedError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import Captured, Merged
+from agentos.run.merging import Work
 from agentos.workflow.asides import hand_over, make_aside, throw_away
 from agentos.workflow.files import WorktreeFiles
-from agentos.workflow.layer_merge import Work
 from agentos.workflow.layer_merge import go_on as go_on_merging
 from agentos.workflow.result import RunResult
 from tests.conftest import git

@@ -161,6 +161,7 @@ def link_to_itself(tmp_path: Path) -> str:
         (named_pipe, "is not a regular file"),
         (link_to_itself, "is a symbolic link"),
         (lambda _: "~nobody-of-that-name/x.db", "that home directory is not known"),
+        (lambda _: "postgresql:/one/slash", "is meant as a URL and lacks its slashes"),
         (lambda _: "sqlite:///x.db", "names a kind of URL that is not supported, sqlite://"),
         (lambda tmp_path: str(tmp_path / ("n" * 300)), "File name too long"),
     ],

@@ -184,6 +184,14 @@ def test_a_wrong_variable_is_told_by_its_name_and_text(tmp_path: Path, value: st
     assert told.startswith(f"AGENTOS_KEEP is {value!r}\nAllowed:")
 
 
+def test_what_a_wrong_table_holds_is_not_shown_since_it_may_be_a_key(tmp_path: Path) -> None:
+    for text in ('{"key_name": "sk-0123456789"', '"sk-0123456789"', '{"key_name": ["sk-0123456789"]}'):
+        told = refusal(tmp_path, {"AGENTOS_LLM": text})
+        assert told.startswith("AGENTOS_LLM")
+        assert "is wrong: expected" in told
+        assert "sk-" not in told
+
+
 def test_what_is_no_plain_file_of_the_repository_is_refused(tmp_path: Path) -> None:
     root, file = tmp_path / "root", tmp_path / "root" / "agentos.toml"
     root.mkdir()

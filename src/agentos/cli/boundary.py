@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -64,6 +63,8 @@ def guarded(program: Callable[[], int]) -> NoReturn:
         _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
     except Exception:  # noqa: BLE001 - the last boundary
+        import traceback
+
         say(_masked(traceback.format_exc()))
         say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
         code = Exit.FAILED

@@ -9,7 +9,7 @@ from agentos.cli.exits import Exit
 from agentos.cli.file_choice import drive_with_files
 from agentos.cli.output import say
 from agentos.exceptions import LeaseHeldError
-from agentos.workflow.files import FilesChoice
+from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.finding import FoundRun
 from agentos.workflow.resuming import resume_run
 

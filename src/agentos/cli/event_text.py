@@ -39,6 +39,11 @@ def _attempt(event: ev.TaskStart | ev.TaskRetry | ev.TaskError | ev.TaskComplete
     return f"{event.task_id}{again}"
 
 
+def _retry(event: ev.TaskRetry) -> str:
+    when = "put off" if event.put_off else f"again at {event.not_before.astimezone():%H:%M:%S}"
+    return f"{_attempt(event)}, {when}. {_failure(event.error)}"
+
+
 def _value(stored: msgspec.Raw) -> str:
     return "" if bytes(stored) == b"null" else f": {short(bytes(stored).decode(errors='replace'), 80)}"
 
@@ -116,9 +121,7 @@ _ABOUT: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.TaskProcess: lambda event: f"{event.task_id}, process {event.pid}",
     ev.TaskSession: lambda event: f"{event.task_id}, {event.session.agent} {event.session.id or event.session.title}",
     ev.TaskUsage: lambda event: f"{event.task_id}, {usage_text(event.usage)}",
-    ev.TaskRetry: lambda event: (
-        f"{_attempt(event)}, again at {event.not_before.astimezone():%H:%M:%S}. {_failure(event.error)}"
-    ),
+    ev.TaskRetry: _retry,
     ev.TaskComplete: lambda event: (
         f"{_attempt(event)}, {duration(event.execution_time_ms / 1000)}{_value(event.output)}"
     ),

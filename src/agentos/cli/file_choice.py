@@ -14,7 +14,7 @@ from agentos.cli.output import say
 from agentos.cli.session import Manner, drive_here
 from agentos.cli.text import printable_lines
 from agentos.exceptions import FilesChangedError
-from agentos.workflow.files import FilesChoice
+from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.place import Place
 from agentos.workflow.ready import DriveOptions, Finished, Ready
 

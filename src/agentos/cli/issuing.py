@@ -161,6 +161,8 @@ def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
 def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
+        # Its preflight tells all that is missing at once, and the run goes on where that was mended.
+        options = msgspec.structs.replace(options, looks_for_keys=False)
         # In this order: a run that is refused takes the place of none, and a kill in between leaves none under way,
         # never two. The same command then simply begins.
         return begin_run(place, flow, params, job.workflow_id, options, first=lambda: _abort_replaced(place, job))

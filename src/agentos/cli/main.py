@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import sys
@@ -107,6 +106,8 @@ class Commands(click.Group):
             and not name.startswith("-")
             and name not in (known := self.list_commands(context))
         ):
+            import difflib  # for a command that is misspelt
+
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean `agentos {near[0]}`?" if near else " `agentos --help` lists the commands."
             context.fail(f"There is no command {name!r}.{hint}")

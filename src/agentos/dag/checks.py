@@ -18,9 +18,8 @@ from agentos.dag.shell import check_script
 from agentos.dag.task import Approve, ForEach, Repeat, Retry, TaskDef
 from agentos.dag.tokens import LITERALS, NAME
 from agentos.exceptions import ExpressionError
-from agentos.ids import TaskId
+from agentos.ids import MAX_ID, TaskId
 
-MAX_ID = 200
 _NO_RETRY = Retry()
 _TASK_PARTS = ("output", "status", "error")
 _CHOICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

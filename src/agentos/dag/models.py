@@ -30,6 +30,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __bool__(self) -> bool:
         return self.cost_usd is not None or self.tokens is not None
 
+    @property
+    def used_up(self) -> bool:
+        """Of what is left of one: nothing."""
+        return (self.cost_usd is not None and self.cost_usd <= 0) or (self.tokens is not None and self.tokens <= 0)
+
 
 NO_BUDGET = Budget()
 """The one that stands for none wherever there is none: a default takes no bytes only where it is the same value."""

@@ -63,6 +63,8 @@ def ended(board: Board, given: AttemptEnded) -> None:
         _succeeded(board, task, given)
     elif given.cancelled:
         board.fail(task, given.error, status="cancelled", given=given)
+    elif given.put_off:
+        _put_off(board, task, given.error)
     elif given.retryable and _may_retry(board, task):
         _retry(board, task, given.error)
     else:
@@ -139,6 +141,14 @@ def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
     not_before = board.now + timedelta(seconds=delay)
     board.emit(
         ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=was.attempts, not_before=not_before, error=error)
+    )
+
+
+def _put_off(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
+    """It is looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt."""
+    attempt = board.facts.task(task.id).attempts
+    board.emit(
+        ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=attempt, not_before=board.now, error=why, put_off=True)
     )
 
 

@@ -48,7 +48,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_tokens: int = 0
     cached_tokens: int = 0
     cost_usd: float = 0.0
-    """As far as it is known."""
+    """As far as it is known. Below zero where more had been reckoned than an agent says at its end."""
     calls: int = 0
 
     @property
@@ -242,6 +242,8 @@ class TaskRetry(Event, frozen=True, kw_only=True):
     attempt: int
     not_before: datetime
     error: TaskFailure
+    put_off: bool = False
+    """It did not fail: nothing was left of the budget when it was about to pay. That uses up no retry."""
 
 
 class TaskComplete(Event, frozen=True, kw_only=True):

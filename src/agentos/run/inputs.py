@@ -60,6 +60,8 @@ class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     error: TaskFailure | None = None
     retryable: bool = True
+    put_off: bool = False
+    """Nothing was left of the budget when it was about to pay."""
     cancelled: bool = False
     files: TaskFiles | None = None
     """What it changed in its own worktree."""

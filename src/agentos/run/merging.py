@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from agentos.dag.plan import PlannedTask
 from agentos.exceptions import CommandRefusedError
+from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.board import Board, order
 from agentos.run.facts import Facts
@@ -35,6 +36,18 @@ class Choice(NamedTuple):
 
     kind: Literal["worktree", "task", "file"]
     name: str = ""
+
+
+class Work(NamedTuple):
+    """What is to be merged, and what is known of it."""
+
+    layer: int
+    tasks: Mapping[TaskId, ev.TaskFiles]
+    """In plan order."""
+    decided: ev.FilesMerged | None
+    """A merge of these that is on the record."""
+    choices: Mapping[str, Choice]
+    """What somebody answered to the conflicts in it."""
 
 
 def parse_choice(text: object) -> Choice | None:

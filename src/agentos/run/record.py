@@ -37,7 +37,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 0
     """Failed attempts that count against the present allowance of retries."""
     settled: int = 0
-    """Attempts that ended by themselves, ever: not those whose driver died."""
+    """Attempts that ended by themselves, ever: not those whose driver died, nor those that were put off."""
     cuts: int = 0
     """Attempts in a row that ended because their driver died."""
     seq: int = 0
@@ -174,7 +174,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     files: FilePoint | None = None
     """None before the first file task, and after a rollback."""
     sessions: Map[TaskId, ev.Session] = Map()
-    """Tasks with an attempt that is under way, or was cut off and goes on, and has an agent's session."""
+    """Tasks with an attempt that is under way, or was cut off or put off and goes on, and has an agent's session."""
     turns: Map[TaskId, Turn] = Map()
     """The same, for what such a one had done to files."""
     spent: Map[TaskId, ev.Usage] = Map()

@@ -3,6 +3,9 @@
 Before an attempt that pays for a model begins, the budget of its task and that of the run must not be used up. Where
 one is, a gate asks; each approval is one more allowance of the same size, beyond what had been spent by then: a call
 goes beyond a budget by as much as it costs, and a yes that paid only for that would be asked for again at once.
+
+An attempt looks again right before each call, since others may have paid meanwhile. Where nothing is left by then it is
+put off: the same gate asks before the next attempt.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ Amount = TypeVar("Amount", int, float)
 
 def money(usd: float) -> str:
     """For people: to the cent, and of less than ten cents two digits that count. `$12.50`, `$0.05`, `$0.0041`."""
+    if usd < 0:
+        return f"-{money(-usd)}"
     if not 0 < usd < 0.1:
         return f"${usd:.2f}"
     places = min(1 - math.floor(math.log10(usd)), 15)
@@ -84,9 +89,9 @@ def _used_up(plan: Plan, facts: Facts, task: PlannedTask) -> Whose | None:
     if task.definition.agent is None and task.definition.llm is None:
         return None
     own = _left(_allowed(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
-    if _nothing(own):
+    if own.used_up:
         return "task"
-    return "run" if _nothing(_left(_allowed(facts, plan.settings.budget, "run"), facts.spent_in_all)) else None
+    return "run" if _left(_allowed(facts, plan.settings.budget, "run"), facts.spent_in_all).used_up else None
 
 
 def _allowed(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None = None) -> Budget:
@@ -122,10 +127,6 @@ def _left(budget: Budget, spent: ev.Usage) -> Budget:
         cost_usd=None if budget.cost_usd is None else max(budget.cost_usd - spent.cost_usd, 0.0),
         tokens=None if budget.tokens is None else max(budget.tokens - spent.tokens, 0),
     )
-
-
-def _nothing(left: Budget) -> bool:
-    return left.cost_usd == 0 or left.tokens == 0
 
 
 def _least(one: Amount | None, other: Amount | None) -> Amount | None:

@@ -54,11 +54,12 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
 
 def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
     was = facts.task(event.task_id)
+    counts = not event.put_off
     task = replace(
         was,
         status="retrying",
-        tries=was.tries + 1,
-        settled=was.settled + 1,
+        tries=was.tries + counts,
+        settled=was.settled + counts,
         cuts=0,
         seq=event.seq,
         not_before=event.not_before,
@@ -66,8 +67,9 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         outdated=False,
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
-    tasks = facts.tasks.set(event.task_id, task)
-    return without_session(replace(facts, sequence=event.seq, tasks=tasks, running=running), event.task_id)
+    after = replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task), running=running)
+    # One that was put off did nothing: what it was to go on with is left for the next.
+    return after if event.put_off else without_session(after, event.task_id)
 
 
 def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:

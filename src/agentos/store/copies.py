@@ -6,7 +6,7 @@ from agentos.exceptions import RunRefusedError
 from agentos.store import codec
 from agentos.store.journal_reader import JournalReader, Queries
 from agentos.store.port import RunCopy, RunRecord
-from agentos.store.records import encoded_labels
+from agentos.store.records import origin_columns
 
 _OTHER_ID = "Import it under another id (--id NEW), or delete the one that is here."
 
@@ -55,8 +55,8 @@ def _insert_run(queries: Queries, copy: RunCopy) -> int:
     digest = copy.rows[-1].digest if copy.rows else codec.first_digest(run.workflow_id)
     stands = (status, run.layer, run.layers, run.epoch, len(copy.rows), digest, len(copy.plans), copy.token)
     times = (codec.to_microseconds(run.created_at), codec.to_microseconds(run.updated_at))
-    origin = (run.source, run.root, run.fingerprint, run.parent_id, encoded_labels(run.labels))
-    rows = list(queries.rows("insert_copied_run", run.workflow_id, run.name, run.kind, *stands, *times, *origin))
+    named = (run.workflow_id, run.name, run.kind)
+    rows = list(queries.rows("insert_copied_run", *named, *stands, *times, *origin_columns(run)))
     if not rows:
         raise RunRefusedError(f"run {run.workflow_id!r} exists already", next_step=_OTHER_ID)
     no: int = rows[0][0]

@@ -76,6 +76,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """Where the workflow was defined: path relative to the root, and its name, as JSON."""
     root: str = ""
     """Identity of the worktree it belongs to."""
+    host: str = ""
+    """The name of the machine that has it; empty where that is not known."""
     plan: bytes = b""
     """The base plan, encoded. Empty for kind `states`."""
     fingerprint: str = ""
@@ -110,6 +112,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Until when the last lease was good that nobody let go; how long its holder gave a sign of life."""
     scope: Scope = HERE
     labels: tuple[str, ...] = ()
+    host: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +138,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Belongs to an epoch that was rolled back."""
     digest: str = ""
     """Running digest of the journal at its sequence, in hexadecimal."""
+    scope: Scope = HERE
+    """That of its run."""
 
 
 class PostedCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +184,13 @@ class StorePort(Protocol):
 
     def release_lease(self, lease: Lease) -> None:
         """Let go in order. Does nothing if the lease is no longer ours."""
+
+    def move_run(self, lease: Lease, root: str, host: str, scope: Scope) -> None:
+        """Say that the run belongs to another worktree from now on; this store then shows the runs of that scope.
+
+        A database file has no scopes: there `scope` means nothing. LeaseLostError; RunRefusedError where that worktree
+        has a run of the same id.
+        """
 
     def append(
         self,

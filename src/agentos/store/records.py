@@ -11,7 +11,7 @@ from agentos.exceptions import CheckpointCorruptedError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.run.events import Checkpointed
 from agentos.store.codec import CODES, from_microseconds
-from agentos.store.port import HERE, CheckpointRecord, Holder, RunRecord, RunStatus, Scope
+from agentos.store.port import HERE, CheckpointRecord, Holder, NewRun, RunRecord, RunStatus, Scope
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
 _TOLD_BY_LEASE: frozenset[RunStatus] = frozenset((*_UNDRIVEN, "interrupted"))
@@ -27,7 +27,7 @@ def run_record(
     One that should be going and has no driver was interrupted.
     """
     id_, name, kind, status, layer, layers, epoch, sequence, revision = stands
-    created_at, updated_at, source, root, fingerprint, parent_id, labels = origin
+    created_at, updated_at, source, root, host, fingerprint, parent_id, labels = origin
     return RunRecord(
         workflow_id=WorkflowId(id_),
         name=name,
@@ -41,6 +41,7 @@ def run_record(
         epoch=epoch,
         source=source,
         root=root,
+        host=host,
         fingerprint=fingerprint,
         parent_id=parent_id,
         plan_revision=revision,
@@ -49,6 +50,11 @@ def run_record(
         scope=scope,
         labels=_decoded_labels(labels, id_),
     )
+
+
+def origin_columns(run: NewRun | RunRecord) -> tuple[str | None, ...]:
+    """Where a run comes from, as both stores keep it; labels are a list in JSON."""
+    return (run.source, run.root, run.host, run.fingerprint, run.parent_id, encoded_labels(run.labels))
 
 
 def stored_statuses(asked: Collection[RunStatus]) -> list[str]:
@@ -82,7 +88,8 @@ def _decoded_labels(stored: str, workflow_id: str) -> tuple[str, ...]:
 
 def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
     """A row of `find_checkpoints` or `list_checkpoints`, held against the event that made it."""
-    id_, workflow_id, layer, sequence, at, snapshot, name, abandoned, digest, *event = row
+    id_, workflow_id, layer, sequence, at, snapshot, name, abandoned, digest = row[:9]
+    event, shared = row[9:13], row[13:]
     _compare(f"checkpoint {id_} of run {workflow_id}", (id_, layer, at, snapshot, digest), event)
     return CheckpointRecord(
         id=CheckpointId(id_),
@@ -94,6 +101,7 @@ def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
         name=name,
         abandoned=bool(abandoned),
         digest=digest.hex(),
+        scope=Scope(repository=shared[0], worktree=shared[1]) if shared else HERE,
     )
 
 
@@ -114,3 +122,21 @@ def _compare(what: str, stored: tuple[object, ...], event: Sequence[Any]) -> Non
 def ambiguous(what: str, prefix: str, ids: Sequence[str]) -> RunRefusedError:
     listed = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
     return RunRefusedError(f"several {what} begin with {prefix!r}: {listed}", next_step="Give more of the id.")
+
+
+def in_several_scopes(what: str, found: Sequence[RunRecord] | Sequence[CheckpointRecord]) -> RunRefusedError:
+    """Some that begin alike, of several worktrees of a shared database, where the same id may well be another run."""
+    listed = "".join(f"\n  {_told(record)}" for record in found[:3]) + ("\n  …" if len(found) > 3 else "")
+    return RunRefusedError(
+        f"several worktrees have {what}:{listed}",
+        next_step="Say which is meant: --repo PATH, a clone or worktree of it on this host. Or give more of the id.",
+    )
+
+
+def _told(record: RunRecord | CheckpointRecord) -> str:
+    worktree = f", its worktree {record.scope.worktree}" if record.scope.worktree else ""
+    of = f"of {record.scope.repository}{worktree}"
+    if isinstance(record, CheckpointRecord):
+        return f"{record.id} of run {record.workflow_id}, {of}"
+    where = f", of {record.root}" if record.root else ""
+    return f"{record.workflow_id} {of}{where}{f' on {record.host}' if record.host else ''}"

@@ -46,7 +46,7 @@ def statements(sql: str) -> list[str]:
     for line in map(str.strip, sql.splitlines()):
         if not line.startswith("--"):
             pending += line + "\n"
-            if sqlite3.complete_statement(pending):
+            if line.endswith(";") and sqlite3.complete_statement(pending):
                 found.append(pending.strip())
                 pending = ""
     return found

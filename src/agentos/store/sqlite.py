@@ -34,6 +34,7 @@ from agentos.store.port import (
     RunCopy,
     RunRecord,
     RunStatus,
+    Scope,
 )
 from agentos.store.sqlfiles import queries
 from agentos.store.sqlite_driver import Transaction, verb
@@ -85,10 +86,10 @@ class SqliteStore:
         lease = (sqlite_leases.encoded(holder), *sqlite_leases.expiry(self._clock, lease_s))
         at = codec.to_microseconds(run.created_at)
         named = (run.workflow_id, run.name, run.kind, digest, 1 if run.plan else 0)
-        origin = (run.source, run.root, run.fingerprint, run.parent_id, records.encoded_labels(run.labels))
         with self._writing:
             self._check_schema()
-            inserted = self._connection.execute(_Q["insert_run"], (*named, *lease, at, at, *origin))
+            values = (*named, *lease, at, at, *records.origin_columns(run))
+            inserted = self._connection.execute(_Q["insert_run"], values)
             if inserted.rowcount != 1:
                 raise RunRefusedError(
                     f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
@@ -128,6 +129,13 @@ class SqliteStore:
         with self._writing:
             self._connection.execute(_Q["release_lease"], (lease.workflow_id, lease.token))
         self._heads.pop(lease.workflow_id, None)
+
+    @verb
+    def move_run(self, lease: Lease, root: str, host: str, scope: Scope) -> None:
+        with self._writing:
+            moved = self._connection.execute(_Q["move_run"], (root, host, lease.workflow_id, lease.token))
+        if moved.rowcount != 1:
+            raise LeaseLostError(lease.workflow_id)
 
     def _check_schema(self) -> None:
         # A migration may have run since this store was opened; it waits for live leases, so none may begin now.

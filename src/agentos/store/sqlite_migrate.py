@@ -27,12 +27,13 @@ _STABLE_VIEWS = "views.sql"
 def lay_out(connection: sqlite3.Connection, version: int) -> None:
     """The current schema in an empty file, in one transaction; nothing if another process was quicker."""
     # Both must be said before the first page is written. Smaller pages would leave a quarter of their room empty
-    # between results of 1 KB; the vacuum lets free pages be given back.
+    # between results of 1 KB; the vacuum lets free pages be given back. Saying so is itself a write, so that it stands
+    # in the transaction, first in it, which begins without a lock: taking one writes the first page.
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    with Transaction(connection, "BEGIN EXCLUSIVE"):
+    with Transaction(connection, "BEGIN"):
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             return
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         for statement in statements(script("schema.sql") + script(_STABLE_VIEWS)):
             connection.execute(statement)
         name_types(connection)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -247,6 +245,9 @@ def _connect_copy(path: Path) -> sqlite3.Connection:
     """A connection to a private copy. SQLite cannot read a log that was left behind without an index of it (-shm), and
     in a read-only folder there is no place for one. No index also means that nobody has the database open.
     """
+    import shutil  # two modules for the rare case; every command opens a database
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="agentos-") as folder:
         copy = Path(folder) / "copy.db"
         for end in ("", "-wal"):

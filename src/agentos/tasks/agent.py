@@ -31,6 +31,7 @@ from agentos.tasks.orphans import Mark
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
 from agentos.tasks.private_folder import PrivateFolder
 from agentos.tasks.shell import ShellPerformer
+from agentos.tasks.spending import put_off_if_used_up
 from agentos.tasks.supervise import Ending, Supervisor
 
 COOL_DOWN_S = 30.0
@@ -96,6 +97,7 @@ class AgentPerformer:
             async with self._limiter.call(
                 errand.credential, spec.models.limits_of(errand.credential), lambda why: host.output("progress", why)
             ) as call:
+                put_off_if_used_up(host)
                 session = _session_for(errand, earlier)
                 asked = errand.agent.call(errand.ask(host, session=session.title or session.id, goes_on=earlier.name))
                 schema = None if traits.takes_schema else errand.work.schema
@@ -149,14 +151,17 @@ class AgentPerformer:
         finally:
             writing.cancel()
         verdict = _judged(follower, ending, _ended(errand, ending, err))
-        await follower.pay(verdict.used or Usage())
+        await follower.settle(verdict)
         call.spent(follower.used.cost_usd)
+        model = follower.model or errand.work.model
+        if verdict.cost_usd is None:
+            warnings = (*ending.warnings, *errand.uncounted(follower.used, model, host))
+            ending = msgspec.structs.replace(ending, warnings=warnings)
         if verdict.outcome == "api_rate":
             call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
         copied = await asyncio.to_thread(_copied, errand, follower.session or session.id)
         write_end(spec, ending.status, verdict, copied)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
-        model = follower.model or errand.work.model
         return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings)
 
     # --- what it gave ----------------------------------------------------------------------------------------------

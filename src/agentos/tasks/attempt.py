@@ -95,6 +95,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: TaskFailure | None = None
     retryable: bool = True
     """False where trying again cannot help: cancelled, or a definition problem."""
+    put_off: bool = False
+    """It ended before it paid for anything, since nothing is left of the budget: no failure, though `error` says so."""
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
     cancelled: bool = False

@@ -1,6 +1,7 @@
 """Performs an attempt of an llm task: one answer of a model, with as many calls as it takes to get it.
 
 A call waits for its slot, is made, and is written down with what it used before anything else is done with the answer.
+Where nothing is left of the budget once it has its slot, no call is made, and the attempt is put off.
 Rate limits and errors of the server are tried again here; neither that waiting nor the one for a slot uses up the
 task's timeout. Everything else ends the attempt, and the task's own retries decide.
 """
@@ -35,7 +36,7 @@ from agentos.tasks.limiter import Call, Limiter
 from agentos.tasks.masking import capture_of, masked_outcome
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
 from agentos.tasks.schemas import AnswerSchema
-from agentos.tasks.spending import cost_of, refuse_unpriced, usage_of
+from agentos.tasks.spending import cost_of, put_off_if_used_up, refuse_unpriced, usage_of
 
 TRIES_AGAIN: Mapping[str, int] = {"rate": 8, "server": 3}
 """Within one attempt."""
@@ -130,9 +131,10 @@ class _Conversation:
                 async with self._limiter.call(
                     self._account.credential, self._limits, self._waiting, account=self._account.account
                 ) as call:
+                    put_off_if_used_up(self._host)
                     answer, usage = await self._called(request, call, tries.total())
-                # Written down outside: nobody has to wait for our disk to get the slot.
-                await self._record(usage)
+                    # Before the slot is free: whoever gets it next must see what is left.
+                    await self._record(usage)
                 crashpoints.reach("call.recorded")
                 return answer, usage
             except CoolingDownError as error:

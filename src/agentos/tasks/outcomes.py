@@ -24,11 +24,18 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
     """Carries the end of an unsuccessful attempt up to whoever builds its Outcome."""
 
     def __init__(
-        self, failure: TaskFailure, *, retryable: bool = True, cancelled: bool = False, warnings: tuple[str, ...] = ()
+        self,
+        failure: TaskFailure,
+        *,
+        retryable: bool = True,
+        put_off: bool = False,
+        cancelled: bool = False,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         super().__init__(failure.text)
         self.failure = failure
         self.retryable = retryable
+        self.put_off = put_off
         self.cancelled = cancelled
         self.warnings = warnings
 
@@ -64,6 +71,7 @@ def unsuccessful(failed: AttemptFailed, began: float) -> Outcome:
     return Outcome(
         error=failed.failure,
         retryable=failed.retryable,
+        put_off=failed.put_off,
         cancelled=failed.cancelled,
         warnings=failed.warnings,
         execution_time_ms=milliseconds_since(began),

@@ -4,31 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
-from agentos.tasks.isolated import IsolatedPerformer
 from agentos.tasks.python import PythonPerformer
-from agentos.tasks.shell import ShellPerformer
-from agentos.tasks.spawn import Spawner
-from agentos.tasks.supervise import Supervisor
 from agentos.tasks.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from agentos.tasks.supervise import Supervisor
 
 
 def performers() -> dict[str, Performer]:
-    """A performer for each kind that is performed (approvals are answered). They share threads that live as they do."""
+    """A performer for each kind that is performed (approvals are answered). They share threads that live as they do.
+
+    All but calling a function here is loaded with the first attempt that needs it, so that every program starts sooner:
+    most runs ask no model, and many start no process.
+    """
     threads = DaemonThreads()
-    supervisor = Supervisor(threads, Spawner())
-    of_models = cache(lambda: _performers_of_models(supervisor))
+    supervisor = cache(lambda: _supervisor(threads))
+    of_models = cache(lambda: _performers_of_models(supervisor()))
     return {
-        "python": PythonPerformer(threads, IsolatedPerformer(supervisor, threads)),
-        "shell": ShellPerformer(supervisor),
+        "python": PythonPerformer(threads, _Later(lambda: _isolated_performer(supervisor(), threads))),
+        "shell": _Later(lambda: _shell_performer(supervisor())),
         "agent": _Later(lambda: of_models()["agent"]),
         "llm": _Later(lambda: of_models()["llm"]),
     }
 
 
+def _supervisor(threads: DaemonThreads) -> Supervisor:
+    from agentos.tasks.spawn import Spawner
+    from agentos.tasks.supervise import Supervisor
+
+    return Supervisor(threads, Spawner())
+
+
+def _isolated_performer(supervisor: Supervisor, threads: DaemonThreads) -> Performer:
+    from agentos.tasks.isolated import IsolatedPerformer
+
+    return IsolatedPerformer(supervisor, threads)
+
+
+def _shell_performer(supervisor: Supervisor) -> Performer:
+    from agentos.tasks.shell import ShellPerformer
+
+    return ShellPerformer(supervisor)
+
+
 def _performers_of_models(supervisor: Supervisor) -> dict[str, Performer]:
-    # Loaded with the first attempt that needs them: most runs ask no model, and every program starts sooner for it.
     from agentos.tasks.agent import AgentPerformer
     from agentos.tasks.limiter import Limiter
     from agentos.tasks.llm import LlmPerformer
@@ -41,7 +63,7 @@ class _Later:
     """A performer that is made when it is asked for the first time."""
 
     def __init__(self, made: Callable[[], Performer]) -> None:
-        self._made = made
+        self._made = cache(made)
 
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         return await self._made()(spec, host)

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from agentos.dag.models import Budget
 from agentos.exceptions import AttemptError
 from agentos.run.events import Usage
+from agentos.tasks.attempt import AttemptHost
 from agentos.tasks.chat_answer import ChatAnswer
+from agentos.tasks.failures import told
 from agentos.tasks.model_settings import ModelSettings, Price
+from agentos.tasks.outcomes import AttemptFailed
 
 
 def cost_of(answer: ChatAnswer, model: str, prices: Mapping[str, Price]) -> float | None:
@@ -48,3 +51,10 @@ def refuse_unpriced(model: str, credential: str, allowance: Budget, settings: Mo
             next_step=f'Say it in agentos.toml: [prices."{model}"] with input_per_million and output_per_million '
             "(0 for a model of your own), or limit tokens instead.",
         )
+
+
+def put_off_if_used_up(host: AttemptHost) -> None:
+    """Called right before a call, with its slot in hand: others may have spent all there was while this one waited."""
+    if host.allowance().used_up:
+        why = AttemptError("nothing is left of the budget: no call was made")
+        raise AttemptFailed(told(why), put_off=True)

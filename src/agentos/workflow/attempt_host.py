@@ -15,10 +15,10 @@ from agentos.run.inputs import ChildStarted, SessionKnown, UsageKnown
 from agentos.run.spending import left_for
 from agentos.tasks.attempt import ChildProcess, Stream
 from agentos.tasks.masking import masked_text
-from agentos.workflow.asides import Aside
 from agentos.workflow.logwriter import AttemptLogFile
 
 if TYPE_CHECKING:
+    from agentos.workflow.asides import Aside
     from agentos.workflow.drive import Drive
 
 

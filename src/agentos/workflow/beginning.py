@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -64,7 +65,8 @@ def begin_run(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
-    refuse_keyless(plan, options.models.llm)
+    if options.looks_for_keys:
+        refuse_keyless(plan, options.models.llm)
     if masker.found_in("\n".join((workflow_id or "", *labels)).encode()):
         raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
     reach("plan.after")
@@ -80,6 +82,7 @@ def begin_run(
             name=plan.name,
             source=source_of(workflow, place.root),
             root=str(place.root),
+            host=platform.node(),
             plan=encode_plan(plan),
             fingerprint=fingerprint,
             labels=labels,
@@ -142,6 +145,7 @@ def fork_run(
         name=base.name,
         source=parent.source,
         root=str(home.root),
+        host=platform.node(),
         plan=encode_plan(base),
         fingerprint=run_fingerprint(base),
         parent_id=parent.workflow_id,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -49,17 +49,18 @@ from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome
 from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.agents_cut_off import is_continued
-from agentos.workflow.asides import Aside
 from agentos.workflow.attempt_host import DriveHost
-from agentos.workflow.file_attempts import FileAttempts
-from agentos.workflow.files import is_isolated
+from agentos.workflow.file_decisions import is_isolated
 from agentos.workflow.inbox import commands_in, input_of
 from agentos.workflow.journal import Journal
-from agentos.workflow.layer_merge import Work
 from agentos.workflow.logwriter import LogWriter
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
 from agentos.workflow.waiting import to_the_end
+
+if TYPE_CHECKING:
+    from agentos.workflow.asides import Aside
+    from agentos.workflow.file_attempts import FileAttempts
 
 log = logging.getLogger("agentos")
 
@@ -91,7 +92,7 @@ class Drive:
         masker: Masker = NO_SECRETS,
         models: ModelSettings = NO_MODEL_SETTINGS,
         logs: LogWriter | None = None,
-        files: FileAttempts | None = None,
+        files: Callable[[], FileAttempts] | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.machine = machine
@@ -106,7 +107,8 @@ class Drive:
         self.masker = masker
         self._models = models
         self._logs = logs
-        self.files = files
+        self._make_files = files
+        self._files: FileAttempts | None = None
         self._looking_at_files = False
         machine.captures = files is not None
         self._now = now
@@ -127,6 +129,18 @@ class Drive:
     @property
     def facts(self) -> Facts:
         return self.machine.facts
+
+    @property
+    def files(self) -> FileAttempts | None:
+        """What looks at files around the attempts that change some, made with the first of them. None: nothing does."""
+        if self._files is None and self._make_files is not None:
+            self._files = self._make_files()
+        return self._files
+
+    async def close_files(self) -> None:
+        """Let go of worktrees of attempts, where there are any; no attempt is under way any more."""
+        if self._files is not None:
+            await self._files.close()
 
     # --- what others may ask of it, from the event loop's thread -------------------------------------------------
 
@@ -288,7 +302,7 @@ class Drive:
     def _start_over(self, plan: Plan, facts: Facts) -> None:
         self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
-        self.machine.captures = self.files is not None
+        self.machine.captures = self._make_files is not None
 
     def _forget_cut(self, decided: ev.Checkpointed) -> None:
         """The journal says that this checkpoint failed: nothing may go back to it."""
@@ -339,8 +353,8 @@ class Drive:
 
     async def _with_files(self, task: PlannedTask, performed: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Perform the attempt; where it may change files, between two looks at them."""
-        files = self.files
-        if files is None or not changes_files(task.definition):
+        files = self.files if changes_files(task.definition) else None
+        if files is None:
             outcome = await performed
             reach("attempt.after")
             return outcome
@@ -393,7 +407,7 @@ class Drive:
                 facts = self.facts
                 tasks = {task.id: facts.unmerged[task.id] for task in pending}
                 decided = facts.merge if facts.merge is not None and facts.merge.tasks == tuple(tasks) else None
-                work = Work(layer, tasks, decided, merging.choices(facts, layer))
+                work = merging.Work(layer, tasks, decided, merging.choices(facts, layer))
                 await self.post_and_wait(await files.merge(work, self.masker.text))
             else:
                 await self.post_and_wait(await files.layer(layer, self.facts.files))
@@ -431,6 +445,7 @@ class Drive:
                 warnings=outcome.warnings,
                 error=outcome.error,
                 retryable=outcome.retryable,
+                put_off=outcome.put_off,
                 cancelled=outcome.cancelled,
                 files=outcome.files,
                 execution_time_ms=outcome.execution_time_ms,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,8 +19,6 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Progress
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive import Drive, utc_now
-from agentos.workflow.file_attempts import FileAttempts
-from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.hooks import call_hook
 from agentos.workflow.inbox import readable
 from agentos.workflow.journal import StoreJournal
@@ -30,7 +29,10 @@ from agentos.workflow.plans import encode_plan
 from agentos.workflow.ready import Ready
 from agentos.workflow.secrecy import masker_for
 from agentos.workflow.waiting import in_thread, to_the_end
-from agentos.worktree.collecting import collect_if_it_pays
+
+if TYPE_CHECKING:
+    from agentos.workflow.file_attempts import FileAttempts
+    from agentos.workflow.files import WorktreeFiles
 
 log = logging.getLogger("agentos")
 
@@ -46,7 +48,6 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         patience_s=ready.options.patience_s,
     )
     logs = _logs(ready)
-    files = FileAttempts(ready.files)
     drive = Drive(
         base=ready.base,
         accepted=ready.accepted,
@@ -59,7 +60,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         masker=masker_for(ready.base, ready.options.secret_names),
         models=ready.options.models,
         logs=logs,
-        files=files,
+        files=lambda: _file_attempts(ready.files),
     )
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
     try:
@@ -69,14 +70,20 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
             started(drive)
         plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
         first: list[Input] = [ready.first, *drive.taken(posted)]
-        if ready.files is not None:
-            first.insert(1, await files.start())
+        if ready.files is not None and drive.files is not None:
+            first.insert(1, await drive.files.start())
         await drive.run(first, plan=plan)
         facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
         await to_the_end(_end_drive(ready, drive, keeper, journal, logs))
     await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
     return facts
+
+
+def _file_attempts(files: WorktreeFiles | None) -> FileAttempts:
+    from agentos.workflow.file_attempts import FileAttempts  # most runs change no files
+
+    return FileAttempts(files)
 
 
 def _logs(ready: Ready) -> LogWriter | None:
@@ -136,8 +143,7 @@ async def _end_drive(
     ready: Ready, drive: Drive, keeper: LeaseKeeper, journal: StoreJournal, logs: LogWriter | None
 ) -> None:
     await in_thread(keeper.stop)
-    if drive.files is not None:
-        await drive.files.close()
+    await drive.close_files()
     if logs is not None:
         await in_thread(logs.close)
     reach("release.before")
@@ -157,6 +163,8 @@ async def _end_drive(
 
 async def _give_space_back(files: WorktreeFiles) -> None:
     """Collect what old snapshots left, where that pays: everything else is over, and it takes seconds at most."""
+    from agentos.worktree.collecting import collect_if_it_pays
+
     try:
         if await in_thread(collect_if_it_pays, files.worktree):
             log.info("space of old snapshots was given back")

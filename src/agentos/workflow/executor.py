@@ -219,7 +219,8 @@ def _in_memory(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
-    refuse_keyless(plan, options.models.llm)
+    if options.looks_for_keys:
+        refuse_keyless(plan, options.models.llm)
     facts = Facts(workflow_id=WorkflowId(workflow_id or new_id()))
     machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
     drive = Drive(

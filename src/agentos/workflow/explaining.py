@@ -20,7 +20,7 @@ from agentos.store.port import StorePort
 from agentos.workflow.overview import Journal
 from agentos.workflow.plans import decode_plan
 
-AttemptEnd = Literal["complete", "failed", "failed_safe", "cancelled", "retried", "cut off", "running"]
+AttemptEnd = Literal["complete", "failed", "failed_safe", "cancelled", "retried", "put off", "cut off", "running"]
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime | None = None
     end: AttemptEnd = "running"
-    """`cut off`: its driver died. `retried`: it failed, and another attempt followed."""
+    """`cut off`: its driver died. `retried`: it failed, and another attempt followed. `put off`: it paid for nothing,
+    since nothing was left of the budget, and another attempt followed the answer."""
     error: ev.TaskFailure | None = None
 
 
@@ -284,8 +285,8 @@ def _attempts(journal: Journal, task_id: TaskId) -> list[AttemptView]:
         match event:
             case ev.TaskStart(task_id=name, attempt=attempt) if name == task_id:
                 tries.append(AttemptView(attempt=attempt, started_at=event.at))
-            case ev.TaskRetry(task_id=name, error=error) if name == task_id:
-                _end(tries, event.at, "retried", error)
+            case ev.TaskRetry(task_id=name, error=error, put_off=put_off) if name == task_id:
+                _end(tries, event.at, "put off" if put_off else "retried", error)
             case ev.TaskComplete(task_id=name) if name == task_id:
                 _end(tries, event.at, "complete")
             case ev.TaskError(task_id=name, status=status, error=error) if name == task_id:

@@ -72,6 +72,7 @@ class RunLine(_Line, frozen=True, kw_only=True, tag="run"):
     parent_id: _Name | None
     token: _Count
     labels: tuple[_Name, ...] = ()
+    host: _Name = ""
 
 
 class PlanLine(_Line, frozen=True, kw_only=True, tag="plan"):
@@ -157,6 +158,7 @@ def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_L
         parent_id=run.parent_id,
         token=copy.token,
         labels=run.labels,
+        host=run.host,
     )
     for revision, body in enumerate(copy.plans, 1):
         yield PlanLine(revision=revision, body=b64encode(body).decode())
@@ -276,6 +278,7 @@ def _assembled(parts: list[_Line]) -> RunCopy:
             plan_revision=len(plans),
             holder=None,
             labels=run.labels,
+            host=run.host,
         ),
         token=run.token,
         plans=tuple(b64decode(plan.body, validate=True) for plan in plans),

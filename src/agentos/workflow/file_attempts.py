@@ -24,10 +24,12 @@ from agentos.exceptions import SnapshotError, TryAgainError
 from agentos.ids import TaskId, new_id
 from agentos.run.events import CaptureReason
 from agentos.run.inputs import Captured, Input, Merged
+from agentos.run.merging import Work
 from agentos.run.record import FilePoint, Turn
 from agentos.workflow.asides import Aside, HandedOver, hand_over, make_aside, throw_away
-from agentos.workflow.files import BEAT_S, WorktreeFiles
-from agentos.workflow.layer_merge import Work, go_on
+from agentos.workflow.file_decisions import BEAT_S
+from agentos.workflow.files import WorktreeFiles
+from agentos.workflow.layer_merge import go_on
 from agentos.workflow.waiting import in_thread, to_the_end
 from agentos.worktree.git import path_text
 from agentos.worktree.snapshots import Snapshot, find, take

@@ -24,7 +24,7 @@ from agentos.exceptions import (
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.workflow.location import VARIABLE
 from agentos.workflow.newest import newest_run
-from agentos.workflow.place import Place, find_place
+from agentos.workflow.place import Place, find_place, is_of_another_host
 
 T = TypeVar("T")
 _DRIVEN: tuple[RunStatus, ...] = ("pending", "running", "waiting")
@@ -46,6 +46,16 @@ def reading(place: Place) -> Iterator[StorePort]:
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def own_store(place: Place, store: StorePort, record: RunRecord) -> Iterator[StorePort]:
+    """A store in which the id of a run listed by `store` names that very run: `store`, unless it shows all scopes."""
+    if not place.everywhere:
+        yield store
+        return
+    with reading(place.of(record.scope)) as own:
+        yield own
 
 
 def list_runs(
@@ -99,7 +109,7 @@ def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, C
 
     place, record = _find(checkpoint, repo, within, CheckpointNotFoundError(checkpoint))
     if place.everywhere:
-        with reading(place) as store:
+        with reading(place.of(record.scope)) as store:
             place = _at_home(place, store.find_run(record.workflow_id))
     return place, record
 
@@ -197,9 +207,10 @@ def _look(place: Place, within: Callable[[StorePort], T]) -> T | None:
 
 def _at_home(place: Place, record: RunRecord) -> Place:
     """The place with the root that the run belongs to: one database may hold the runs of several worktrees."""
-    if place.is_shared:
-        place = msgspec.structs.replace(place, scope=record.scope, everywhere=False)
+    place = place.of(record.scope)
     root = record.root
     if place.named or not root or Path(root) == place.root or not Path(root).is_dir():
+        return place
+    if is_of_another_host(place, record):  # a folder of the same name is not the same
         return place
     return msgspec.structs.replace(place, root=Path(root))

@@ -10,7 +10,8 @@ import msgspec
 
 from agentos.exceptions import AgentosError
 from agentos.store.port import RunRecord
-from agentos.workflow.files import Decided, FilesChoice, alive_until, disputed, last_beat
+from agentos.workflow.file_decisions import Decided, FilesChoice, alive_until
+from agentos.workflow.files import disputed, last_beat
 from agentos.workflow.loading import source_files
 from agentos.workflow.ready import DriveOptions
 from agentos.workflow.restoring import LOOK, FileChange, LeftAlone, file_changes

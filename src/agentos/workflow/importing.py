@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import zlib
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def import_run(place: Place, copy: RunCopy, *, workflow_id: str | None = None) -
     facts = _folded(copy, events)
     _check_plans(copy)
     source = _source_here(copy.run.source, place.root)
-    run = msgspec.structs.replace(copy.run, root=str(place.root), source=source)
+    run = msgspec.structs.replace(copy.run, root=str(place.root), host=platform.node(), source=source)
     if run.kind == "workflow" and events:  # what lists show follows from the journal, whatever the file says
         run = msgspec.structs.replace(run, status=facts.status, layer=facts.current_layer, epoch=facts.epoch)
     store = place.open(create=True)

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, FilesMovedError, SnapshotError, TryAgainError
-from agentos.ids import TaskId, new_id
-from agentos.run.events import FilesMerged, MergeConflict, TaskFiles
+from agentos.ids import new_id
+from agentos.run.events import FilesMerged, MergeConflict
 from agentos.run.inputs import Captured, Merged
-from agentos.run.merging import WORKTREE, Choice
+from agentos.run.merging import WORKTREE, Choice, Work
 from agentos.workflow.files import WorktreeFiles
 from agentos.worktree.git import shown
 from agentos.worktree.merging import (
@@ -34,18 +34,6 @@ from agentos.worktree.snapshots import Snapshot, find, keep_tree
 
 _TEXT = 4_000
 """Characters of all conflicts that are shown at a gate."""
-
-
-class Work(NamedTuple):
-    """What is to be merged, and what is known of it."""
-
-    layer: int
-    tasks: Mapping[TaskId, TaskFiles]
-    """In plan order."""
-    decided: FilesMerged | None
-    """A merge of these that is on the record."""
-    choices: Mapping[str, Choice]
-    """What somebody answered to the conflicts in it."""
 
 
 class Task(NamedTuple):

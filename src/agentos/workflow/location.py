@@ -37,7 +37,8 @@ _ELSEWHERE = (
 )
 _OWN_FOLDER = f'Write a path in a folder of its own, as in database = "{FOLDER}/{DATABASE}", or a postgresql:// URL.'
 _MOVE_AWAY = "Find out where it came from, and move it out of the way."
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres(ql)?:", re.IGNORECASE)
+"""What is meant as a URL, if not well written: nobody calls a file so."""
 _SQLITE_FILES = ("", "-journal", "-shm", "-wal")
 
 
@@ -184,7 +185,9 @@ def _named_by_settings(file: SettingsFile) -> str | None:
 
 
 def _postgresql(url: str, where: str) -> str:
-    scheme = url.partition("://")[0]
+    scheme, slashes, _ = url.partition("://")
+    if not slashes:
+        raise refused(f"{where} is meant as a URL and lacks its slashes", "Write postgresql://user@host/database.")
     if scheme.lower() not in ("postgresql", "postgres"):
         raise refused(f"{where} names a kind of URL that is not supported, {scheme}://", "Use postgresql:// or a path.")
     return url

@@ -1,4 +1,4 @@
-"""Runs that changed files, and hosts that do not have those files."""
+"""Runs that changed files, and worktrees that do not have those files."""
 
 from __future__ import annotations
 
@@ -7,31 +7,44 @@ import shlex
 from agentos.exceptions import RunRefusedError, SnapshotNotFoundError
 from agentos.run.facts import Facts
 from agentos.store.port import RunRecord
+from agentos.workflow.file_decisions import Decided, FilesChoice
 from agentos.workflow.place import Place
-from agentos.worktree.snapshot_store import known_worktree
-from agentos.worktree.snapshots import find
 
 
-def refuse_files_elsewhere(place: Place, record: RunRecord, facts: Facts) -> None:
-    """RunRefusedError where the run has changed files and its snapshots are in a repository that is not this one.
+def refuse_files_elsewhere(
+    place: Place, record: RunRecord, facts: Facts, decided: Decided, choice: FilesChoice
+) -> None:
+    """RunRefusedError where the run has changed files, and this worktree does not have them as they were then.
 
-    Its later tasks would work on files without what the earlier ones did to them.
+    Its later tasks would work on files without what the earlier ones did to them. Where its newest snapshot was taken
+    in this very worktree, they are here, whatever was done to them since; also where they are just like it. Otherwise
+    somebody has to say what is wanted: to put them back, or to go on with what is here.
     """
-    if facts.files is None or not facts.files.snapshot:
+    if facts.files is None or not facts.files.snapshot or choice == "keep":
         return
-    if not place.is_shared and record.root in ("", str(place.root)):
-        return
+    from agentos.worktree.snapshot_store import known_worktree  # most runs change no files
+    from agentos.worktree.snapshots import find, is_unchanged
+
+    run = shlex.quote(record.workflow_id)
     worktree = known_worktree(place.root)
     try:
-        if worktree is not None:
-            find(worktree, facts.files.snapshot)
-            return
+        newest = None if worktree is None else find(worktree, facts.files.snapshot)
     except SnapshotNotFoundError:
-        pass
-    run = shlex.quote(record.workflow_id)
-    raise RunRefusedError(
-        f"run {record.workflow_id} has changed files in {record.root}, and they are not on this host: "
-        "snapshots of files stay in the repository they were taken in",
-        next_step=f"There: `agentos export {run} --files -o run.jsonl`. Here: `agentos import run.jsonl --files-only`, "
-        f"then `agentos resume {run} --repo . --restore-files`. Or resume it there.",
-    )
+        newest = None
+    if worktree is None or newest is None:
+        raise RunRefusedError(
+            f"run {record.workflow_id} has changed files in {record.root or 'another worktree'}, and they are not on "
+            "this host: snapshots of files stay in the repository they were taken in",
+            next_step=f"There: `agentos export {run} --files -o run.jsonl`. Here: `agentos import run.jsonl "
+            f"--files-only`, then `agentos resume {run} --repo . --restore-files`. Or resume it there. "
+            "`--files keep` goes on with the files as they are here.",
+        )
+    if newest.manifest.place == worktree.identity or (decided.target and choice != "ask"):
+        return
+    if not is_unchanged(worktree, newest):
+        raise RunRefusedError(
+            f"run {record.workflow_id} has changed files in another worktree, and those of {place.root} are not like "
+            "them: its next tasks would work without what the earlier ones did",
+            next_step=f"`agentos resume {run} --repo . --restore-files` puts them in place (what is there now is kept "
+            "for `agentos undo`); `--files keep` goes on with the files as they are here.",
+        )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from agentos.dag.checks import MAX_ID
 from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
+from agentos.ids import MAX_ID
 from agentos.store.port import RunRecord, Scope, StorePort
 from agentos.store.postgres.address import without_password
 from agentos.workflow.location import (
@@ -45,6 +46,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def is_shared(self) -> bool:
         """Whether the database is a server's, which other hosts and repositories use as well."""
         return "://" in self.database
+
+    def of(self, scope: Scope) -> Place:
+        """The same database, seen from one scope: ids name one run there, as they need not among all."""
+        return msgspec.structs.replace(self, scope=scope, everywhere=False) if self.is_shared else self
 
     @property
     def kept_beside(self) -> str:
@@ -107,9 +112,22 @@ def _of_server(place: Place, *, make: bool) -> Place:
 
 
 def is_home(record: RunRecord) -> bool:
-    """Whether this host has the worktree that a run of a shared database belongs to."""
+    """Whether this host has the worktree that a run of a shared database belongs to, under the name it had then."""
     root = Path(record.root)
-    return bool(record.root) and root.is_dir() and find_scope(root, load_settings(root).repository) == record.scope
+    try:
+        return was_begun_here(record) and find_scope(root, load_settings(root).repository) == record.scope
+    except WorkflowConfigurationError:  # what its settings would call it cannot be read
+        return False
+
+
+def was_begun_here(record: RunRecord) -> bool:
+    """Whether this host has the folder that a run of a shared database belongs to, whatever is in there now."""
+    return bool(record.root) and record.host in ("", platform.node()) and Path(record.root).is_dir()
+
+
+def is_of_another_host(place: Place, record: RunRecord) -> bool:
+    """Whether a run belongs to another host. A database file is on this one, whatever it was called before."""
+    return place.is_shared and record.host not in ("", platform.node())
 
 
 def _refuse_no_text(*paths: str | Path) -> None:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from agentos.dag.findings import listed
 from agentos.dag.fingerprint import plan_fingerprint
 from agentos.dag.plan import Plan
-from agentos.exceptions import AgentosError, RunRefusedError, SnapshotError
+from agentos.exceptions import AgentosError, NothingToCaptureError, RunRefusedError, SnapshotError, TryAgainError
 from agentos.ids import TaskId
 from agentos.run.board import GatePolicy
 from agentos.run.facts import Facts
@@ -22,14 +22,16 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions
 from agentos.store.port import Lease, StorePort
 from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
-from agentos.workflow.asides import remove_left_behind
-from agentos.workflow.files import FilesChoice, WorktreeFiles, has_file_tasks, is_isolated
+from agentos.workflow.file_decisions import FilesChoice, has_file_tasks, is_isolated
 from agentos.workflow.hooks import NO_HOOKS, Hooks
 from agentos.workflow.journal import PATIENCE_S
 from agentos.workflow.loading import source_files
 from agentos.workflow.logwriter import MAX_LOG
 from agentos.workflow.place import Place
 from agentos.workflow.waiting import to_the_end
+
+if TYPE_CHECKING:
+    from agentos.workflow.files import WorktreeFiles
 
 log = logging.getLogger("agentos")
 
@@ -61,6 +63,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes kept of what one attempt prints; 0 keeps no logs."""
     models: ModelSettings = NO_MODEL_SETTINGS
     """What attempts that call models or agents are told."""
+    looks_for_keys: bool = True
+    """A new run is refused where the key that the settings name is missing. False: its own first task looks for it."""
     files: FilesChoice = "ask"
     """What a resume does with files that a cut-off task may have changed."""
 
@@ -128,22 +132,31 @@ def run_fingerprint(plan: Plan) -> str:
 def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple[WorktreeFiles | None, tuple[str, ...]]:
     """The files of the worktree, if a task of the plan changes any; and what to tell users where they cannot be had.
 
-    WorktreeBusyError where another run changes files here.
+    WorktreeBusyError where another run changes files here; TryAgainError where that could not be found out, or a
+    restore that was cut off here could not be brought to its end: nothing may work on files in that state.
     """
     if not has_file_tasks(plan):
         return None, ()
+    # All that captures files is loaded by runs that may change some.
+    from agentos.workflow.asides import remove_left_behind
+    from agentos.workflow.files import WorktreeFiles
+
     try:
         files = WorktreeFiles(place.root, workflow_id, protected=source_files(source))
         with closed_on_error(files):
             files.finish_interrupted()
             remove_left_behind(files)
-    except SnapshotError as error:
+    except NothingToCaptureError as error:
         if isolated := [task.id for task in plan.tasks.values() if is_isolated(task)]:
             raise RunRefusedError(
                 f"isolation 'worktree' ({listed(isolated)}) needs a git repository: {error.message}",
                 next_step="Run it in a repository, or without isolation.",
             ) from error
         return None, (f"tasks change files, which cannot be captured, so that none can be put back: {error.message}",)
+    except SnapshotError as error:
+        raise TryAgainError(
+            f"the files of {place.root} cannot be captured now: {error.message}", next_step=error.next_step
+        ) from error
     return files, ()
 
 

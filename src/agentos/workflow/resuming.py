@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,13 @@ from agentos.crashpoints import reach
 from agentos.dag.plan import Plan
 from agentos.dag.stored import from_stored
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FilesChangedError,
+    RunNotFoundError,
+    RunRefusedError,
+)
 from agentos.ids import TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
@@ -30,12 +37,13 @@ from agentos.store.holder import current_holder
 from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.private_folder import remove_abandoned
-from agentos.workflow.files import Decided, FilesChoice, WorktreeFiles, alive_until, decide, refuse_foreign_changes
+from agentos.workflow.file_decisions import Decided, FilesChoice, alive_until, decide
 from agentos.workflow.loading import load_workflow
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
+from agentos.workflow.moving import kept_in, move_here, nothing_unfinished, refuse_elsewhere
 from agentos.workflow.newest import newest_run
-from agentos.workflow.place import Place
+from agentos.workflow.place import Place, is_of_another_host
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
 from agentos.workflow.ready import (
@@ -50,6 +58,9 @@ from agentos.workflow.ready import (
 )
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.taking_over import take_lease
+
+if TYPE_CHECKING:
+    from agentos.workflow.files import WorktreeFiles
 
 log = logging.getLogger("agentos")
 
@@ -102,7 +113,7 @@ def resume_run(
 ) -> Ready | Finished:
     """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run."""
     asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
-    store = place.open()
+    store = kept_in(place, target).open()
     with closed_on_error(store):
         return resumed(asked, store, *find_target(store, place, target))
 
@@ -112,7 +123,8 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
     if target is None:
         newest = newest_run(store, lambda run: _is_meant(store, run, place), statuses=UNFINISHED)
         if newest is None:
-            raise RunRefusedError("there is no unfinished run here", next_step="Name a run by its id.")
+            away = newest_run(store, lambda run: _is_same_folder_elsewhere(run, place), statuses=UNFINISHED)
+            raise nothing_unfinished(away)
         return newest, None
     checkpoint = store.find_checkpoint(target)
     if checkpoint is not None:
@@ -126,7 +138,13 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
 
 
 def _is_meant(store: StorePort, run: RunRecord, place: Place) -> bool:
-    return run.kind == "workflow" and run.root == str(place.root) and not _was_refused(store, run)
+    if run.kind != "workflow" or run.root != str(place.root) or is_of_another_host(place, run):
+        return False
+    return not _was_refused(store, run)
+
+
+def _is_same_folder_elsewhere(run: RunRecord, place: Place) -> bool:
+    return run.kind == "workflow" and run.root == str(place.root) and is_of_another_host(place, run)
 
 
 def _was_refused(store: StorePort, run: RunRecord) -> bool:
@@ -143,7 +161,7 @@ def resumed(
     asked: Asked, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
-    _refuse_elsewhere(asked.place, record)
+    refuse_elsewhere(asked.place, record)
     _refuse_unresumable(record, named)
     back_to = named if named is not None and not _is_head(store, named) else None
     if record.status == "complete" and back_to is None and not asked.choices.rerun:
@@ -198,12 +216,12 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
         )
-    refuse_files_elsewhere(asked.place, record, facts)
     plan, problems = current_plan(found.base, facts.changes)
     before, _ = current_plan(found.accepted, facts.changes)
     goes_on = before if found.back_to is None else None
     cuts = _cuts(store, record, found.named)
     decided = decide(facts, plan, cuts, options.files, record.workflow_id, before=goes_on)
+    refuse_files_elsewhere(asked.place, record, facts, decided, options.files)
     choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
     resume = None
     if facts.sequence and found.back_to is None:
@@ -216,6 +234,7 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         if files is not None:
             files.protect(facts.own_output)
         restored = _put_back(files, decided, record, ended, options) if decided.target else None
+        move_here(asked.place, store, lease, record)
     begin = Begin(
         holder=str(current_holder()),
         token=lease.token,
@@ -250,10 +269,10 @@ def preview_resume(
     files: FilesChoice = "ask",
 ) -> Previewed:
     """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
-    store = place.open(readonly=True)
+    store = kept_in(place, target).open(readonly=True)
     try:
         record, checkpoint = find_target(store, place, target)
-        _refuse_elsewhere(place, record)
+        refuse_elsewhere(place, record)
         _refuse_unresumable(record, checkpoint)
         accepted = decode_plan(store.read_plan(record.workflow_id))
         base = accepted
@@ -266,6 +285,7 @@ def preview_resume(
         plan, _ = current_plan(base, facts.changes)
         cuts = _cuts(store, record, checkpoint)
         decided = decide(facts, plan, cuts, files, record.workflow_id, before=before)
+        refuse_files_elsewhere(place, record, facts, decided, files)
         choices = _informed(choices, decided, plan, facts, place.root)
         resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
         return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
@@ -346,14 +366,6 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
 # --- what is refused, and what is cleared away ---------------------------------------------------------------------
 
 
-def _refuse_elsewhere(place: Place, record: RunRecord) -> None:
-    if record.root and record.root != str(place.root) and not place.named:
-        raise RunRefusedError(
-            f"run {record.workflow_id} belongs to {record.root}, not to {place.root}",
-            next_step="If the worktree moved, name where it is now (--repo PATH, or repo=… in Python).",
-        )
-
-
 def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) -> None:
     if record.kind == "states":
         raise RunRefusedError(
@@ -407,7 +419,9 @@ def _put_back(
         )
     if options.files == "ask":
         until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
-        refuse_foreign_changes(files, decided, record, until)
+        why, paths = files.foreign_changes(decided.target, until)
+        if why:
+            raise FilesChangedError(record.workflow_id, why, paths)
     restored = files.put_back(decided.target)
     if restored.count:
         log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)

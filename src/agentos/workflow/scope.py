@@ -10,12 +10,16 @@ import platform
 import re
 from pathlib import Path
 
-from agentos.exceptions import SnapshotError, WorkflowConfigurationError
+from agentos.exceptions import SnapshotError, TryAgainError, WorkflowConfigurationError
 from agentos.store.port import Scope
 from agentos.worktree.git import Git, Repository, clean_env, find_repository
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?P<path>.+)", re.IGNORECASE)
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?:[^/@]*@)?(?P<host>\[[^]/]+\]|[^/:]+)(?::(?P<port>\d*))?/(?P<path>.+)",
+    re.IGNORECASE,
+)
 _SCP = re.compile(r"(?:[^/@:]*@)?(?P<host>[^/:@]+):(?P<path>(?!//).+)")
+_USUAL_PORTS = {"http": 80, "https": 443, "ssh": 22, "git+ssh": 22, "ssh+git": 22, "git": 9418, "ftp": 21, "ftps": 990}
 
 
 def find_scope(root: Path, name: str | None = None) -> Scope:
@@ -36,8 +40,10 @@ def _identity(repository: Repository) -> str:
     git = Git(cwd=repository.root, env=clean_env(os.environ), timeout_s=10.0)
     try:
         origin = git.done("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
-    except SnapshotError:
-        origin = b""
+    except SnapshotError as error:  # another name would be another repository, with none of its runs
+        raise TryAgainError(
+            f"whose runs are meant cannot be told: {error.message}", next_step=error.next_step
+        ) from error
     common = repository.git_dir
     if _worktree(repository):
         common = common / (common / "commondir").read_text().strip()
@@ -50,7 +56,14 @@ def normalised(origin: str) -> str:
     if found is None or origin.startswith("file:"):
         return ""
     path = found["path"].strip("/").removesuffix(".git")
-    return f"{found['host'].lower()}/{path}" if path else ""
+    return f"{found['host'].lower()}{_port(found)}/{path}" if path else ""
+
+
+def _port(found: re.Match[str]) -> str:
+    """The port, unless it is the usual one: another server may well answer there, with repositories of its own."""
+    given = found.groupdict()
+    scheme, port = str(given.get("scheme")).lower(), given.get("port")
+    return "" if not port or int(port) == _USUAL_PORTS.get(scheme) else f":{int(port)}"
 
 
 def _here(path: Path) -> str:

@@ -31,6 +31,8 @@ class Fault(NamedTuple):
     """Where in a table, as `.OPENAI_API_KEY.slots`; empty: the value as a whole."""
     what: str
     """To stand after the name of the setting."""
+    shows_value: bool = False
+    """Whether the value itself may be shown. Not what a table holds: somebody may have written a key there."""
 
 
 class Kind(NamedTuple):
@@ -42,7 +44,7 @@ class Kind(NamedTuple):
     """The checked value of what TOML gives. ValueError where it is not allowed."""
     from_text: Callable[[str], object] = str.strip
     """What TOML would give, from a variable's text; left as it is where it makes no sense."""
-    faults: Callable[[object], Iterable[Fault]] = lambda value: (Fault("", f"is {told(value)}"),)
+    faults: Callable[[object], Iterable[Fault]] = lambda value: (Fault("", f"is {told(value)}", True),)
     """Of a value that is not allowed: each thing that is wrong in it."""
 
 
@@ -143,7 +145,7 @@ def table(type: Any, allowed: str) -> Kind:
 
 
 def _faults(type: Any, value: object, key: str) -> Iterator[Fault]:
-    """What is wrong with a table, down to the keys themselves. No value is shown: it may be a key for a model."""
+    """What is wrong with a table, down to the keys themselves."""
     try:
         msgspec.convert(value, type)
     except ValueError as error:
@@ -153,7 +155,7 @@ def _faults(type: Any, value: object, key: str) -> Iterator[Fault]:
 
 
 def _faults_inside(type: Any, table: Mapping[str, object], key: str) -> Iterator[Fault]:
-    if not (hasattr(type, "__struct_fields__")):
+    if not hasattr(type, "__struct_fields__"):
         for name, value in table.items():
             yield from _faults(get_args(type)[1], value, f"{key}.{_as_key(name)}")
         return

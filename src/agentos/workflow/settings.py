@@ -7,7 +7,6 @@ Where state lives is settled first and apart, by `location`: `database` is read 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -161,6 +160,8 @@ def _given(root: Path, environ: Mapping[str, str] | None) -> Iterator[Setting | 
 
 def _in_file(file: SettingsFile, name: str, value: object) -> Iterator[Setting | WorkflowConfigurationError]:
     if name not in KINDS:
+        import difflib  # for a name that is misspelt
+
         near = difflib.get_close_matches(name, KINDS, n=1)
         hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
         yield WorkflowConfigurationError(f"{file.shown} has an unknown setting, {kinds.told(name)}", next_step=hint)
@@ -176,8 +177,8 @@ def _in_variable(name: str, text: str) -> Iterator[Setting | WorkflowConfigurati
     read, faults = _read(name, KINDS[name].from_text(text))
     if not faults:
         yield Setting(name=name, value=read, source=variable)
-    for fault in faults:  # one of the whole is told as it was typed
-        what = fault.what if fault.key else f"is {kinds.told(text)}"
+    for fault in faults:
+        what = f"is {kinds.told(text)}" if fault.shows_value else fault.what  # as it was typed
         yield _wrong(name, f"{variable}{fault.key} {what}")
 
 

@@ -15,7 +15,7 @@ from agentos.run.facts import fold
 from agentos.run.files import snapshots_in_use
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.files import WorktreeLock
-from agentos.workflow.finding import places, reading
+from agentos.workflow.finding import own_store, places, reading
 from agentos.workflow.place import Place, find_place
 from agentos.worktree.git import path_text
 from agentos.worktree.housekeeping import Sizes, collect, forget, purge, purged_ids, retain_ids, sizes
@@ -138,7 +138,8 @@ def _checkpoints_of(worktree: Worktree, snapshots: set[str], repo: Path | None) 
         # The file is gone from the snapshots; a database that cannot be read must not hide that.
         with suppress(AgentosError), reading(place) as store:
             for run in store.list_runs():
-                cuts = store.list_checkpoints(run.workflow_id)
+                with own_store(place, store, run) as own:
+                    cuts = own.list_checkpoints(run.workflow_id)
                 found += [_shown(cut, run) for cut in cuts if present.get(cut.snapshot) in snapshots]
     return found
 

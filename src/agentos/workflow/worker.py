@@ -21,7 +21,7 @@ from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.finding import reading
 from agentos.workflow.labels import picked
-from agentos.workflow.place import Place, is_home
+from agentos.workflow.place import Place, is_home, is_of_another_host
 from agentos.workflow.postponing import Postponed
 from agentos.workflow.ready import DriveOptions, Finished, prepared
 from agentos.workflow.resuming import resume_run
@@ -223,7 +223,7 @@ def _report(
 def _home(place: Place, record: RunRecord) -> Place:
     """Where to go on: in the run's own worktree if this host has it, else in the one the worker was given."""
     root = Path(record.root)
-    if not record.root or root == place.root:
+    if not record.root or (root == place.root and not is_of_another_host(place, record)):
         return place
     if is_home(record) if place.is_shared else root.is_dir():
         return msgspec.structs.replace(place, root=root)

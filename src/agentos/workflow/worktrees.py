@@ -22,7 +22,8 @@ from agentos.exceptions import AgentosError, WorkflowConfigurationError
 from agentos.store.port import RunRecord
 from agentos.store.postgres.address import without_password
 from agentos.workflow.location import check_private
-from agentos.workflow.place import Place, is_home
+from agentos.workflow.moving import renamed_since
+from agentos.workflow.place import Place, is_home, was_begun_here
 
 log = logging.getLogger("agentos")
 
@@ -95,7 +96,9 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
     problems: list[str] = []
     if server is not None:
         try:
-            runs += _on_server(server)
+            found, renamed = _on_server(server)
+            runs += found
+            problems += renamed
         except AgentosError as error:
             problems.append(f"{without_password(server.database)}: {error.message}")
     for worktree in known():
@@ -118,17 +121,23 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
     return Interrupted(runs=tuple(runs), problems=tuple(problems))
 
 
-def _on_server(server: Place) -> list[InterruptedRun]:
+def _on_server(server: Place) -> tuple[list[InterruptedRun], list[str]]:
+    """Those that this host has, and what to say of those that it has under another name."""
     store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
     try:
         records = store.list_runs(statuses={"interrupted"})
     finally:
         store.close()
-    return [
-        InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
-        for record in records
-        if record.kind == "workflow" and is_home(record)
-    ]
+    cut_off = [record for record in records if record.kind == "workflow"]
+    here = [record for record in cut_off if was_begun_here(record)]
+    home = [record for record in here if is_home(record)]
+    return (
+        [
+            InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
+            for record in home
+        ],
+        [str(renamed_since(record)) for record in here if record not in home],
+    )
 
 
 def index_folder() -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 
 import msgspec
 
-from agentos.exceptions import GitError, WorkflowConfigurationError
+from agentos.exceptions import GitError, TryAgainError, WorkflowConfigurationError
 
 # Of the caller's GIT_* these say how git works; the rest (GIT_DIR, GIT_INDEX_FILE, ...) say WHERE, and inside a hook
 # they name another repository than the one asked about. Protected configuration (GIT_CONFIG_*) stays: containers set
@@ -188,6 +188,11 @@ def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[bytes]:
 def find_repository(directory: Path) -> Repository:
     """The repository or linked worktree that `directory` (absolute, no links) lies in. One git call."""
     done = run(directory, "rev-parse", *_QUESTIONS)
+    if done.returncode < 0:  # whether there is one is not known, and nothing may be kept in the wrong place
+        raise TryAgainError(
+            f"git was ended by signal {-done.returncode} in {shown(directory)}",
+            next_step="Is memory short?",
+        )
     answers = _ANSWERS.fullmatch(done.stdout)
     if answers is None:
         raise _no_repository(directory, os.fsdecode(done.stderr).strip())

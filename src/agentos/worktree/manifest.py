@@ -70,6 +70,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Taken out afterwards, on request."""
     worktree: str = ""
     """Which worktree of the repository it is of, by the name that git has for it; empty: the main one."""
+    place: str = ""
+    """The identity of that worktree: one of the same name in another clone is another."""
     replaced_by: str = ""
     """Of what a restore replaced: the tree that came in its place. It is kept as long as the snapshot is."""
 

@@ -13,11 +13,13 @@ import os
 import re
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from agentos.exceptions import SnapshotError, WorkflowConfigurationError
+from agentos.exceptions import GitError, NothingToCaptureError, SnapshotError, WorkflowConfigurationError
+from agentos.ids import new_id
 from agentos.worktree.git import Git, bare_env, clean_env, shown
 
 FOLDER = "agentos"
@@ -107,6 +109,14 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
         return self.git_dir / FOLDER
 
     @property
+    def identity(self) -> str:
+        """Of this worktree and no other, wherever it is moved; empty where nothing was ever captured in it."""
+        try:
+            return (self.folder / "id").read_text()
+        except OSError:
+            return ""
+
+    @property
     def index(self) -> Path:
         return self.folder / "index"
 
@@ -151,12 +161,24 @@ def open_worktree(directory: Path) -> Worktree:
     try:
         _make_store(worktree)
         worktree.folder.mkdir(mode=0o700, exist_ok=True)
+        _identify(worktree)
     except OSError as error:
-        raise SnapshotError(
+        raise NothingToCaptureError(
             f"the private store in {shown(worktree.common_dir)} cannot be made: {error}",
             next_step="Make git's own folder writable, or free some space.",
         ) from error
     return worktree
+
+
+def _identify(worktree: Worktree) -> None:
+    """Give it an identity, once: whoever comes second finds that of the first."""
+    if worktree.identity:
+        return
+    with tempfile.NamedTemporaryFile("w", dir=worktree.folder) as made:
+        made.write(new_id())
+        made.flush()
+        with suppress(FileExistsError):
+            os.link(made.name, worktree.folder / "id")
 
 
 def known_worktree(directory: Path) -> Worktree | None:
@@ -170,10 +192,12 @@ def known_worktree(directory: Path) -> Worktree | None:
 
 def _asked(directory: Path) -> Worktree:
     asking = Git(cwd=directory, env={**clean_env(os.environ), **_QUIET}, timeout_s=60)
-    answer = os.fsdecode(asking.ask("rev-parse", *_QUESTIONS))
-    answers = _ANSWERS.fullmatch(answer)
+    asked = asking.done("rev-parse", *_QUESTIONS, ok=(0, 128))
+    answers = _ANSWERS.fullmatch(os.fsdecode(asked.stdout))
+    if asked.status and b"not a git repository" not in asked.stderr:
+        raise GitError(("rev-parse",), asked.status, asked.said)
     if answers is None:
-        raise SnapshotError(
+        raise NothingToCaptureError(
             f"{shown(directory)} is not in a worktree of a git repository", next_step="Go to a worktree with files."
         )
     git_dir, object_format, common_dir, root = answers.groups()
@@ -197,7 +221,7 @@ def _version(asking: Git) -> tuple[int, ...]:
     found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", asking.line("--version"))
     version = tuple(int(part) for part in found.groups() if part) if found else (0,)
     if version < OLDEST_GIT:
-        raise SnapshotError(
+        raise NothingToCaptureError(
             f"git {'.'.join(map(str, version))} is too old to capture files",
             next_step=f"Install git {'.'.join(map(str, OLDEST_GIT))} or newer.",
         )

@@ -139,6 +139,7 @@ def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: st
         partial=captured.partial,
         repositories=captured.repositories,
         worktree=worktree.name,
+        place=worktree.identity,
     )
 
 

@@ -33,7 +33,7 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.run.state import WorkflowState
 from agentos.values import decode_value, encode_value
-from agentos.workflow.files import Decided
+from agentos.workflow.file_decisions import Decided
 from tests.unit.run.checks import PureFace, check_frontier
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

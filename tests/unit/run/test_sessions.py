@@ -13,7 +13,7 @@ from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import Captured, SessionKnown
 from agentos.run.resume import MAX_CUTS
-from agentos.workflow.files import Decided, FilesChoice, decide
+from agentos.workflow.file_decisions import Decided, FilesChoice, decide
 from agentos.workflow.specs import attempt_spec
 from tests.unit.run.harness import Run, nothing
 

@@ -11,7 +11,7 @@ from agentos.dag.models import Budget
 from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run import events as ev
-from agentos.run.inputs import UsageKnown
+from agentos.run.inputs import SessionKnown, StopAsked, UsageKnown
 from agentos.run.spending import left_for, money
 from tests.unit.run.harness import Run, nothing
 
@@ -68,6 +68,7 @@ def test_a_question_about_less_than_a_cent_says_how_much() -> None:
         (0.00999, "$0.01"),
         (0.000105, "$0.00011"),
         (1e-300, "$0.00"),
+        (-0.0041, "-$0.0041"),
     ],
 )
 def test_money_is_shown_to_the_cent_or_with_two_digits_that_count(usd: float, text: str) -> None:
@@ -210,3 +211,104 @@ def test_what_several_answers_allow_does_not_depend_on_the_order_of_a_map() -> N
         run.ok(name)
         run.answer(f"budget:{following}")
         assert left(run, following) == Budget(cost_usd=1.0), f"after ${spent}"
+
+
+# --- put off: nothing is left when the call is about to be made -----------------------------------------------------
+
+
+def side_by_side(**settings: Any) -> Workflow:
+    """Model calls `a` and `b`, at once."""
+    flow = Workflow("w", budget={"tokens": 100})
+    for name in "ab":
+        flow.add(name, "llm", model="m", prompt="?", **settings)
+    return flow
+
+
+def test_an_attempt_that_finds_nothing_left_waits_at_the_gate_and_has_not_failed() -> None:
+    run = Run(side_by_side(retries={"retries": 1, "backoff_s": 5}), gates="wait").begin()
+    paid(run, "a", tokens=150)
+    assert run.fail("b", put_off=True) == ["task_retry b#1", "decision_required budget:b"]
+    assert run.last(ev.TaskRetry).put_off
+    assert "has spent $0.00 and 150 tokens" in run.gate("budget:b").question
+    assert (run.status("b"), run.running) == ("waiting", ["a"])
+
+    assert run.answer("budget:b")[-1] == "task_start b#2"
+    assert (run.task("b").tries, run.task("b").settled) == (0, 0), "its key, and all its retries, are left"
+    assert run.fail("b") == ["task_retry b#2"]
+    assert not run.last(ev.TaskRetry).put_off
+    assert "task_start b#3" in run.later(10)
+    assert run.fail("b") == ["failed b: Boom"]
+
+
+def test_an_attempt_that_was_put_off_begins_again_at_once_where_somebody_has_allowed_more() -> None:
+    run = Run(side_by_side(), gates="wait").begin()
+    paid(run, "a", tokens=150)
+    run.fail("a", put_off=True)
+    run.answer("budget:a")  # after the other one had looked, and before it is heard of
+    assert run.fail("b", put_off=True) == ["task_retry b#1", "task_start b#2"]
+    assert run.open_gates == []
+
+
+def test_a_no_to_what_was_put_off_fails_the_task() -> None:
+    run = Run(side_by_side(), gates="wait").begin()
+    paid(run, "a", tokens=150)
+    run.fail("b", put_off=True)
+    assert run.answer("budget:b", approved=False)[-1] == "failed b: GateRejected"
+
+
+@pytest.mark.parametrize("heard_of", [False, True])
+def test_killed_before_or_after_it_was_put_off_a_resume_asks_first(heard_of: bool) -> None:
+    run = Run(side_by_side(), gates="wait").begin()
+    paid(run, "a", tokens=150)
+    run.ok("a")
+    if heard_of:
+        run.fail("b", put_off=True)
+    run.resume()
+    assert (run.running, run.open_gates) == ([], ["budget:b"])
+    assert run.answer("budget:b")[-1] == "task_start b#2"
+    assert run.ok("b")[-1] == "workflow_complete"
+
+
+def test_what_was_put_off_while_the_run_stops_is_left_for_the_resume() -> None:
+    run = Run(side_by_side(), gates="wait").begin()
+    paid(run, "a", tokens=150)
+    run.ok("a")
+    run.give(StopAsked(reason="enough"))
+    assert run.fail("b", put_off=True) == ["task_retry b#1", "workflow_paused stopped"]
+    run.resume()
+    assert run.open_gates == ["budget:b"]
+
+
+def test_an_agent_that_was_put_off_still_has_what_it_was_to_go_on_with() -> None:
+    flow = Workflow("w", budget={"tokens": 100})
+    flow.add("a", "agent", agent="claude", prompt="?")
+    run = Run(flow, gates="wait").begin()
+    session = ev.Session(agent="claude", id="s")
+    run.give(SessionKnown(task_id=TaskId("a"), attempt=1, session=session))
+    run.fail("a", put_off=True)
+    assert run.facts.sessions[TaskId("a")] == session
+    run.fail("a")
+    assert TaskId("a") not in run.facts.sessions
+
+
+def test_items_that_are_put_off_leave_their_place_to_others_and_end_with_their_answers() -> None:
+    flow = Workflow("w", budget={"tokens": 100})
+    group = {"group": "g", "slots": 1}
+    flow.add("each", "llm", model="m", prompt="?", for_each=[1, 2, 3], concurrency=group)
+    run = Run(flow, gates="wait").begin()
+    paid(run, "each[0]", tokens=100)
+    run.give(StopAsked(reason="enough"))
+    run.ok("each[0]")
+    run.resume()
+    assert run.open_gates == ["budget:each[1]", "budget:each[2]"]
+    for item in ("each[1]", "each[2]"):
+        run.answer(f"budget:{item}")
+    assert run.running == ["each[1]"]
+    paid(run, "each[1]", tokens=500)
+    assert run.fail("each[1]", put_off=True) == [
+        "task_retry each[1]#1", "decision_required budget:each[1]#2", "decision_required budget:each[2]#2",
+    ]  # fmt: skip
+    for item in ("each[2]", "each[1]"):
+        run.answer(f"budget:{item}#2")
+        run.ok(item)
+    assert run.facts.status == "complete"

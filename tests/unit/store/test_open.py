@@ -138,6 +138,14 @@ sqlite_open.open_store({database!r})
     store.close()
 
 
+def test_a_database_is_made_in_two_transactions(path: Path) -> None:
+    """Its schema, then its log: each is synced four times before the first run can begin."""
+    path.parent.mkdir()
+    open_store(path).close()
+    changes = int.from_bytes(path.read_bytes()[24:28], "big")  # counted in the header, but for those of the log
+    assert changes == 2
+
+
 def test_a_missing_folder_is_named(path: Path) -> None:
     with pytest.raises(WorkflowConfigurationError, match="folder exists"):
         open_store(path)

@@ -26,7 +26,7 @@ from agentos.run.commands import ApprovalResponse
 from agentos.workflow.finding import find_run, reading
 
 if TYPE_CHECKING:
-    from agentos.workflow.files import FilesChoice
+    from agentos.workflow.file_decisions import FilesChoice
 
 
 @click.command(

@@ -91,7 +91,9 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
             if checkup.database_bytes
             else "not made yet"
         )
-        click.echo(f"database  {printable(checkup.database)} ({size}; {checkup.free_disk // 1_000_000:,} MB free)")
+        where = " on this host" if "://" in checkup.database else ""
+        free = f"{checkup.free_disk // 1_000_000:,} MB free{where}"
+        click.echo(f"database  {printable(checkup.database)} ({size}; {free})")
         click.echo(f"          because {checkup.because}")
     if checkup.settings:
         click.echo("")

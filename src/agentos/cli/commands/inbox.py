@@ -22,8 +22,8 @@ from agentos.exceptions import AgentosError, NotFoundError
 from agentos.run.events import DecisionRequired
 from agentos.run.facts import Facts, fold
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
-from agentos.workflow.finding import places, reading
-from agentos.workflow.place import Place
+from agentos.workflow.finding import own_store, places, reading
+from agentos.workflow.place import Place, is_home
 
 
 class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,32 +97,36 @@ def command(as_json: bool, repo: Path | None) -> int | None:
 
 
 def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[OpenGate]:
-    # A run of the same id may be kept elsewhere: where it matters, the command says which is meant.
-    where = f" --repo {shlex.quote(str(place.root))}" if one_of_several and _is_own(place) else ""
     try:
         with reading(place) as store:
             runs = store.list_runs(statuses=UNDER_WAY)
             return [
-                _gate(place, record, facts, facts.gates[gate_id].opened, where)
+                _gate(place, record, facts, facts.gates[gate_id].opened, _where(place, record, one_of_several))
                 for record in runs
-                for facts in _facts(store, record, trouble)
+                for facts in _facts(place, store, record, trouble)
                 for gate_id in facts.open_gates
             ]
     except NotFoundError:  # nothing was ever kept here
         return []
 
 
-def _is_own(place: Place) -> bool:
-    """Whether `--repo` leads to this very database."""
-    return Path(place.database).is_relative_to(place.root)
+def _where(place: Place, record: RunRecord, one_of_several: bool) -> str:
+    """Which run is meant, where another worktree may keep one of the same id."""
+    if place.is_shared:
+        root = record.root if is_home(record) else ""
+    else:  # whether --repo leads to this very database
+        root = str(place.root) if one_of_several and Path(place.database).is_relative_to(place.root) else ""
+    return f" --repo {shlex.quote(root)}" if root else ""
 
 
-def _facts(store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[Facts]:
+def _facts(place: Place, store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[Facts]:
     """What is known of a run that may ask something."""
     if record.kind == "states":
         return
     try:
-        yield fold(record.workflow_id, store.read_events(record.workflow_id))
+        with own_store(place, store, record) as own:
+            events = own.read_events(record.workflow_id)
+        yield fold(record.workflow_id, events)
     except AgentosError as error:  # one damaged run must not hide what the others ask
         about = f"run {printable(record.workflow_id)} in {printable(record.root)}:"
         say("\n".join([about, *printable_lines(str(error))]))

@@ -35,6 +35,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     root: str
     """The worktree it belongs to."""
+    host: str
+    """The name of the machine that has this worktree."""
+    repository: str
+    """How a shared database knows the repository; empty for a database file."""
     driver: str | None
     """The process that drives it now, if any."""
     parent_id: str | None
@@ -128,6 +132,8 @@ def _row(place: Place, record: RunRecord) -> RunRow:
         created_at=record.created_at,
         updated_at=record.updated_at,
         root=record.root or str(place.root),
+        host=record.host,
+        repository=record.scope.repository,
         driver=str(record.holder) if record.holder else None,
         parent_id=record.parent_id,
         labels=list(record.labels),
@@ -137,7 +143,11 @@ def _row(place: Place, record: RunRecord) -> RunRow:
 
 def _print_for_people(records: list[tuple[Place, RunRecord]], *, several: bool) -> None:
     now = datetime.now(UTC)
-    where = ("WORKTREE",) if several else ()
+    # What all have in common need not be said of each.
+    repositories = len({record.scope.repository for _, record in records}) > 1
+    hosts = len({record.host for _, record in records}) > 1
+    asked = {"WORKTREE": several, "REPOSITORY": repositories, "HOST": hosts}
+    where = [name for name, wanted in asked.items() if wanted]
     rows = [
         (
             record.workflow_id,
@@ -146,6 +156,8 @@ def _print_for_people(records: list[tuple[Place, RunRecord]], *, several: bool) 
             f"{record.layer + 1}/{record.layers}" if record.layers else "-",
             ago(record.created_at, now),
             *((record.root or str(place.root),) if several else ()),
+            *((record.scope.repository,) if repositories else ()),
+            *((record.host,) if hosts else ()),
         )
         for place, record in records
     ]

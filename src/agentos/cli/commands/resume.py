@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,11 +18,12 @@ from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable, printable_lines
 from agentos.cli.view.words import resume_in_short
-from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError, WorkflowConfigurationError
+from agentos.exceptions import AgentosError, NotFoundError, WorkflowConfigurationError
 from agentos.run.resume import ResumeOptions
-from agentos.workflow.files import FilesChoice
+from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.finding import find_run
 from agentos.workflow.foreseeing import FilesForeseen, foreseen_files
+from agentos.workflow.moving import not_of_this_worktree
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.resuming import preview_resume, resume_run
 from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
@@ -131,11 +131,7 @@ def _refuse_elsewhere(target: str | None, repo: Path | None) -> None:
         return
     with suppress(NotFoundError):
         found = find_run(target)
-        run, root = shlex.quote(found.record.workflow_id), shlex.quote(str(found.place.root))
-        raise RunRefusedError(
-            f"run {found.record.workflow_id} is not of this worktree",
-            next_step=f"Resume it where it belongs: agentos resume {run} --repo {root}",
-        )
+        raise not_of_this_worktree(found.place, found.record)
 
 
 def _preview(

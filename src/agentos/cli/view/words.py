@@ -31,6 +31,8 @@ def _told(event: ev.Event) -> str:
             return resume_in_short(counts)
         case ev.TaskStart(task_id=task_id, attempt=attempt):
             return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
+        case ev.TaskRetry(task_id=task_id, error=error, put_off=True):
+            return f"{task_id} is put off: {failure_in_short(error)}"
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
             wait = duration((not_before - event.at).total_seconds())
             return f"{task_id} failed (attempt {attempt}), again in {wait}: {failure_in_short(error)}"

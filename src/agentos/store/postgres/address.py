@@ -46,7 +46,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 def without_password(url: str) -> str:
     """A URL as it may be printed; a path as it is."""
     hidden = re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
+    return re.sub(r"(?<=[?&])((?:ssl)?password)=[^&]*", r"\1=***", hidden)
 
 
 def read_address(url: str) -> Address:
@@ -60,6 +60,8 @@ def read_address(url: str) -> Address:
     named = [unquote(pair.removeprefix("schema=")) for pair in query.split("&") if pair.startswith("schema=")]
     bare = f"{scheme.lower()}://{base}{mark if kept else ''}{'&'.join(kept)}"
     try:
+        if base.partition("/")[0].count("@") > 1:
+            raise ValueError("an @ in the password, which the driver would take for the host")
         given = conninfo_to_dict(bare)
         for port in str(given.get("port") or "").split(","):
             if port and not 0 < int(port) < 1 << 16:

@@ -106,7 +106,8 @@ def translated(error: Exception, shown: str) -> AgentosError:
         )
     if code.startswith(("42", "3F", "XX")):
         # Our statements are always the same: one that makes no sense has met a schema that is not ours any more.
-        return CheckpointCorruptedError(f"database {shown}", said)
+        step = "Nothing was changed. Put the schema back from a backup, or name another one (?schema=name)."
+        return CheckpointCorruptedError(f"database {shown}", said, next_step=step)
     for beginning, (why, next_step) in _UNAVAILABLE.items():
         if code.startswith(beginning):
             return StoreUnavailableError(f"the database {shown} {why}: {said}", next_step=next_step)

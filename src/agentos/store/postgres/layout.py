@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 from psycopg import sql
 
 from agentos import crashpoints
-from agentos.exceptions import ForeignDatabaseError, NewerSchemaError, NotFoundError, StoreUnavailableError
+from agentos.exceptions import (
+    ForeignDatabaseError,
+    NewerSchemaError,
+    NotFoundError,
+    StoreUnavailableError,
+    WorkflowConfigurationError,
+)
 from agentos.run.events import JOURNALED
 from agentos.store.codec import NEWER
 from agentos.store.postgres import leases
@@ -31,7 +37,12 @@ def known_migrations() -> tuple[Migration, ...]:
 def found_version(session: Session, address: Address) -> int:
     """The schema's version; 0 where there is nothing yet. ForeignDatabaseError where it is somebody else's."""
     rows = session.rows("tables_of", address.schema)
-    tables = [table for _, table in rows if table is not None]
+    if rows and not rows[0][2]:  # names in it would not be found, as if they were not there
+        raise WorkflowConfigurationError(
+            f"the user of {address.shown} may not use the schema {address.schema!r}",
+            next_step="Grant it the schema (docs: postgres.md has the statements). Nothing was written.",
+        )
+    tables = [table for _, table, _ in rows if table is not None]
     if not tables:
         return 0
     facts = dict(session.rows("read_facts")) if "meta" in tables and _is_ours(session, address) else {}

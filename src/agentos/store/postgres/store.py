@@ -47,6 +47,7 @@ from agentos.values import decode_value, encode_value
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
+R = TypeVar("R", RunRecord, CheckpointRecord)
 
 
 class PostgresStore:
@@ -108,13 +109,12 @@ class PostgresStore:
         digest = codec.first_digest(run.workflow_id)
         plan = (run.plan, codec.plan_digest(run.workflow_id, 1, run.plan)) if run.plan else (None, None)
         at = codec.to_microseconds(run.created_at)
-        origin = (run.source, run.root, run.fingerprint, run.parent_id, records.encoded_labels(run.labels))
         lease = (leases.encoded(holder), lease_s)
         with asking(self._pool, self.scopes) as session:
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
             crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
             tries.append(1)
-            rows = session.rows("insert_run", *named, *plan, *lease, at, *origin, self._schema)
+            rows = session.rows("insert_run", *named, *plan, *lease, at, *records.origin_columns(run), self._schema)
             if not rows:
                 leases.refuse_other_schema(session, self._schema)
                 if len(tries) > 1:  # an earlier one may have arrived, though its answer did not
@@ -148,6 +148,22 @@ class PostgresStore:
         with asking(self._pool, self.scopes) as session:
             session.changed("release_lease", lease.workflow_id, lease.token)
         self._heads.pop(lease.workflow_id, None)
+
+    @verb
+    def move_run(self, lease: Lease, root: str, host: str, scope: Scope) -> None:
+        with asking(self._pool, self.scopes) as session:
+            head = self._heads.get(lease.workflow_id) or JournalReader(session).head(lease.workflow_id)
+            session.changed("insert_scope", scope.repository, scope.worktree)
+            [(there,)] = session.rows("find_scope", scope.repository, scope.worktree)
+            if not session.rows("move_run", head.no, lease.token, there, root, host):
+                found = session.rows("written_head", head.no)
+                if not found or found[0][0] != lease.token:
+                    raise LeaseLostError(lease.workflow_id)
+                raise RunRefusedError(
+                    f"{root} has a run {lease.workflow_id!r} of its own",
+                    next_step="Export the one that is meant, and import it there under another id (--id NEW).",
+                )
+        self._scope, self._scopes = scope, [there]
 
     def _know(self, workflow_id: WorkflowId, head: Head) -> None:
         self._heads[workflow_id] = head
@@ -223,12 +239,9 @@ class PostgresStore:
     def find_run(self, workflow_id: str) -> RunRecord:
         with asking(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_runs", workflow_id)
-        exact = [row for row in rows if row[0] == workflow_id]
-        if len(exact) > 1 or (len(rows) > 1 and not exact):
-            raise records.ambiguous("runs", workflow_id, [row[0] for row in exact or rows])
         if not rows:
             raise RunNotFoundError(workflow_id)
-        return _record((exact or rows)[0])
+        return _only("runs", workflow_id, rows, _record)
 
     @verb
     def list_runs(
@@ -254,9 +267,7 @@ class PostgresStore:
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         with asking(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
-        if len(rows) > 1 and rows[0][0] != checkpoint_id:
-            raise records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
-        return records.checkpoint_record(rows[0]) if rows else None
+        return _only("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
@@ -353,9 +364,20 @@ class PostgresStore:
 
 def _record(row: Sequence[Any]) -> RunRecord:
     holder, current, until = row[9:12]
-    scope = Scope(repository=row[19], worktree=row[20])
+    scope = Scope(repository=row[20], worktree=row[21])
     driving = leases.driver(holder, current)
-    return records.run_record(row[:9], row[12:19], holder=driving, lease_until=until if holder else 0, scope=scope)
+    return records.run_record(row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope)
+
+
+def _only(what: str, given: str, rows: list[tuple[Any, ...]], record: Callable[[Sequence[Any]], R]) -> R:
+    """The one that has this id, or alone begins with it. RunRefusedError where there are several, in any scopes."""
+    meant = [row for row in rows if row[0] == given] or rows
+    if len(meant) == 1:
+        return record(meant[0])
+    found = [record(row) for row in meant]
+    if len({one.scope for one in found}) > 1:
+        raise records.in_several_scopes(f"{what} that begin with {given!r}", found)
+    raise records.ambiguous(what, given, [row[0] for row in meant])
 
 
 def _beginning_with(session: Session, query: str, prefix: str) -> list[tuple[Any, ...]]:

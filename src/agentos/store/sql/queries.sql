@@ -3,10 +3,13 @@
 
 -- insert_run: a run with its first lease; nothing where the id exists
 INSERT INTO run (id, name, kind, digest, plan_revision, holder, lease_boot, lease_expires, lease_until,
-                 created_at, updated_at, source, root, fingerprint, parent_id, labels,
+                 created_at, updated_at, source, root, host, fingerprint, parent_id, labels,
                  status, layer, layers, epoch, sequence, token)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', 0, 0, 0, 0, 1)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', 0, 0, 0, 0, 1)
 ON CONFLICT (id) DO NOTHING;
+
+-- move_run: to another worktree, for whoever holds its lease
+UPDATE run SET root = ?, host = ? WHERE id = ? AND token = ? AND holder IS NOT NULL;
 
 -- advance_run: fencing, compare-and-swap on the head of the journal, and the progress, in one statement
 UPDATE run SET sequence = ?, digest = ?, layer = ?, layers = ?, epoch = ?, updated_at = ?
@@ -58,12 +61,12 @@ SELECT CAST(body AS BLOB), digest FROM plan WHERE run = ? AND revision = ?;
 
 -- find_runs: by exact id or prefix; the exact one first
 SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, holder, lease_boot, lease_expires,
-       lease_until, created_at, updated_at, source, root, fingerprint, parent_id, labels
+       lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels
 FROM run WHERE id = ?1 OR (id > ?1 AND id < ?1 || char(1114111)) ORDER BY id LIMIT ?2;
 
 -- list_runs: newest first, all or (a list as JSON) those with one of the labels; read as far as they are wanted
 SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, holder, lease_boot, lease_expires,
-       lease_until, created_at, updated_at, source, root, fingerprint, parent_id, labels
+       lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels
 FROM run WHERE ?1 = '[]' OR EXISTS (
     SELECT 1 FROM json_each(CASE WHEN json_valid(labels) THEN labels ELSE ?1 END) AS has
     JOIN json_each(?1) AS asked ON asked.value = has.value)
@@ -71,7 +74,7 @@ ORDER BY created_at DESC, no DESC;
 
 -- list_runs_in: the same of one stored status
 SELECT id, name, kind, status, layer, layers, epoch, sequence, plan_revision, holder, lease_boot, lease_expires,
-       lease_until, created_at, updated_at, source, root, fingerprint, parent_id, labels, no
+       lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels, no
 FROM run WHERE status = ?2 AND (?1 = '[]' OR EXISTS (
     SELECT 1 FROM json_each(CASE WHEN json_valid(labels) THEN labels ELSE ?1 END) AS has
     JOIN json_each(?1) AS asked ON asked.value = has.value))
@@ -130,9 +133,9 @@ SELECT digest, CAST(body AS BLOB) FROM blob WHERE digest IN (
 
 -- insert_copied_run: a run as it stood elsewhere, held by nobody; nothing where the id exists
 INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
-                 lease_boot, lease_expires, lease_until, created_at, updated_at, source, root, fingerprint, parent_id,
-                 labels)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, '', 0, 0, ?, ?, ?, ?, ?, ?, ?)
+                 lease_boot, lease_expires, lease_until, created_at, updated_at, source, root, host, fingerprint,
+                 parent_id, labels)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, '', 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING RETURNING no;
 
 -- insert_copied_checkpoint: a cut with its name, and whether a rollback left it behind; nothing where the id exists

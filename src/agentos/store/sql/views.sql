@@ -22,7 +22,7 @@ SELECT id AS workflow_id, name, kind,
            AS created_at,
        strftime('%Y-%m-%dT%H:%M:%S', updated_at / 1000000, 'unixepoch') || printf('.%06dZ', updated_at % 1000000)
            AS updated_at,
-       source, root, fingerprint, parent_id, labels, plan_revision, holder, no AS number
+       source, root, host, fingerprint, parent_id, labels, plan_revision, holder, no AS number
 FROM run, (SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000 AS now) AS unixepoch_us;
 
 -- The journal with type names, and large outputs put back in place.

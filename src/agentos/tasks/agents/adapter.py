@@ -62,7 +62,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     counts_cost: bool = False
     """Keeps to a budget in dollars by itself."""
     tells_cost: bool = False
-    """Says what it has cost. Of others that is counted by the settings' price of the model."""
+    """Says what it has cost, at its end at the latest. Until then, and of others, the settings' price counts."""
     takes_tools: bool = True
     """Takes a list of allowed tools."""
     transcript: Kept | None = None
@@ -137,6 +137,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     used: Usage | None = None
     """What had not been told before."""
+    cost_usd: float | None = None
+    """What all of it cost, also what was told before without its cost; None: it does not say."""
     denials: tuple[str, ...] = ()
     """Tools it asked for and did not get."""
     retry_after_s: float | None = None
@@ -186,8 +188,9 @@ def count(value: Any) -> int:
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0
 
 
-def dollars(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0.0
+def dollars(value: Any) -> float | None:
+    """An amount; None for anything else."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
 
 
 def tool_line(name: Any, arguments: Any) -> str:

@@ -137,6 +137,7 @@ class ClaudeReader:
             json=result.get("structured_output"),
             turns=count(result.get("num_turns")),
             used=self._rest(result),
+            cost_usd=dollars(result.get("total_cost_usd")),
             denials=tuple(
                 tool_line(part(one).get("tool_name"), part(one).get("tool_input"))
                 for one in (denials if isinstance(denials, list) else ())
@@ -162,7 +163,7 @@ class ClaudeReader:
         return "api_5xx" if word == "agent_error" and why.startswith("API Error") else word
 
     def _rest(self, result: dict[str, Any]) -> Usage:
-        """What the messages had not told: all of the cost, and most of the tokens of long answers."""
+        """What the messages had not told: most of the tokens of long answers."""
         models = part(result, "modelUsage").values()
         total = Usage()
         for model in models:
@@ -179,7 +180,6 @@ class ClaudeReader:
             input_tokens=max(0, total.input_tokens - self._used.input_tokens),
             output_tokens=max(0, total.output_tokens - self._used.output_tokens),
             cached_tokens=max(0, total.cached_tokens - self._used.cached_tokens),
-            cost_usd=dollars(result.get("total_cost_usd")),
         )
 
 

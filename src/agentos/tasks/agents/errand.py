@@ -21,6 +21,7 @@ from agentos.tasks.agents.known import AGENTS
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import told
 from agentos.tasks.launch import cannot_start, environment_of, refused, working_folder
+from agentos.tasks.model_settings import Price
 from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.schemas import AnswerSchema
 
@@ -82,13 +83,29 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
             folder=str(self.folder),
         )
 
-    def priced(self, used: Usage) -> Usage:
-        """With what it cost by the settings, where the agent does not tell."""
-        price = self.spec.models.prices.get(self.work.model)
-        if price is None or self.agent.TRAITS.tells_cost:
+    def priced(self, used: Usage, model: str) -> Usage:
+        """With what it cost by the settings, where the agent has not told; `model` is the one it says it uses."""
+        price = self._price(model)
+        if price is None or used.cost_usd:
             return used
         cost_usd = price.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens)
         return msgspec.structs.replace(used, cost_usd=cost_usd)
+
+    def _price(self, model: str) -> Price | None:
+        prices = self.spec.models.prices
+        return prices.get(self.work.model) or prices.get(model)
+
+    def uncounted(self, used: Usage, model: str, host: AttemptHost) -> tuple[str, ...]:
+        """A warning where dollars are limited, and nobody knows what was used has cost."""
+        limited = host.allowance().cost_usd is not None
+        limited = limited or self.spec.models.limits_of(self.credential).per_day_usd is not None
+        if not limited or not used.tokens or used.cost_usd or self._price(model) is not None:
+            return ()
+        name = self.work.model or model or "MODEL"
+        return (
+            f"nobody knows what the {used.tokens:,} tokens of {self.work.agent} cost: limits in dollars do not count "
+            f'them. Give the price of its model in agentos.toml, [prices."{name}"], and they do.',
+        )
 
     def write_files(self, prompt: str, call: Call) -> Path:
         """What the program reads; the path of its stdin comes back."""

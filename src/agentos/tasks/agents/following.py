@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from agentos.run.events import Usage
 from agentos.secrets import Masker
 from agentos.tasks.agents.adapter import Ended, Heard, Reader, Verdict, Word
@@ -37,9 +39,9 @@ class Follower:
         log: AttemptLog | None,
         on_session: Known,
         max_turns: int | None = None,
-        priced: Callable[[Usage], Usage] = lambda used: used,
+        priced: Callable[[Usage, str], Usage] = lambda used, _: used,
     ) -> None:
-        """`priced` gives the cost where the agent does not tell it."""
+        """`priced` gives the cost of what was used with a model, where the agent has not told it."""
         self._reader, self._host, self._masker, self._log = reader, host, masker, log
         self._mask = masker.stream()
         self._on_session = on_session
@@ -122,21 +124,29 @@ class Follower:
         if session:
             await self._on_session(session)
         unpaid, self._unpaid = self._unpaid, Usage()
-        await self.pay(unpaid)
+        await self._pay(self._priced(unpaid, self.model))
         turn, self._turn_over = self._turn_over, False
         if turn and self._log is not None:
             self._log.sync()
         if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
             await self._host.turn()
 
-    async def pay(self, used: Usage) -> None:
+    async def settle(self, verdict: Verdict) -> None:
+        """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.
+
+        The journal adds up: what was reckoned too high is taken back with a cost below zero.
+        """
+        rest = self._priced(verdict.used or Usage(), self.model)
+        if verdict.cost_usd is not None:
+            rest = msgspec.structs.replace(rest, cost_usd=verdict.cost_usd - self.used.cost_usd)
+        await self._pay(rest)
+
+    async def _pay(self, used: Usage) -> None:
         if used == Usage():
             return
-        used = self._priced(used)
         await self._host.used(used)
         self.used += used
-        left = self._host.allowance()
-        if (left.cost_usd is not None and left.cost_usd <= 0) or (left.tokens is not None and left.tokens <= 0):
+        if self._host.allowance().used_up:
             self._used_up = True
             if self._goes_on:
                 self._stop("budget")

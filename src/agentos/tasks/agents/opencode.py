@@ -139,7 +139,7 @@ def _used(piece: dict[str, Any]) -> Usage | None:
         input_tokens=count(tokens.get("input")) + read + count(cache.get("write")),
         output_tokens=count(tokens.get("output")) + count(tokens.get("reasoning")),
         cached_tokens=read,
-        cost_usd=dollars(piece.get("cost")),
+        cost_usd=dollars(piece.get("cost")) or 0.0,
         calls=1,
     )
     return used if used.tokens else None

@@ -38,6 +38,7 @@ CREATE TABLE run (
     updated_at INTEGER NOT NULL,
     source TEXT NOT NULL,
     root TEXT NOT NULL,
+    host TEXT NOT NULL,
     fingerprint TEXT NOT NULL,
     parent_id TEXT,
     labels TEXT NOT NULL

@@ -23,10 +23,10 @@ SELECT value FROM meta WHERE key = 'schema';
 -- insert_run: a run with its first lease and its plan; nothing where the id exists, or the schema is another one
 WITH made AS (
     INSERT INTO run (scope, id, name, kind, digest, plan_revision, holder, lease_until, created_at, updated_at, source,
-                     root, fingerprint, parent_id, labels, status, layer, layers, epoch, sequence, token)
+                     root, host, fingerprint, parent_id, labels, status, layer, layers, epoch, sequence, token)
     SELECT $1, $2, $3, $4, $5, CASE WHEN $6::bytea IS NULL THEN 0 ELSE 1 END, $8,
-           clock_timestamp() + make_interval(secs => $9), $10, $10, $11, $12, $13, $14, $15, 'pending', 0, 0, 0, 0, 1
-    FROM meta WHERE key = 'schema' AND value = $16
+           clock_timestamp() + make_interval(secs => $9), $10, $10, $11, $12, $13, $14, $15, $16, 'pending', 0, 0, 0, 0, 1
+    FROM meta WHERE key = 'schema' AND value = $17
     ON CONFLICT (scope, id) DO NOTHING RETURNING no
 ), planned AS (
     INSERT INTO plan (run, revision, body, digest) SELECT no, 1, $6, $7 FROM made WHERE $6::bytea IS NOT NULL
@@ -103,7 +103,7 @@ SELECT body, digest FROM plan WHERE run = $1 AND revision = $2;
 -- find_runs: by exact id or prefix; the exact one first
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
+       r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
 FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
     SELECT * FROM run WHERE run.scope = o.no AND run.id >= $1 AND run.id < $1 || chr(1114111)
     ORDER BY run.id LIMIT $2) AS r
@@ -113,7 +113,7 @@ ORDER BY r.id LIMIT $2;
 -- each scope, never by sorting it
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
+       r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
 FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN LATERAL (
     SELECT * FROM run WHERE run.scope = o.no AND ($2::text[] IS NULL OR run.labels::jsonb ?| $2)
     ORDER BY run.created_at DESC, run.no DESC LIMIT $1::bigint) AS r
@@ -122,7 +122,7 @@ ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 -- list_runs_in: the same of those stored with one of these statuses, each of which has its place in the index
 SELECT r.id, r.name, r.kind, r.status, r.layer, r.layers, r.epoch, r.sequence, r.plan_revision, r.holder,
        r.lease_until > clock_timestamp(), (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       r.created_at, r.updated_at, r.source, r.root, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
+       r.created_at, r.updated_at, r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels, s.repository, s.worktree
 FROM unnest($scope::bigint[]) AS o (no) JOIN scope AS s ON s.no = o.no CROSS JOIN unnest($2::text[]) AS w (status)
 CROSS JOIN LATERAL (
     SELECT * FROM run WHERE run.scope = o.no AND run.status = w.status AND ($3::text[] IS NULL OR run.labels::jsonb ?| $3)
@@ -131,14 +131,16 @@ ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
-       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest
-FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
+       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest, s.repository, s.worktree
+FROM checkpoint AS c JOIN run AS r ON r.no = c.run JOIN scope AS s ON s.no = r.scope
+LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
 WHERE c.id >= $1 AND c.id < $1 || chr(1114111) AND r.scope = ANY ($scope::bigint[]) ORDER BY c.id LIMIT $2;
 
 -- list_checkpoints: oldest first, with the event that must say the same
 SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
-       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest
-FROM run AS r JOIN checkpoint AS c ON c.run = r.no LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
+       e.at, e.type, convert_to(e.body, 'UTF8'), e.digest, s.repository, s.worktree
+FROM run AS r JOIN scope AS s ON s.no = r.scope JOIN checkpoint AS c ON c.run = r.no
+LEFT JOIN event AS e ON e.run = c.run AND e.seq = c.sequence
 WHERE r.id = $1 AND r.scope = ANY ($scope::bigint[]) ORDER BY c.sequence;
 
 -- prune_checkpoints: all but the newest, the head (newest that counts) and the named
@@ -181,6 +183,10 @@ WHERE id = $1 AND token = $2 AND holder IS NOT NULL AND scope = ANY ($scope::big
 -- release_lease: lets go, if the run is still ours
 UPDATE run SET holder = NULL, lease_until = 'epoch' WHERE id = $1 AND token = $2 AND scope = ANY ($scope::bigint[]);
 
+-- move_run: to another worktree, for whoever holds its lease; nothing where that has a run of this id
+UPDATE run AS r SET scope = $3, root = $4, host = $5 WHERE no = $1 AND token = $2 AND holder IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM run AS o WHERE o.scope = $3 AND o.id = r.id AND o.no <> r.no) RETURNING no;
+
 -- held_leases: every lease of these scopes, or of all, that was not let go; a migration waits for the live ones
 SELECT id, holder, lease_until > clock_timestamp() FROM run
 WHERE holder IS NOT NULL AND ($1::bigint[] IS NULL OR scope = ANY ($1));
@@ -193,8 +199,9 @@ SELECT digest, convert_to(body, 'UTF8') FROM blob WHERE run = $1;
 
 -- insert_copied_run: a run as it stood elsewhere, held by nobody; nothing where the id exists
 INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest, plan_revision, token, holder,
-                 lease_until, created_at, updated_at, source, root, fingerprint, parent_id, labels, scope)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, NULL, 'epoch', $12, $13, $14, $15, $16, $17, $18, ($scope::bigint[])[1]
+                 lease_until, created_at, updated_at, source, root, host, fingerprint, parent_id, labels, scope)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, NULL, 'epoch', $12, $13, $14, $15, $16, $17, $18, $19,
+       ($scope::bigint[])[1]
 ON CONFLICT (scope, id) DO NOTHING RETURNING no;
 
 -- insert_plan: one revision of a plan that was copied
@@ -253,8 +260,8 @@ INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET va
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r';
 
--- tables_of: what a schema holds, and whether it exists at all
-SELECT n.nspname, c.relname FROM pg_namespace AS n LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
+-- tables_of: what a schema holds, whether it exists at all, and whether we may use it
+SELECT n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE') FROM pg_namespace AS n LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
 WHERE n.nspname = $1 ORDER BY c.relname;
 
 -- views_of: the views of a schema

@@ -32,8 +32,8 @@ SELECT r.id AS workflow_id, r.name, r.kind,
        CASE WHEN r.status IN ('pending', 'running') AND (r.holder IS NULL OR r.lease_until < statement_timestamp())
             THEN 'interrupted' ELSE r.status END AS status,
        r.layer, r.layers, r.epoch, r.sequence, _utc(r.created_at) AS created_at, _utc(r.updated_at) AS updated_at,
-       r.source, r.root, r.fingerprint, r.parent_id, r.labels::jsonb AS labels, r.plan_revision, r.holder::jsonb AS holder,
-       s.repository, s.worktree, r.no AS number
+       r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels::jsonb AS labels, r.plan_revision,
+       r.holder::jsonb AS holder, s.repository, s.worktree, r.no AS number
 FROM run AS r JOIN scope AS s ON s.no = r.scope;
 
 -- The journal with type names, and large outputs put back in place.

@@ -45,6 +45,7 @@ CREATE TABLE run (
     updated_at bigint NOT NULL,
     source text NOT NULL,
     root text NOT NULL,
+    host text NOT NULL,
     fingerprint text NOT NULL,
     parent_id text,
     labels text NOT NULL,
