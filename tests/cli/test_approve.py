@@ -104,7 +104,7 @@ def test_no_resume_only_answers(agentos: Agentos, repo: Path) -> None:
     begin(repo, "one", "run", expected="waiting", name="gates.py")
     assert agentos("approve", "run", "--no-resume", cwd=repo).code == 0
     view = shown(agentos, repo, "run")
-    assert view["status"] == "paused"
+    assert view["status"] == "interrupted"
     [gate] = view["gates"]
     user, _, host = gate["author"].partition("@")
     assert (gate["answer"], bool(user), host) == ("approved", True, os.uname().nodename)

@@ -373,7 +373,7 @@ def test_resume_names_the_issue_or_takes_the_newest(stage: Stage) -> None:
     for run in (RUN, "issue-other"):
         assert stage.agentos("approve", run, "--choose", "send", "--no-resume").code == 0
     done = stage.agentos("issue", "--resume")
-    assert (done.code, stage.status("issue-other"), stage.status()) == (0, "complete", "paused")
+    assert (done.code, stage.status("issue-other"), stage.status()) == (0, "complete", "interrupted")
     assert stage.agentos("issue", "--resume", "dark-mode").code == 0
     nothing = stage.agentos("issue", "--resume")
     assert (nothing.code, "no unfinished issue is here" in nothing.err) == (2, True)

@@ -80,7 +80,7 @@ def test_approve_on_a_run_that_nobody_drives_then_resume(place: Place) -> None:
     flow = shipping(ran)
     drive(place, flow, id="w")
     assert say(place, "w", yes(reason="looks good"), author="ann").applied
-    assert status(place, "w") == "paused"
+    assert status(place, "w") == "interrupted"
     assert ran == ["build", "other"], "an answer starts nothing"
     result = go_on(place, "w", flow)
     assert (result.status, ran[2:]) == ("complete", ["ship", "tell"])

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from agentos.cli.commands import inbox
+from agentos.cli.main import program
 from agentos.client import Client
 from agentos.store import records
 from agentos.store.holder import current_holder
@@ -97,7 +97,7 @@ def resume_target(repo: Path) -> None:
 
 
 def look_into_the_inbox(repo: Path) -> None:
-    done = CliRunner().invoke(inbox.command, ["--repo", str(repo)])
+    done = CliRunner().invoke(program, ["inbox", "--repo", str(repo)])
     assert done.exit_code == 0, done.output
 
 

@@ -128,7 +128,7 @@ def test_a_drained_worker_leaves_its_run_to_the_next_one(repo: Path, start: Star
         pass
     first.send_signal(signal.SIGTERM)
     assert first.wait(30) == 0
-    assert statuses(repo) == {"r0": "paused"}
+    assert statuses(repo) == {"r0": "interrupted"}
     (repo.parent / "go").touch()
     once = start("worker", "--once")
     out, _ = once.communicate(timeout=60)
@@ -143,6 +143,41 @@ def test_what_somebody_paused_or_has_to_answer_is_left_alone(repo: Path, start: 
     out, _ = start("worker", "--once").communicate(timeout=60)
     assert out == ""
     assert statuses(repo) == {"asks": "waiting"}
+
+
+def test_a_run_that_was_answered_is_gone_on_with_unless_it_was_paused_too(repo: Path, start: Start) -> None:
+    (repo / "asks.yaml").write_text('name: asks\ntasks: {ship: {run: "true", approve: "Ship?", effects: none}}\n')
+    for name in ("goes", "stays", "refused"):
+        assert start("run", "asks.yaml", "--id", name).wait(60) == 3
+    assert start("pause", "stays").wait(60) == 0
+    for name in ("goes", "stays"):
+        assert start("approve", name, "--no-resume").wait(60) == 0
+    assert start("reject", "refused", "--reason", "no").wait(60) == 0
+    assert statuses(repo) == {"goes": "interrupted", "stays": "paused", "refused": "failed"}
+    out, _ = start("worker", "--once").communicate(timeout=60)
+    assert statuses(repo) == {"goes": "complete", "stays": "paused", "refused": "failed"}, out
+
+
+@pytest.mark.parametrize("repo", ["postgres"], indirect=True)  # a database file is that of one worktree
+def test_an_answer_from_where_the_files_are_not_leaves_the_run_to_a_worker(
+    repo: Path, start: Start, tmp_path: Path
+) -> None:
+    (repo / "asks.yaml").write_text(
+        'name: asks\ntasks:\n  edit: {run: "echo done > kept", effects: files}\n'
+        '  ship: {needs: edit, run: "test -e kept", approve: "Ship?", effects: files}\n'
+    )
+    (repo / "agentos.toml").write_text('repository = "shared"\n')
+    git("add", "-A", cwd=repo)
+    git("commit", "--quiet", "-m", "asks", cwd=repo)
+    assert start("run", "asks.yaml", "--id", "asks").wait(60) == 3
+    clone = tmp_path / "clone"
+    git("clone", "--quiet", str(repo), str(clone), cwd=tmp_path)
+    answering = start("approve", "asks", "--repo", str(clone))
+    out, _ = answering.communicate(timeout=60)
+    assert (answering.returncode, "approved" in out) == (2, True), out
+    assert statuses(repo) == {"asks": "interrupted"}
+    out, _ = start("worker", "--once").communicate(timeout=60)
+    assert statuses(repo) == {"asks": "complete"}, out
 
 
 def test_a_run_that_cannot_go_on_is_told_once_and_the_others_go_on(repo: Path, start: Start) -> None:

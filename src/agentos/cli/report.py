@@ -47,7 +47,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     if facts.open_gates:
         lines += _questions(facts, where)
     run = f"{shlex.quote(facts.workflow_id)}{where}"
-    if facts.status in ("failed", "paused", "waiting"):
+    if facts.status in ("failed", "paused", "interrupted", "waiting"):
         lines += _kept(facts)
     if facts.spent_in_all.calls:
         lines.append(f"Models were paid {usage_text(facts.spent_in_all)}, {count(facts.spent_in_all.calls, 'call')}.")
@@ -59,7 +59,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
         lines.append(f"Nothing is wrong with the run. Go on later with: agentos resume {run}")
     elif facts.status == "failed":
         lines.append(f"Mend what failed, then go on with: agentos resume {run}")
-    elif facts.status == "paused":
+    elif facts.status in ("paused", "interrupted"):
         lines.append(f"{'Stopped in order. ' if stopped else ''}Go on with: agentos resume {run}")
     elif facts.status == "aborted" and facts.cuts:
         lines.append(f"An aborted run is final. Go on in a new one: {_fork(facts)}{where}")

@@ -7,6 +7,10 @@ from typing import Literal
 from agentos.run import events as ev
 from agentos.run import layers, requests
 from agentos.run.board import Board, order
+from agentos.run.record import Status
+
+_GOES_ON: tuple[Status, ...] = ("pending", "running", "waiting", "interrupted")
+"""Where a run stood that nobody meant to stop: once nothing is asked any more, anybody may go on with it."""
 
 
 def settle(board: Board) -> bool:
@@ -24,7 +28,7 @@ def settle(board: Board) -> bool:
         return _only_gates_left(board)
     left = board.frontier.unmet or facts.unmerged
     if left and not board.starts and facts.refused is None:
-        board.finish(ev.WorkflowPaused(reason="asked"))
+        board.finish(ev.WorkflowPaused(reason="answered" if facts.stood in _GOES_ON else "asked"))
     else:
         _end(board)
     return False
@@ -39,7 +43,9 @@ def _only_gates_left(board: Board) -> bool:
                 requests.answer_gate(board, gate, approved=False, author="--gates reject", reason="nobody to ask")
         return True
     if board.gates == "stop" or board.gates_left.issuperset(gates):
-        board.finish(ev.WorkflowPaused(reason="waiting", gates=tuple(gates)))
+        # An answer to one of several gates ends no pause: the last one would else set the run going again.
+        stays = not board.starts and board.facts.stood == "paused"
+        board.finish(ev.WorkflowPaused(reason="asked" if stays else "waiting", gates=tuple(gates)))
     return False
 
 

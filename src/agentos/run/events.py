@@ -176,8 +176,9 @@ class WorkflowPaused(Event, frozen=True, kw_only=True):
     """The drive ends in order without the run having ended: somebody asked, or only gates are left."""
 
     type: ClassVar[str] = "workflow_paused"
-    reason: Literal["asked", "waiting", "stopped", "drained"] = "asked"
-    """`drained`: a worker had to leave the run; any other one goes on with it."""
+    reason: Literal["asked", "waiting", "stopped", "drained", "answered"] = "asked"
+    """`drained`: a worker had to leave the run; `answered`: nothing is asked any more, and who answered did not go on
+    with it. Any worker goes on with both."""
     gates: tuple[GateId, ...] = ()
 
 

@@ -20,7 +20,7 @@ from agentos.run.saved import SavedState
 from agentos.run.state import ENDED, TaskStatus
 
 Stopping = Literal["", "abort", "pause"]
-Status = Literal["pending", "running", "waiting", "paused", "complete", "failed", "aborted"]
+Status = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
 FAILED: frozenset[str] = frozenset({"failed", "cancelled"})
 """Statuses that make a run end as failed."""
 
@@ -129,6 +129,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     drives: int = 0
     status: Status = "pending"
+    """`interrupted`: nothing is in its way, and nobody drives it. One whose driver died stays `running` here: only its
+    lease tells."""
+    stood: Status = "pending"
+    """Its status before this drive began."""
     interrupted: bool = False
     """The drive before this one had no terminal event: its driver died."""
     current_layer: int = 0

@@ -41,6 +41,7 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         sequence=event.seq,
         name=event.name,
         status="running",
+        stood=facts.status,
         interrupted=facts.status == "running",
         drives=event.drive,
         total_layers=max(facts.total_layers, event.total_layers),
@@ -193,7 +194,8 @@ def _run_ended(status: Status) -> Callable[[Facts, ev.Event], Facts]:
 
 
 def _workflow_paused(facts: Facts, event: ev.WorkflowPaused) -> Facts:
-    status: Status = "waiting" if event.reason == "waiting" else "paused"
+    statuses: dict[str, Status] = {"waiting": "waiting", "drained": "interrupted", "answered": "interrupted"}
+    status = statuses.get(event.reason, "paused")
     return replace(facts, sequence=event.seq, status=status, files=_closed(facts))
 
 

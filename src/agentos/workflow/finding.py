@@ -27,6 +27,8 @@ from agentos.workflow.newest import newest_run
 from agentos.workflow.place import Place, find_place, is_of_another_host
 
 T = TypeVar("T")
+_DRIVEN: tuple[RunStatus, ...] = ("pending", "running", "waiting")
+"""In which a run may be while somebody drives it."""
 
 
 class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +84,7 @@ def find_run(run: str | None, repo: Path | None = None) -> FoundRun:
 def _newest_run(place: Place) -> FoundRun:
     record: RunRecord | None = None
     with suppress(NotFoundError), reading(place) as store:  # no database yet, or one that is just being made
-        record = newest_run(store, _is_driven, statuses={"pending", "running"}) or newest_run(store, _is_workflow)
+        record = newest_run(store, _is_driven, statuses=_DRIVEN) or newest_run(store, _is_workflow)
     if record is None:
         raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
     return FoundRun(place=_at_home(place, record), record=record)

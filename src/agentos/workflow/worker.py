@@ -15,9 +15,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from agentos.exceptions import AgentosError, LeaseHeldError, LeaseLostError, NotFoundError, TryAgainError
-from agentos.run.events import WorkflowPaused
 from agentos.run.inputs import DRAINED
-from agentos.store.port import RunRecord, RunStatus, StorePort
+from agentos.store.port import RunRecord
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.finding import reading
@@ -28,7 +27,6 @@ from agentos.workflow.ready import DriveOptions, Finished, prepared
 from agentos.workflow.resuming import resume_run
 from agentos.workflow.waiting import in_thread
 
-_ADOPTABLE: tuple[RunStatus, ...] = ("interrupted", "paused")
 GRACE_S = 5.0
 """How long tasks may go on once a worker is drained."""
 
@@ -196,8 +194,8 @@ class Worker:
     def _wanted(self, post: Post, ours: set[tuple[str, str]]) -> list[_Adopted]:
         try:
             with reading(post.place) as store:
-                found = [_Adopted(post, record) for record in store.list_runs(statuses=_ADOPTABLE)]
-                return [one for one in found if one.key not in ours and self._wants(one, store)]
+                found = [_Adopted(post, record) for record in store.list_runs(statuses={"interrupted"})]
+                return [one for one in found if one.key not in ours and self._wants(one)]
         except NotFoundError:  # nothing was ever kept there
             return []
 
@@ -206,15 +204,13 @@ class Worker:
         found.sort(key=lambda one: (self._postponed.pause_s(one.key), one.record.created_at))
         return found[: max(self._limit - len(self._tasks), 0)]
 
-    def _wants(self, one: _Adopted, store: StorePort) -> bool:
+    def _wants(self, one: _Adopted) -> bool:
         record = one.record
         if record.kind != "workflow" or not picked(self._labels, record.labels):
             return False
         if self._workflows and record.name not in self._workflows:
             return False
-        if not self._postponed.is_due(one.key, record.sequence):
-            return False
-        return record.status == "interrupted" or (record.status == "paused" and _was_drained(store, record))
+        return self._postponed.is_due(one.key, record.sequence)
 
 
 def _report(
@@ -222,11 +218,6 @@ def _report(
 ) -> Report:
     record, root = one.record, str(one.post.place.root)
     return Report(workflow_id=record.workflow_id, name=record.name, root=root, what=what, status=status, text=text)
-
-
-def _was_drained(store: StorePort, record: RunRecord) -> bool:
-    last = store.read_events(record.workflow_id, after=record.sequence - 1)
-    return any(isinstance(event, WorkflowPaused) and event.reason == "drained" for event in last)
 
 
 def _home(place: Place, record: RunRecord) -> Place:

@@ -578,7 +578,7 @@ def test_a_drive_that_only_answers_starts_nothing() -> None:
     run = at_gate(gates="stop")
     command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
     events = run.resume(starts=False, first=(command,))
-    assert events[-3:] == ["approved approve:ship", "layer_start 1", "workflow_paused asked"]
+    assert events[-3:] == ["approved approve:ship", "layer_start 1", "workflow_paused answered"]
     assert run.running == []
     run.resume()
     assert run.running == ["ship"]
@@ -591,6 +591,30 @@ def test_a_drive_that_only_answers_tells_which_gates_are_left() -> None:
     command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
     assert run.resume(starts=False, first=(command,))[-1] == "workflow_paused waiting"
     assert run.last(ev.WorkflowPaused).gates == ("approve:also",)
+
+
+def test_an_answer_leaves_a_run_that_was_paused_as_it_is() -> None:
+    flow = ship()
+    flow.add("also", nothing, approve="Also?", needs=["build"])
+    run = at_gate(flow, gates="stop")
+    answers = [
+        {"type": "approval_response", "gate_id": gate, "approved": True} for gate in ("approve:ship", "approve:also")
+    ]
+    assert run.resume(starts=False, first=({"type": "pause"},))[-1] == "workflow_paused asked"
+    for answer in answers:
+        assert run.resume(starts=False, first=(answer,))[-1] == "workflow_paused asked"
+        assert run.facts.status == "paused"
+    run.resume()
+    assert run.running == ["also", "ship"]
+
+
+def test_who_answers_the_last_gate_and_goes_on_with_nothing_leaves_the_run_to_anybody() -> None:
+    run = at_gate(gates="stop")
+    run.resume(starts=False, first=({"type": "approval_response", "gate_id": "approve:ship", "approved": True},))
+    assert (run.facts.status, run.facts.stood) == ("interrupted", "waiting")
+    refused = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
+    run.resume(starts=False, first=(refused,))  # answered already
+    assert run.facts.status == "interrupted"
 
 
 def test_a_drive_that_only_rejects_ends_the_run() -> None:
@@ -606,7 +630,7 @@ def test_a_drive_that_only_answers_leaves_a_retry_for_later() -> None:
     run = Run(flow).begin()
     run.fail("a")
     command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
-    assert run.resume(starts=False, first=(command,))[-1] == "workflow_paused asked"
+    assert run.resume(starts=False, first=(command,))[-1] == "workflow_paused answered"
     run.resume()
     assert run.running == ["ship"]
 

@@ -105,7 +105,7 @@ def test_an_answer_in_the_last_layer_does_not_end_the_run_unmerged() -> None:
     run.give(merged(tasks=(TaskId("a"),), conflicts=(CONFLICT,)))
     run.resume(starts=False, first=({"type": "approval_response", "gate_id": "merge:0", "approved": True,
                                      "output": {"x": "worktree"}},))  # fmt: skip
-    assert run.facts.status == "paused"
+    assert run.facts.status == "interrupted"
     run.resume()
     run.give(merged(tasks=(TaskId("a"),), tree="t", snapshot="s"))
     assert run.give(WRITTEN)[-1] == "workflow_complete"

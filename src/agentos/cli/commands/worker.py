@@ -33,7 +33,8 @@ Examples:
   agentos worker --once                       those there are now, then end
 
 On a PostgreSQL database the driver may have died on another host: its runs are adopted when its lease has ended, by
-one worker, however many there are. A run that waits for an answer, was paused by somebody or has failed is left alone.
+one worker, however many there are. So is a run whose last question was answered, and that nobody goes on with. One
+that waits for an answer, was paused by somebody or has failed is left alone.
 So is one whose files this host does not have; that is said once. What cannot be gone on with now (another run changes
 files there, a database cannot be read) is said once, too, and tried again, at last once a minute.
 

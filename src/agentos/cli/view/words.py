@@ -78,7 +78,8 @@ def _told_of_people(event: ev.Event) -> str:
         case ev.WorkflowAborted(reason=reason):
             return "aborted" + (f": {reason}" if reason else "")
         case ev.WorkflowPaused(reason=reason, gates=gates):
-            return f"waits for {count(len(gates), 'answer')}" if reason == "waiting" else "stopped in order"
+            waits = f"waits for {count(len(gates), 'answer')}"
+            return {"waiting": waits, "answered": "nothing is asked any more"}.get(reason, "stopped in order")
     return ""
 
 
