@@ -23,7 +23,8 @@ from agentos.workflow.ready import DriveOptions
 from agentos.workflow.resuming import resume_run
 from agentos.worktree.collecting import Loose, collect_if_it_pays, loose_objects
 from agentos.worktree.snapshot_store import open_worktree
-from tests.conftest import git
+from agentos.worktree.snapshots import taken
+from tests.conftest import LinkedWorktree, git
 
 FLOW = """
 from agentos import Workflow, run
@@ -278,6 +279,21 @@ exec {real} "$@"
     assert not (repo / "edited.txt").exists()
     assert run(flow, workflow_id="r").status == "complete"
     assert Client(repo).checkpoints("r")[-1].snapshot
+
+
+def test_runs_of_one_id_in_two_worktrees_keep_their_own_snapshots(tmp_worktree: LinkedWorktree) -> None:
+    flow = Workflow("edits")
+    flow.add("edit", "shell", run="date +%N > edited.txt")
+    flow.add("again", "shell", needs=["edit"], run="date +%N >> edited.txt")
+    kept = {}
+    for root in (tmp_worktree.main, tmp_worktree.worktree):
+        assert run(flow, workflow_id="nightly", repo=root).status == "complete"
+        kept[root] = {cut.snapshot for cut in Client(root).checkpoints("nightly")}
+    for root, snapshots in kept.items():
+        assert snapshots <= set(taken(open_worktree(root), "nightly").values())
+    Client(tmp_worktree.main).delete("nightly")
+    assert taken(open_worktree(tmp_worktree.main), "nightly") == {}
+    assert kept[tmp_worktree.worktree] <= set(taken(open_worktree(tmp_worktree.worktree), "nightly").values())
 
 
 def test_restore_files_goes_back_to_the_newest_checkpoint(repo: Path) -> None:

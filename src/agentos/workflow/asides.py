@@ -56,6 +56,7 @@ def make_aside(files: WorktreeFiles, base: Snapshot, root: Path, task_id: str, *
     make_private(folder.parent)
     try:
         made = make_linked(files.worktree, begin, path, workflow_id=files.workflow_id, label=task_id)
+        files.worktree.lend(made)
         reach("aside.made")
         return Aside(made, base, made.root / os.path.relpath(os.path.realpath(root), files.worktree.root))
     except BaseException:

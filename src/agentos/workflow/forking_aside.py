@@ -15,6 +15,7 @@ from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import reading
 from agentos.workflow.place import Place, find_place, refuse_bad_id
 from agentos.worktree.git import path_text
+from agentos.worktree.housekeeping import forget
 from agentos.worktree.linked import make_linked, release_linked, remove_linked
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot, find, take
@@ -45,7 +46,8 @@ def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str 
         )
     worktree = open_worktree(place.root)
     run = workflow_id or new_id()
-    snapshot, as_now = _files(worktree, _checkpoint(place, checkpoint_id), run)
+    passing = new_id()
+    snapshot, as_now = _files(worktree, _checkpoint(place, checkpoint_id), passing)
     try:
         linked = make_linked(worktree, snapshot, path, workflow_id=run, label=_LABEL)
         # Not `named`: nothing has moved there.
@@ -55,6 +57,8 @@ def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str 
         with suppress(AgentosError, OSError):  # what is told is why it failed
             remove_linked(worktree, path)
         raise
+    finally:
+        forget(worktree, passing)
     # From here on it is no leftover of ours that a later start would remove.
     release_linked(worktree, path)
 
@@ -67,7 +71,7 @@ def _checkpoint(place: Place, checkpoint_id: str) -> CheckpointRecord:
     return found
 
 
-def _files(worktree: Worktree, checkpoint: CheckpointRecord, run: str) -> tuple[Snapshot, bool]:
+def _files(worktree: Worktree, checkpoint: CheckpointRecord, passing: str) -> tuple[Snapshot, bool]:
     if checkpoint.snapshot:
         return find(worktree, checkpoint.snapshot), False
-    return take(worktree, workflow_id=run, name=new_id()), True
+    return take(worktree, workflow_id=passing, name=new_id()), True

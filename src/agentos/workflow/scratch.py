@@ -66,6 +66,7 @@ class Scratch:
                 self.worktree = make_linked(
                     self._user, self._base, self._folder / root.name, workflow_id=self.run, label=LABEL
                 )
+                self._user.lend(self.worktree)
                 self._lock = WorktreeLock(self.worktree)
             self._guard()
         except BaseException:

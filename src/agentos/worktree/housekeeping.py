@@ -17,12 +17,12 @@ from agentos.worktree.git import Git, joined
 from agentos.worktree.intent import read_from
 from agentos.worktree.keeping import own_folder, own_objects
 from agentos.worktree.session import PATIENCE_S, Session, locked, make_session
-from agentos.worktree.snapshot_store import FOLDER, Worktree, ref_name, write_durably
+from agentos.worktree.snapshot_store import FOLDER, Worktree, ref_name, safe_part, write_durably
 from agentos.worktree.snapshots import Snapshot, read, taken, write_snapshot
 from agentos.worktree.trees import tree_with
 
 _SECONDS = 3600.0
-_UNDO = ref_name("x", "undo").partition("/x/")[2]
+_UNDO = safe_part("undo")
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ def retain(worktree: Worktree, workflow_id: str, names: Collection[str], *, undo
 
     Other runs are not looked at. Space comes back with `collect`.
     """
-    return _retain(worktree, workflow_id, {ref_name(workflow_id, name) for name in names}, undo)
+    return _retain(worktree, workflow_id, {ref_name(worktree, workflow_id, name) for name in names}, undo)
 
 
 def _retain(worktree: Worktree, workflow_id: str, keep: set[str], undo: int) -> int:

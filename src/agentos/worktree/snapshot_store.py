@@ -23,6 +23,7 @@ from agentos.ids import new_id
 from agentos.worktree.git import Git, bare_env, clean_env, shown
 
 FOLDER = "agentos"
+_OWNER = "owner"
 STATE_FOLDER = ".agentos"
 """Of the worktree: databases and logs. Never captured."""
 
@@ -98,6 +99,21 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """How git names it among the worktrees of its repository; empty for the main one."""
         return "" if Path(os.path.realpath(self.git_dir)) == self.common_dir else self.git_dir.name
+
+    @property
+    def owner(self) -> str:
+        """Whose runs its snapshots are of: those of the worktree it was made for, else its own; empty: the main one's.
+
+        Worktrees share a store, and each may have a run of the same id.
+        """
+        try:
+            return (self.folder / _OWNER).read_text()
+        except OSError:
+            return self.name
+
+    def lend(self, made: Worktree) -> None:
+        """What is captured in `made` belongs to runs of this worktree."""
+        (made.folder / _OWNER).write_text(self.owner)
 
     @property
     def store(self) -> Path:
@@ -297,14 +313,20 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def ref_name(workflow_id: str, name: str) -> str:
-    """The ref of a snapshot: `refs/agentos/<workflow_id>/<name>`, any text made safe; `/` in `name` stays."""
-    parts = [workflow_id, *name.split("/")]
-    if not all(parts):
+def ref_name(worktree: Worktree, workflow_id: str, name: str) -> str:
+    """The ref of a snapshot of a run: its folder, and the name made safe; `/` in it stays."""
+    parts = name.split("/")
+    if not all((workflow_id, *parts)):
         raise ValueError(f"a snapshot needs a run and a name, not {workflow_id!r} and {name!r}")
-    return "/".join(["refs/agentos", *map(_safe, parts)])
+    return "/".join([ref_folder(worktree, workflow_id), *map(safe_part, parts)])
 
 
-def _safe(part: str) -> str:
+def ref_folder(worktree: Worktree, workflow_id: str) -> str:
+    """Where the refs of a run stand: `refs/agentos/<workflow_id>`, of a linked worktree `<workflow_id>@<its name>`."""
+    owner = f"@{safe_part(worktree.owner)}" if worktree.owner else ""
+    return f"refs/agentos/{safe_part(workflow_id)}{owner}"
+
+
+def safe_part(part: str) -> str:
     # Dots make ref names invalid in several ways (`..`, `.lock`), and `%` marks what was replaced.
     return re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"%%%02X" % found[0][0], os.fsencode(part)).decode("ascii")

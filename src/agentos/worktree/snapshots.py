@@ -17,7 +17,7 @@ from agentos.worktree.git import Git
 from agentos.worktree.keeping import begin_keeping, keep_objects
 from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, decode, encode
 from agentos.worktree.session import PATIENCE_S, Session, session
-from agentos.worktree.snapshot_store import Worktree, ref_name, sync_folder
+from agentos.worktree.snapshot_store import Worktree, ref_folder, ref_name, sync_folder
 from agentos.worktree.trees import Change, diff_trees, mode_changes
 
 _TRIES = 4
@@ -52,7 +52,7 @@ def take(
     limits: Limits = Limits(),
     patience_s: float = PATIENCE_S,
 ) -> Snapshot:
-    """Capture the files as they are now, under `refs/agentos/<workflow_id>/<name>`.
+    """Capture the files as they are now, under a ref of the run.
 
     Durable on return, with its ref; another snapshot of that name is replaced. The user's index, HEAD, refs, reflogs,
     stash and hooks are not touched, and no file of theirs is. A SnapshotError means that there is no snapshot; what
@@ -64,7 +64,7 @@ def take(
 
 def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, also: Collection[str] = ()) -> Snapshot:
     """`take` within a session; `also` names paths to capture although they are ignored."""
-    ref = ref_name(workflow_id, name)
+    ref = ref_name(opened.worktree, workflow_id, name)
     for attempt in range(_TRIES):
         captured = capture(opened, limits, also=also)
         manifest = _manifest(opened.worktree, captured, workflow_id, name)
@@ -97,7 +97,7 @@ def keep_tree(worktree: Worktree, tree: str, like: Snapshot, *, workflow_id: str
     What trees do not have (ignored paths, permission bits) is as in `like`.
     """
     manifest = msgspec.structs.replace(like.manifest, workflow_id=workflow_id, name=name)
-    ref = ref_name(workflow_id, name)
+    ref = ref_name(worktree, workflow_id, name)
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
     with session(worktree, seconds=Limits().seconds) as opened:
         commit = known.write_commit(opened.writing_git(), tree, (), encode(manifest).decode("ascii"), at_s)
@@ -154,7 +154,7 @@ def find(worktree: Worktree, snapshot_id: str) -> Snapshot:
 def named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
     """The snapshot that stands under this name."""
     git = worktree.store_git(timeout_s=60)
-    ref = ref_name(workflow_id, name)
+    ref = ref_name(worktree, workflow_id, name)
     found = git.done("rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128))
     if found.status:
         raise SnapshotNotFoundError(f"{workflow_id}/{name}")
@@ -222,7 +222,7 @@ def same_tree(one: Snapshot, other: Snapshot) -> bool:
 
 def taken(worktree: Worktree, workflow_id: str | None = None) -> dict[str, str]:
     """The ids of all snapshots by their ref, of one run or of all."""
-    under = ref_name(workflow_id, "x").rpartition("/")[0] if workflow_id is not None else "refs/agentos"
+    under = ref_folder(worktree, workflow_id) if workflow_id is not None else "refs/agentos"
     listed = worktree.store_git(timeout_s=60).ask("for-each-ref", "--format=%(objectname) %(refname)", f"{under}/")
     pairs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
     return {ref: oid for oid, ref in pairs}

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from agentos.exceptions import NotFoundError, SnapshotNotFoundError
-from agentos.worktree.snapshot_store import Worktree, ref_name
+from agentos.worktree.snapshot_store import Worktree, safe_part
 from agentos.worktree.snapshots import Snapshot, find, read, taken
 
-_UNDO = ref_name("x", "undo").rpartition("/")[2]
+_UNDO = safe_part("undo")
 
 
 def undo_points(worktree: Worktree) -> Iterator[Snapshot]:
