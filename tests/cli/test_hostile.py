@@ -146,7 +146,7 @@ def test_values_that_are_none(start: Starts, repo: Path) -> None:
     before = fingerprint(repo)
     for words in (
         ["list", "--limit", "many"],
-        ["list", "--limit", "0"],
+        ["list", "--limit", "-1"],
         ["list", "--status", "happy"],
         ["events", "ended", "--after", "-1"],
         ["events", "ended", "--type", "\x1b[2J"],
