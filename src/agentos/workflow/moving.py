@@ -76,6 +76,7 @@ def renamed_since(record: RunRecord) -> RunRefusedError:
 
 
 def home_of(record: RunRecord) -> str:
+    """The worktree a run belongs to, for a message."""
     return f"{record.root} on {record.host}" if record.host else record.root
 
 
