@@ -69,8 +69,19 @@ def run(
     runs; a run keeps those it began with.
     """
     refuse_while_loading("run")
-    how: dict[str, Any] = {"gates": gates, "durability": durability, "keep": keep, "labels": labels}
-    return _blocking(arun(workflow, params, workflow_id, repo=repo, **how), "arun(...)")
+    return _blocking(
+        arun(
+            workflow,
+            params,
+            workflow_id,
+            repo=repo,
+            gates=gates,
+            durability=durability,
+            keep=keep,
+            labels=labels,
+        ),
+        "arun(...)",
+    )
 
 
 async def arun(

@@ -91,6 +91,22 @@ def test_a_run_does_not_go_on_where_its_files_are_not(
     assert (clone / "made.txt").read_text() == "one\ntwo\n"
 
 
+def test_a_run_that_came_without_its_files_says_so_and_goes_on_by_your_word(
+    origin: Path, tmp_path: Path, agentos: Agentos
+) -> None:
+    clone, file = tmp_path / "clone", tmp_path / "run.jsonl"
+    git("clone", "--quiet", str(origin), str(clone), cwd=tmp_path)
+    assert agentos("run", "edits.yaml", "--id", "r", cwd=origin).code == 3
+    assert agentos("export", "r", "-o", file, cwd=origin).code == 0
+    assert agentos("import", file, cwd=clone).code == 0
+    refused = agentos("approve", "r", cwd=clone)
+    assert (refused.code, "the snapshots of them are gone" in refused.err) == (2, True), refused.err
+    assert "agentos resume r --files keep" in refused.err
+    assert not (clone / "bytes").exists()
+    assert agentos("resume", "r", "--files", "keep", cwd=clone).code == 0
+    assert (clone / "made.txt").read_text() == "two\n"
+
+
 def test_files_that_were_changed_in_the_runs_own_worktree_are_its_users_affair(origin: Path, agentos: Agentos) -> None:
     assert agentos("run", "edits.yaml", "--id", "r", cwd=origin).code == 3
     (origin / "made.txt").write_text("edited\n")

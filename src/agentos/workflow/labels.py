@@ -22,11 +22,8 @@ def checked_labels(labels: Iterable[str]) -> tuple[str, ...]:
             next_step="A label is a word of up to 63 letters, digits and . / : = + @ - _, not a sign first.",
         )
     if len(given) > MAX_LABELS:
-        raise RunRefusedError(f"a run has at most {MAX_LABELS} labels, and {len(given)} are given")
+        raise RunRefusedError(
+            f"a run has at most {MAX_LABELS} labels, and {len(given)} are given",
+            next_step="Keep those that you would pick runs by.",
+        )
     return tuple(given)
-
-
-def picked(wanted: Iterable[str], labels: Iterable[str]) -> bool:
-    """Whether a run with these labels is one of those wanted: any label is enough, and no wish takes all."""
-    wanted = frozenset(wanted)
-    return not wanted or not wanted.isdisjoint(labels)

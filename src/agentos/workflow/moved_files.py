@@ -32,6 +32,13 @@ def refuse_files_elsewhere(
     except SnapshotNotFoundError:
         newest = None
     if worktree is None or newest is None:
+        if not place.is_shared and record.root == str(place.root):
+            raise RunRefusedError(
+                f"run {record.workflow_id} has changed files here, and the snapshots of them are gone (was the "
+                "repository cloned again, or the run imported without its files?)",
+                next_step=f"See to it that the files are as the run left them, then `agentos resume {run} --files keep`"
+                ". Of an imported run: `agentos import run.jsonl --files-only` of an export with --files.",
+            )
         raise RunRefusedError(
             f"run {record.workflow_id} has changed files in {record.root or 'another worktree'}, and they are not on "
             "this host: snapshots of files stay in the repository they were taken in",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -111,11 +112,18 @@ def _of_server(place: Place, *, make: bool) -> Place:
     return msgspec.structs.replace(place, scope=find_scope(place.root, load_settings(place.root).repository))
 
 
-def is_home(record: RunRecord) -> bool:
-    """Whether this host has the worktree that a run of a shared database belongs to, under the name it had then."""
-    root = Path(record.root)
+def scope_now(root: Path) -> Scope:
+    """How a shared database would know this worktree today."""
+    return find_scope(root, load_settings(root).repository)
+
+
+def is_home(record: RunRecord, name_of: Callable[[Path], Scope] = scope_now) -> bool:
+    """Whether this host has the worktree that a run of a shared database belongs to, under the name it had then.
+
+    Git is asked for that name: who looks at many runs gives a `name_of` that remembers.
+    """
     try:
-        return was_begun_here(record) and find_scope(root, load_settings(root).repository) == record.scope
+        return was_begun_here(record) and name_of(Path(record.root)) == record.scope
     except WorkflowConfigurationError:  # what its settings would call it cannot be read
         return False
 

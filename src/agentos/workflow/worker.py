@@ -20,10 +20,9 @@ from agentos.store.port import RunRecord
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.finding import reading
-from agentos.workflow.labels import picked
 from agentos.workflow.place import Place, is_home, is_of_another_host
 from agentos.workflow.postponing import Postponed
-from agentos.workflow.ready import DriveOptions, Finished, prepared
+from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
 from agentos.workflow.resuming import resume_run
 from agentos.workflow.waiting import in_thread
 
@@ -138,9 +137,8 @@ class Worker:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _go_on(self, one: _Adopted) -> None:
-        record, place = one.record, _home(one.post.place, one.record)
         try:
-            ready = await prepared(lambda: resume_run(place, record.workflow_id, options=one.post.options))
+            ready = await prepared(lambda: _resumed(one))
             if isinstance(ready, Finished):
                 return
             self._tell(_report(one, "adopted"))
@@ -160,9 +158,8 @@ class Worker:
         passing = isinstance(error, TryAgainError)
         text = str(error) if isinstance(error, AgentosError) else f"{type(error).__name__}: {error}"
         is_news = self._postponed.put_off(one.key, text, version=one.record.sequence, passing=passing)
-        if is_news and not isinstance(
-            error, (LeaseHeldError, LeaseLostError)
-        ):  # another worker was quicker: all is well
+        taken = isinstance(error, (LeaseHeldError, LeaseLostError))  # another worker was quicker: all is well
+        if is_news and not taken:
             self._tell(_report(one, "delayed" if passing else "left", text=text))
 
     def _began(self, drive: Drive, begun: list[Drive]) -> None:
@@ -194,10 +191,11 @@ class Worker:
     def _wanted(self, post: Post, ours: set[tuple[str, str]]) -> list[_Adopted]:
         try:
             with reading(post.place) as store:
-                found = [_Adopted(post, record) for record in store.list_runs(statuses={"interrupted"})]
-                return [one for one in found if one.key not in ours and self._wants(one)]
+                runs = store.list_runs(statuses={"interrupted"}, labels=self._labels)
         except NotFoundError:  # nothing was ever kept there
             return []
+        found = [_Adopted(post, record) for record in runs]
+        return [one for one in found if one.key not in ours and self._wants(one)]
 
     def _first(self, found: list[_Adopted]) -> list[_Adopted]:
         """As many as there is room for: the oldest, but after those that have not yet been tried in vain."""
@@ -206,9 +204,7 @@ class Worker:
 
     def _wants(self, one: _Adopted) -> bool:
         record = one.record
-        if record.kind != "workflow" or not picked(self._labels, record.labels):
-            return False
-        if self._workflows and record.name not in self._workflows:
+        if record.kind != "workflow" or (self._workflows and record.name not in self._workflows):
             return False
         return self._postponed.is_due(one.key, record.sequence)
 
@@ -218,6 +214,11 @@ def _report(
 ) -> Report:
     record, root = one.record, str(one.post.place.root)
     return Report(workflow_id=record.workflow_id, name=record.name, root=root, what=what, status=status, text=text)
+
+
+def _resumed(one: _Adopted) -> Ready | Finished:
+    place = _home(one.post.place, one.record)
+    return resume_run(place, one.record.workflow_id, options=one.post.options)
 
 
 def _home(place: Place, record: RunRecord) -> Place:

@@ -13,6 +13,7 @@ import stat
 import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from agentos.store.port import RunRecord
 from agentos.store.postgres.address import without_password
 from agentos.workflow.location import check_private
 from agentos.workflow.moving import renamed_since
-from agentos.workflow.place import Place, is_home, was_begun_here
+from agentos.workflow.place import Place, is_home, scope_now, was_begun_here
 
 log = logging.getLogger("agentos")
 
@@ -131,7 +132,8 @@ def _on_server(server: Place) -> tuple[list[InterruptedRun], list[str]]:
         store.close()
     cut_off = [record for record in records if record.kind == "workflow"]
     here = [record for record in cut_off if was_begun_here(record)]
-    home = [record for record in here if is_home(record)]
+    remembered = cache(scope_now)
+    home = [record for record in here if is_home(record, remembered)]
     return (
         [
             InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)

@@ -191,7 +191,7 @@ def find_repository(directory: Path) -> Repository:
     if done.returncode < 0:  # whether there is one is not known, and nothing may be kept in the wrong place
         raise TryAgainError(
             f"git was ended by signal {-done.returncode} in {shown(directory)}",
-            next_step="Is memory short?",
+            next_step="See whether `git status` works there, and whether memory is short; then try again.",
         )
     answers = _ANSWERS.fullmatch(done.stdout)
     if answers is None:

@@ -193,8 +193,10 @@ def _identify(worktree: Worktree) -> None:
     with tempfile.NamedTemporaryFile("w", dir=worktree.folder) as made:
         made.write(new_id())
         made.flush()
+        os.fsync(made.fileno())  # an empty one would be nobody's, and the files of earlier snapshots seem elsewhere
         with suppress(FileExistsError):
             os.link(made.name, worktree.folder / "id")
+    sync_folder(worktree.folder)
 
 
 def known_worktree(directory: Path) -> Worktree | None:

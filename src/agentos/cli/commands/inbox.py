@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import click
@@ -23,7 +24,7 @@ from agentos.run.events import DecisionRequired
 from agentos.run.facts import Facts, fold
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.workflow.finding import own_store, places, reading
-from agentos.workflow.place import Place, is_home
+from agentos.workflow.place import Place, is_home, scope_now
 
 
 class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,26 +98,27 @@ def command(as_json: bool, repo: Path | None) -> int | None:
 
 
 def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[OpenGate]:
+    remembered = cache(scope_now)
+
+    def where(record: RunRecord) -> str:
+        """Which run is meant, where another worktree may keep one of the same id."""
+        if place.is_shared:
+            root = record.root if is_home(record, remembered) else ""
+        else:  # whether --repo leads to this very database
+            root = str(place.root) if one_of_several and Path(place.database).is_relative_to(place.root) else ""
+        return f" --repo {shlex.quote(root)}" if root else ""
+
     try:
         with reading(place) as store:
             runs = store.list_runs(statuses=UNDER_WAY)
             return [
-                _gate(place, record, facts, facts.gates[gate_id].opened, _where(place, record, one_of_several))
+                _gate(place, record, facts, facts.gates[gate_id].opened, where(record))
                 for record in runs
                 for facts in _facts(place, store, record, trouble)
                 for gate_id in facts.open_gates
             ]
     except NotFoundError:  # nothing was ever kept here
         return []
-
-
-def _where(place: Place, record: RunRecord, one_of_several: bool) -> str:
-    """Which run is meant, where another worktree may keep one of the same id."""
-    if place.is_shared:
-        root = record.root if is_home(record) else ""
-    else:  # whether --repo leads to this very database
-        root = str(place.root) if one_of_several and Path(place.database).is_relative_to(place.root) else ""
-    return f" --repo {shlex.quote(root)}" if root else ""
 
 
 def _facts(place: Place, store: StorePort, record: RunRecord, trouble: list[int]) -> Iterator[Facts]:

@@ -261,7 +261,8 @@ SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS 
 JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r';
 
 -- tables_of: what a schema holds, whether it exists at all, and whether we may use it
-SELECT n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE') FROM pg_namespace AS n LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
+SELECT n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE')
+FROM pg_namespace AS n LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
 WHERE n.nspname = $1 ORDER BY c.relname;
 
 -- views_of: the views of a schema
