@@ -15,7 +15,7 @@ import psycopg
 from agentos import crashpoints
 from agentos.exceptions import CheckpointCutError
 from agentos.ids import WorkflowId
-from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.run.events import Event, RolledBack
 from agentos.store import codec
 from agentos.store.journal_reader import Head, JournalReader
 from agentos.store.port import Lease, Progress
@@ -57,21 +57,16 @@ class JournalWriter:
         at = rows[-1].at if rows else int(time.time() * 1_000_000)
         state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
         named = (head.no, lease.token, head.sequence, after.sequence, after.digest, *state)
-        arguments = (*named, *batch.event_columns(rows), self._pool.address.schema)
+        arguments = (*named, batch.event_rows(rows), batch.cut_rows(events, rows), self._pool.address.schema)
         more: tuple[Any, ...] = ()
         revision = None
-        if (
-            plan is not None
-            or consumed
-            or blobs
-            or any(isinstance(event, (Checkpointed, RolledBack)) for event in events)
-        ):
+        if plan is not None or consumed or blobs or any(type(event) is RolledBack for event in events):
             newest: tuple[Any, ...] = (None, None, None)
             if plan is not None:
                 revision = self._plan_revision(head.no) + 1
                 newest = (revision, plan, codec.plan_digest(lease.workflow_id, revision, plan))
             large = ([*blobs], [body.decode() for body in blobs.values()])
-            more = (*large, *batch.cut_columns(events, rows), list(consumed), *newest)
+            more = (*large, *batch.rollbacks(events), list(consumed), *newest)
         crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
         if self._wrote("append_all" if more else "append", (*arguments, *more)):
             return after

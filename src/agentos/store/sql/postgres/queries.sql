@@ -33,46 +33,54 @@ WITH made AS (
 )
 SELECT no FROM made;
 
--- append: fencing, compare-and-swap on the head of the journal, the progress and the events, in one statement
+-- append: fencing, compare-and-swap on the head of the journal, the progress, the events and the cuts, in one statement
 WITH fenced AS (
     UPDATE run SET sequence = $4, digest = $5, status = $6, layer = $7, layers = $8, epoch = $9, updated_at = $10
     WHERE no = $1 AND token = $2 AND sequence = $3 AND holder IS NOT NULL RETURNING no
 ), written AS (
     INSERT INTO event (run, seq, at, type, version, body, plain, blob, digest)
-    SELECT f.no, e.* FROM fenced AS f, unnest($11::bigint[], $12::bigint[], $13::smallint[], $14::smallint[],
-                                              $15::text[], $16::text[], $17::bytea[], $18::bytea[]) AS e
-)
-SELECT f.no, (SELECT pg_notify($19, f.no::text) FROM follower AS w WHERE w.run = f.no AND w.until > clock_timestamp())
-FROM fenced AS f;
-
--- append_all: the same with all that a batch may bring along: large outputs, cuts, a plan, commands that were dealt with
-WITH fenced AS (
-    UPDATE run SET sequence = $4, digest = $5, status = $6, layer = $7, layers = $8, epoch = $9, updated_at = $10,
-                   plan_revision = coalesce($32, plan_revision)
-    WHERE no = $1 AND token = $2 AND sequence = $3 AND holder IS NOT NULL
-      AND ($32::integer IS NULL OR plan_revision = $32 - 1) RETURNING no
-), written AS (
-    INSERT INTO event (run, seq, at, type, version, body, plain, blob, digest)
-    SELECT f.no, e.* FROM fenced AS f, unnest($11::bigint[], $12::bigint[], $13::smallint[], $14::smallint[],
-                                              $15::text[], $16::text[], $17::bytea[], $18::bytea[]) AS e
-), kept AS (
-    INSERT INTO blob (run, digest, size, body)
-    SELECT f.no, b.digest, octet_length(b.body), b.body FROM fenced AS f, unnest($20::bytea[], $21::text[]) AS b (digest, body)
-    ON CONFLICT (run, digest) DO NOTHING
+    SELECT f.no, e.seq, e.at, e.type, e.version, e.body, e.plain, decode(e.blob, 'base64'), decode(e.digest, 'base64')
+    FROM fenced AS f, json_to_recordset($11::json) AS e (
+        seq bigint, at bigint, type smallint, version smallint, body text, plain text, blob text, digest text)
 ), cut AS (
     INSERT INTO checkpoint (run, id, sequence, layer, at, digest, snapshot, abandoned)
-    SELECT f.no, c.* FROM fenced AS f, unnest($22::text[], $23::bigint[], $24::integer[], $25::bigint[], $26::bytea[],
-                                              $27::text[], $28::boolean[]) AS c
+    SELECT f.no, c.id, c.sequence, c.layer, c.at, decode(c.digest, 'base64'), c.snapshot, c.abandoned
+    FROM fenced AS f, json_to_recordset($12::json) AS c (
+        id text, sequence bigint, layer integer, at bigint, digest text, snapshot text, abandoned boolean)
+)
+SELECT f.no, (SELECT pg_notify($13, f.no::text) FROM follower AS w WHERE w.run = f.no AND w.until > clock_timestamp())
+FROM fenced AS f;
+
+-- append_all: the same with all that a batch may bring along: large outputs, a rollback, a plan, commands dealt with
+WITH fenced AS (
+    UPDATE run SET sequence = $4, digest = $5, status = $6, layer = $7, layers = $8, epoch = $9, updated_at = $10,
+                   plan_revision = coalesce($19, plan_revision)
+    WHERE no = $1 AND token = $2 AND sequence = $3 AND holder IS NOT NULL
+      AND ($19::integer IS NULL OR plan_revision = $19 - 1) RETURNING no
+), written AS (
+    INSERT INTO event (run, seq, at, type, version, body, plain, blob, digest)
+    SELECT f.no, e.seq, e.at, e.type, e.version, e.body, e.plain, decode(e.blob, 'base64'), decode(e.digest, 'base64')
+    FROM fenced AS f, json_to_recordset($11::json) AS e (
+        seq bigint, at bigint, type smallint, version smallint, body text, plain text, blob text, digest text)
+), cut AS (
+    INSERT INTO checkpoint (run, id, sequence, layer, at, digest, snapshot, abandoned)
+    SELECT f.no, c.id, c.sequence, c.layer, c.at, decode(c.digest, 'base64'), c.snapshot, c.abandoned
+    FROM fenced AS f, json_to_recordset($12::json) AS c (
+        id text, sequence bigint, layer integer, at bigint, digest text, snapshot text, abandoned boolean)
+), kept AS (
+    INSERT INTO blob (run, digest, size, body)
+    SELECT f.no, b.digest, octet_length(b.body), b.body FROM fenced AS f, unnest($14::bytea[], $15::text[]) AS b (digest, body)
+    ON CONFLICT (run, digest) DO NOTHING
 ), abandoned AS (
-    UPDATE checkpoint AS c SET abandoned = true FROM fenced AS f, unnest($29::bigint[], $30::bigint[]) AS b (after, before)
+    UPDATE checkpoint AS c SET abandoned = true FROM fenced AS f, unnest($16::bigint[], $17::bigint[]) AS b (after, before)
     WHERE c.run = f.no AND c.sequence > b.after AND c.sequence < b.before
 ), planned AS (
-    INSERT INTO plan (run, revision, body, digest) SELECT f.no, $32, $33, $34 FROM fenced AS f WHERE $32 IS NOT NULL
+    INSERT INTO plan (run, revision, body, digest) SELECT f.no, $19, $20, $21 FROM fenced AS f WHERE $19 IS NOT NULL
 ), consumed AS (
     UPDATE inbox AS i SET consumed_at = $10 FROM fenced AS f
-    WHERE i.run = f.no AND i.id = ANY ($31::text[]) AND i.consumed_at IS NULL
+    WHERE i.run = f.no AND i.id = ANY ($18::text[]) AND i.consumed_at IS NULL
 )
-SELECT f.no, (SELECT pg_notify($19, f.no::text) FROM follower AS w WHERE w.run = f.no AND w.until > clock_timestamp())
+SELECT f.no, (SELECT pg_notify($13, f.no::text) FROM follower AS w WHERE w.run = f.no AND w.until > clock_timestamp())
 FROM fenced AS f;
 
 -- written_head: how a run stands, for whoever does not know whether its last write arrived
