@@ -28,7 +28,7 @@ __all__ = ["Origin", "Plan", "PlanSettings", "PlannedTask", "assemble_plan", "co
 Origin = Literal["", "for_each", "repeat", "inject", "replan"]
 
 
-class PlannedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlannedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A task with its place in the plan."""
 
     definition: TaskDef

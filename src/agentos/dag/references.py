@@ -32,7 +32,7 @@ _PLAIN = re.compile(rf"\$\{{\{{\s*({NAME.pattern}(?:\.{NAME.pattern})*)\s*\}}\}}
 Step = str | int
 
 
-class Reference(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True, gc=False):
     """A path into what a run knows, with the value that stands in where the path is missing."""
 
     path: tuple[Step, ...]

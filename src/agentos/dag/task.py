@@ -68,7 +68,7 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     slots: int = 1
 
 
-class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One task as defined. Values inside `inputs`, `env` and `run` may hold `${{ references }}`."""
 
     id: TaskId

@@ -94,7 +94,7 @@ class MergeConflict(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of these versions: an answer holds for what was shown."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What all events have. `seq`, `at` and `workflow_id` are stamped when the event is decided."""
 
     type: ClassVar[str] = ""

@@ -25,7 +25,7 @@ FAILED: frozenset[str] = frozenset({"failed", "cancelled"})
 """Statuses that make a run end as failed."""
 
 
-class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
+class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that is known of one task."""
 
     status: TaskStatus = "pending"

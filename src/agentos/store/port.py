@@ -170,6 +170,35 @@ class RunCopy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...]
 
 
+class Line(Protocol):
+    """A way to append from an event loop without waiting for anything but a socket.
+
+    While a batch is on its way another thread may `prune`, and the store is used for nothing else.
+    """
+
+    @property
+    def patience_s(self) -> float:
+        """A server that says nothing for longer than this hangs."""
+
+    def fileno(self) -> int:
+        """Readable when something has arrived. The same for the whole life of the line."""
+
+    def send(self, lease: Lease, events: Sequence[Event], progress: Progress) -> bool:
+        """Begin an `append`. False, and nothing sent for sure, where the batch or the line is not for it."""
+
+    def is_answered(self) -> bool:
+        """Take in what has arrived. True once there is nothing to wait for: all is said, or the line is dead."""
+
+    def finish(self) -> bool:
+        """Whether all of the batch is durable. If not, nobody knows, and the line is to be closed: `append` it again.
+
+        A batch that arrived though its answer did not is not written twice.
+        """
+
+    def close(self) -> None:
+        """At any time, and once."""
+
+
 class StorePort(Protocol):
     """About a dozen verbs. Errors: the tree of `agentos.exceptions`, never a driver's own."""
 
@@ -206,6 +235,9 @@ class StorePort(Protocol):
         The token, and that the first sequence follows the stored one, are checked in the same transaction:
         LeaseLostError, and nothing written, if either fails.
         """
+
+    def open_line(self) -> Line | None:
+        """None where the store has none, or none to spare: then `append`."""
 
     def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
         """The events with after < seq <= upto, digest chain checked, large outputs put back in place."""

@@ -38,9 +38,11 @@ def masked_outcome(outcome: Outcome, task_id: str, masker: Masker) -> Outcome:
     if not masker:
         return outcome
     found: set[str] = set()
-    output, messages, context = (
-        _masked_raw(raw, masker, found) for raw in (outcome.output, outcome.messages, outcome.context)
-    )
+    output = _masked_raw(outcome.output, masker, found)
+    messages = _masked_raw(outcome.messages, masker, found)
+    context = _masked_raw(outcome.context, masker, found)
+    if outcome.error is None and not found and not outcome.injected and not outcome.warnings:
+        return outcome
     injected = tuple(_masked_task(one, masker, found) for one in outcome.injected)
     return msgspec.structs.replace(
         outcome,
@@ -85,6 +87,8 @@ def masked_text(text: str, masker: Masker) -> str:
 
 def _masked_raw(raw: Raw, masker: Masker, found: set[str]) -> Raw | None:
     """The stored form of a value without secrets; None where nothing of it can be kept."""
+    if raw is NOTHING:
+        return raw
     data = bytes(raw)
     if not masker.may_be_in(data) and _TAG_BYTES not in data:
         return raw

@@ -1,7 +1,8 @@
 """A drive: the time one process holds a run's lease and makes it go.
 
 The loop is: take what has arrived, let the machine decide, write the events down, and only then do what they say. So
-nothing is ever done that the journal does not know of, and nobody sees an event that a crash could take back.
+nothing is ever done that the journal does not know of, and nobody sees an event that a crash could take back. While the
+start of an attempt is being written, the attempt is made ready, and waits.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class Drive:
         self._mail: list[Mail] = []
         self._mail_came = asyncio.Event()
         self._attempts: dict[TaskId, asyncio.Task[None]] = {}
+        self._ready: dict[TaskId, asyncio.Future[None]] = {}
+        """What attempts wait for whose start is not yet durable."""
         self._cancelling = False
         self._stop_reason = ""
         self._uncut: ev.CheckpointFailed | None = None
@@ -248,27 +251,36 @@ class Drive:
         return mail
 
     async def _commit(self, events: Sequence[ev.Event], *, plan: bytes | None = None) -> int:
-        """Write the events down, tell subscribers, then do what they ask for. The last sequence that is durable."""
+        """Write the events down and do what they ask for. The last sequence that is durable."""
         if not events:
             return self.facts.sequence
-        written = await self._journal.append(events, self._progress(), plan=plan, consumed=commands_in(events))
+        for event in events:
+            if type(event) is ev.TaskStart:
+                self._make_ready(event)
+        written = await self._journal.append(
+            events, self._progress(), plan=plan, consumed=commands_in(events), then=self._carry_out
+        )
         durable = written[-1].seq
-        self.stream.publish(written)
         for decided, event in zip(events, written, strict=False):
+            if isinstance(event, ev.CheckpointFailed) and isinstance(decided, ev.Checkpointed):
+                self._forget_cut(decided)
+            elif isinstance(event, ev.RolledBack):
+                await self._fold_again()
+        if durable < events[-1].seq:
+            await self._stop_without_cut(written[-1])
+        return durable
+
+    def _carry_out(self, written: Sequence[ev.Event]) -> None:
+        """These events are durable: tell subscribers, then do what they ask for."""
+        self.stream.publish(written)
+        for event in written:
             match event:
                 case ev.TaskStart():
-                    self._start(event)
+                    self._start(event.task_id)
                 case ev.CommandApplied() if event.command.get("type") == "abort":
                     self.cancel_attempts()
                 case ev.DecisionRequired():
                     reach("gate.opened")
-                case ev.CheckpointFailed() if isinstance(decided, ev.Checkpointed):
-                    self._forget_cut(decided)
-                case ev.RolledBack():
-                    await self._fold_again()
-        if durable < events[-1].seq:
-            await self._stop_without_cut(written[-1])
-        return durable
 
     def _progress(self) -> Progress:
         facts = self.machine.facts
@@ -293,6 +305,9 @@ class Drive:
     async def _stop_without_cut(self, failed: ev.Event) -> None:
         """A checkpoint could not be cut and the user is strict about that: what follows from it was not written."""
         assert isinstance(failed, ev.CheckpointFailed)
+        for task_id in list(self._ready):
+            self._attempts.pop(task_id).cancel()
+            del self._ready[task_id]
         self._uncut = failed
         self._stop_reason = f"checkpoint of layer {failed.layer} failed"
         facts = fold(self.facts.workflow_id, await self._journal.read(0))
@@ -313,28 +328,37 @@ class Drive:
 
     # --- attempts ------------------------------------------------------------------------------------------------
 
-    def _start(self, event: ev.TaskStart) -> None:
-        attempt = asyncio.create_task(self._attempt(event))
+    def _make_ready(self, event: ev.TaskStart) -> None:
+        durable = asyncio.get_running_loop().create_future()
+        attempt = asyncio.create_task(self._attempt(event, durable))
         self._attempts[event.task_id] = attempt
+        self._ready[event.task_id] = durable
         attempt.add_done_callback(lambda ended: self._make_sure(event, ended))
         if self._cancelling:
             attempt.cancel()
 
-    async def _attempt(self, started: ev.TaskStart) -> None:
-        # It mails its own end: a callback would be one more turn of the event loop for each attempt.
-        self._attempt_ended(started, await self._performed(started))
+    def _start(self, task_id: TaskId) -> None:
+        durable = self._ready.pop(task_id)
+        if not durable.done():  # it was cancelled meanwhile
+            durable.set_result(None)
 
-    async def _performed(self, started: ev.TaskStart) -> Outcome:
-        reach("attempt.before")
+    async def _attempt(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> None:
+        # It mails its own end: a callback would be one more turn of the event loop for each attempt.
+        self._attempt_ended(started, await self._performed(started, durable))
+
+    async def _performed(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> Outcome:
         machine = self.machine
         task = machine.plan.tasks[started.task_id]
         try:
             spec = attempt_spec(machine.plan, machine.facts, task, started.attempt, self._functions, self._root)
         except AgentosError as error:
+            await durable
             return Outcome(error=told(error), retryable=False)
         log_file = self._logs.open(task.id, started.attempt) if self._logs is not None else None
         spec = msgspec.structs.replace(spec, masker=self.masker, models=self._models, log=log_file)
         host = DriveHost(self, task, started.attempt, log_file)
+        await durable
+        reach("attempt.before")
         try:
             if is_isolated(task):
                 outcome = await self._aside(task, spec, host)

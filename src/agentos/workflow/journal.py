@@ -1,4 +1,4 @@
-"""Writing a run down: one thread, one connection, one commit for all that is ready together."""
+"""Writing a run down: one commit for all that is ready together, and one at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -16,27 +16,40 @@ import msgspec
 from agentos.exceptions import AgentosError, CheckpointCutError, StoreUnavailableError
 from agentos.run.events import Checkpointed, CheckpointFailed, Event, TaskFailure
 from agentos.store.port import Lease, Progress, StorePort
+from agentos.workflow.line_writer import LineWriter, Written, raised
 
 log = logging.getLogger("agentos")
 
 PATIENCE_S = 30.0
 """How long a journal that cannot be written is tried again before the run stops."""
 IDLE_S = 0.02
-PRUNE_AT_LATEST = 50
-"""Checkpoints are pruned once the writer had nothing to do for IDLE_S, or after so many new ones."""
+PRUNE_AT_LATEST = 200
+"""Checkpoints are pruned once nothing was written for IDLE_S, or after so many new ones."""
 
-_Work = tuple[Callable[[], Any], "asyncio.Future[Any] | None"]
+_Work = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | None]
+"""What the thread is to do, and what the loop is to be told then: the result, or the error."""
+
+
+def _nothing(_: Any) -> None:
+    return None
 
 
 class Journal(Protocol):
     """Where a drive writes its events. Durable on return, in order."""
 
     async def append(
-        self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
+        self,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Sequence[str] = (),
+        then: Written = _nothing,
     ) -> Sequence[Event]:
         """The events as written: a checkpoint that could not be cut comes back as `checkpoint_failed`.
 
-        A strict journal writes nothing after that one: then fewer come back than were given.
+        A strict journal writes nothing after that one: then fewer come back than were given. `then` is called with what
+        comes back the moment it is durable, a turn of the event loop before whoever waits here goes on.
         """
 
     async def read(self, after: int) -> list[Event]:
@@ -52,9 +65,17 @@ class MemoryJournal:
         self._events: list[Event] = []
 
     async def append(
-        self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
+        self,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Sequence[str] = (),
+        then: Written = _nothing,
     ) -> Sequence[Event]:
+        await asyncio.sleep(0)  # as with a store, attempts are ready by then, and wait until subscribers were told
         self._events += events
+        then(events)
         return events
 
     async def read(self, after: int) -> list[Event]:
@@ -65,7 +86,10 @@ class MemoryJournal:
 
 
 class StoreJournal:
-    """A journal in a store, written by a thread of its own so that the event loop never waits for the disk."""
+    """A journal in a store. The event loop never waits for a disk: a thread does, where the store cannot do without.
+
+    Whichever of the two writes, the other does not touch the store meanwhile, but to prune.
+    """
 
     def __init__(
         self,
@@ -87,15 +111,34 @@ class StoreJournal:
         self._loop = asyncio.get_running_loop()
         self._unpruned = 0
         """Checkpoints cut since the last prune."""
+        self._written_at = 0.0
+        self._looking = False
+        """Whether it is looked in a moment if anything can be done that was put off."""
+        self._line = LineWriter(store, lease)
+        self._given = 0
+        """What the thread was given and has not done, pruning aside."""
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name=f"agentos-journal-{lease.workflow_id}", daemon=True)
         self._thread.start()
 
     async def append(
-        self, events: Sequence[Event], progress: Progress, *, plan: bytes | None = None, consumed: Sequence[str] = ()
+        self,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Sequence[str] = (),
+        then: Written = _nothing,
     ) -> Sequence[Event]:
-        written: Sequence[Event] = await self._call(lambda: self._append(events, progress, plan, consumed))
-        return written
+        if plan is not None or consumed or self._given or not await self._line.send(events, progress, then):
+            events = await self._call(lambda: self._append(events, progress, plan, consumed), then)
+        self._written_at = self._loop.time()
+        if self._keep:
+            self._unpruned += sum(type(event) is Checkpointed for event in events)
+        if self._unpruned >= PRUNE_AT_LATEST:
+            self._have_pruned()
+        self._look_soon()
+        return events
 
     async def read(self, after: int) -> list[Event]:
         if self._closed:  # the writer is gone, and its connection with it
@@ -117,45 +160,64 @@ class StoreJournal:
     async def close(self) -> None:
         """Let the thread finish what it was given, then end it. The store stays open."""
         self._closed = True
+        self._line.close()
         await self._call(lambda: self._prune() if self._unpruned else None)
         self._work.put(None)
 
-    async def _call(self, work: Callable[[], Any]) -> Any:
+    async def _call(self, work: Callable[[], Any], then: Callable[[Any], None] = _nothing) -> Any:
+        await self._line.until_free()
         done: asyncio.Future[Any] = self._loop.create_future()
-        self._work.put((work, done))
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            self._given -= 1
+            if done.cancelled():
+                return
+            if error is None:
+                error = raised(partial(then, result))
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        self._given += 1
+        self._work.put((work, settle))
         return await done
+
+    def _look_soon(self) -> None:
+        if not self._looking and (self._unpruned or self._line.is_open):
+            self._looking = True
+            self._loop.call_later(IDLE_S, self._look)
+
+    def _look(self) -> None:
+        """Once nothing was written for a moment, prune, and leave the connection to others."""
+        self._looking = False
+        if self._closed:
+            return
+        if not self._given and not self._line.is_busy and self._loop.time() - self._written_at >= IDLE_S:
+            self._line.close()
+            if self._unpruned:
+                self._have_pruned()
+        self._look_soon()
+
+    def _have_pruned(self) -> None:
+        self._unpruned = 0
+        self._work.put((self._prune, None))
 
     # --- in the writer's thread ----------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        while (item := self._next()) is not None:
-            work, done = item
+        while (item := self._work.get()) is not None:
+            work, settle = item
             try:
                 result, error = work(), None
             except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits it
                 result, error = None, raised
-            if done is not None:
-                self._tell(done, result, error)
+            if settle is not None:
+                self._tell(settle, result, error)
 
-    def _next(self) -> _Work | None:
-        """What to do next. Pruning waits for a moment in which nothing else does, but not for ever."""
-        if self._unpruned and self._unpruned < PRUNE_AT_LATEST:
-            with suppress(queue.Empty):
-                return self._work.get(timeout=IDLE_S)
-        if self._unpruned:
-            self._prune()
-        return self._work.get()
-
-    def _tell(self, done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        def settle() -> None:
-            if not done.cancelled():
-                if error is not None:
-                    done.set_exception(error)
-                else:
-                    done.set_result(result)
-
+    def _tell(self, settle: Callable[[Any, BaseException | None], None], *said: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(settle)
+            self._loop.call_soon_threadsafe(settle, *said)
         except RuntimeError:
             log.debug("the event loop was closed before a write could be reported")
 
@@ -167,8 +229,6 @@ class StoreJournal:
         while True:
             try:
                 self._store.append(self._lease, events, progress, plan=plan, consumed=consumed)
-                if self._keep:
-                    self._unpruned += sum(type(event) is Checkpointed for event in events)
                 return events
             except StoreUnavailableError as error:
                 if time.monotonic() >= deadline:
@@ -188,7 +248,6 @@ class StoreJournal:
                 events = [_without_cut(event, error) for event in events]
 
     def _prune(self) -> None:
-        self._unpruned = 0
         try:
             count = self._store.prune(self._lease.workflow_id, self._keep)
         except AgentosError as error:

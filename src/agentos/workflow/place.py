@@ -25,9 +25,9 @@ from agentos.workflow.location import (
     prepare,
     refused,
 )
-from agentos.workflow.scope import find_scope
+from agentos.workflow.scope import find_scope, scope_of
 from agentos.workflow.settings import load_settings
-from agentos.worktree.git import find_repository, shown
+from agentos.worktree.git import Repository, find_repository, shown
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,23 +93,23 @@ def find_place(
     _refuse_no_text(location.root, location.database)
     if make:
         prepare(location)
-    root = location.root
-    if location.source is Source.VARIABLE:
+    root, repository = location.root, None
+    if location.source is Source.VARIABLE or location.is_postgresql:
         # The variable says where state lives and git was not asked; tasks still work on the worktree they are in.
         with suppress(WorkflowConfigurationError):
-            root = find_repository(root).root
+            repository = find_repository(root)
+            root = repository.root
     place = Place(database=location.database, root=root, named=repo is not None, durability=durability)
-    return _of_server(place, make=make) if place.is_shared else place
+    return _of_server(place, repository, make=make) if place.is_shared else place
 
 
-def _of_server(place: Place, *, make: bool) -> Place:
+def _of_server(place: Place, repository: Repository | None, *, make: bool) -> Place:
     """The place with its scope. What stays on this host (logs, isolated worktrees) has its folder all the same."""
-    if make:
+    if make and repository is not None:
         with suppress(WorkflowConfigurationError):  # a read-only tree has no logs, and no other need of a folder
-            repository = find_repository(place.root)
             check_private(place.root / FOLDER / DATABASE, place.root, repository)
             make_private(place.root / FOLDER)
-    return msgspec.structs.replace(place, scope=find_scope(place.root, load_settings(place.root).repository))
+    return msgspec.structs.replace(place, scope=scope_of(place.root, repository, load_settings(place.root).repository))
 
 
 def scope_now(root: Path) -> Scope:

@@ -23,10 +23,17 @@ _USUAL_PORTS = {"http": 80, "https": 443, "ssh": 22, "git+ssh": 22, "ssh+git": 2
 
 
 def find_scope(root: Path, name: str | None = None) -> Scope:
-    """The scope of a worktree: `name` (the setting `repository`), else where `origin` is, else the host and folder."""
+    """The scope of a worktree, as git tells of it."""
     try:
         repository = find_repository(root)
     except WorkflowConfigurationError:
+        repository = None
+    return scope_of(root, repository, name)
+
+
+def scope_of(root: Path, repository: Repository | None, name: str | None) -> Scope:
+    """The scope: `name` (the setting `repository`), else where `origin` is, else the host and folder."""
+    if repository is None:
         return Scope(repository=name or _here(root))
     return Scope(repository=name or _identity(repository), worktree=_worktree(repository))
 

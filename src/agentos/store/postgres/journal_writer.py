@@ -17,12 +17,17 @@ from agentos.exceptions import CheckpointCutError
 from agentos.ids import WorkflowId
 from agentos.run.events import Event, RolledBack
 from agentos.store import codec
+from agentos.store.codec import Row
 from agentos.store.journal_reader import Head, JournalReader
 from agentos.store.port import Lease, Progress
 from agentos.store.postgres import batch
 from agentos.store.postgres.driver import verb
+from agentos.store.postgres.line import ShortBatch
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.session import Scopes, asking
+
+SHORT = 1 << 16
+"""Bytes of a batch that are taken by the buffers of a socket at once, whatever else is under way."""
 
 
 class JournalWriter:
@@ -54,10 +59,7 @@ class JournalWriter:
             return None
         rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
         after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
-        at = rows[-1].at if rows else int(time.time() * 1_000_000)
-        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
-        named = (head.no, lease.token, head.sequence, after.sequence, after.digest, *state)
-        arguments = (*named, batch.event_rows(rows), batch.cut_rows(events, rows), self._pool.address.schema)
+        arguments = self._arguments(lease, events, rows, progress, (head, after))
         more: tuple[Any, ...] = ()
         revision = None
         if plan is not None or consumed or blobs or any(type(event) is RolledBack for event in events):
@@ -71,6 +73,29 @@ class JournalWriter:
         if self._wrote("append_all" if more else "append", (*arguments, *more)):
             return after
         return after if self._stands(lease, after, None if rows else revision or 0) else None
+
+    def short_batch(
+        self, lease: Lease, events: Sequence[Event], progress: Progress, known: Head | None
+    ) -> ShortBatch | None:
+        """The batch for a line; None where it takes more than that."""
+        limit = min(SHORT, self._blob_limit)
+        if known is None or not _is_short(events, limit) or events[0].seq != known.sequence + 1:
+            return None
+        rows, _ = codec.encode_events(events, known.digest, blob_limit=self._blob_limit)
+        if sum(len(row.body) for row in rows) > SHORT:
+            return None
+        after = Head(known.no, rows[-1].seq, rows[-1].digest)
+        return ShortBatch(self._arguments(lease, events, rows, progress, (known, after)), after)
+
+    def _arguments(
+        self, lease: Lease, events: Sequence[Event], rows: Sequence[Row], progress: Progress, heads: tuple[Head, Head]
+    ) -> tuple[Any, ...]:
+        """Of the statement `append`, which brings the journal from the first of two heads to the second."""
+        head, after = heads
+        at = rows[-1].at if rows else int(time.time() * 1_000_000)
+        state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
+        named = (head.no, lease.token, head.sequence, after.sequence, after.digest, *state)
+        return (*named, batch.event_rows(rows), batch.cut_rows(events, rows), self._pool.address.schema)
 
     @verb
     def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event], known: Head | None) -> Head | None:
@@ -107,3 +132,12 @@ class JournalWriter:
         if not rows or rows[0][:3] != (lease.token, after.sequence, after.digest):
             return False
         return revision is None or rows[0][3] == revision
+
+
+def _is_short(events: Sequence[Event], limit: int) -> bool:
+    """Whether there are events, and they are rows and cuts alone: no rollback, and no output that may be large."""
+    for event in events:
+        kind = type(event)
+        if kind is RolledBack or (kind in codec.LARGE and len(bytes(getattr(event, codec.LARGE[kind]))) > limit):
+            return False
+    return bool(events)

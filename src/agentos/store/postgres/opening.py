@@ -42,7 +42,8 @@ def open_store(
     pool = POOLS.acquire(address, lazy_commits=durability == "process")
     try:
         patience_s = min(busy_s, LOOKING_S if readonly else OPENING_S)
-        insist(lambda: _prepare(pool, address, known, create=create, readonly=readonly), address.shown, patience_s)
+        if pool.schema_version != len(known):  # else another store of this process has looked, and is still open
+            insist(lambda: _prepare(pool, address, known, create=create, readonly=readonly), address.shown, patience_s)
         return PostgresStore(
             pool,
             durability=durability,
@@ -63,9 +64,11 @@ def _prepare(pool: Pool, address: Address, known: Sequence[Migration], *, create
             layout.check(session, address, len(known))
             return
         if found == len(known) and session.rows("count_types")[0][0] >= layout.EVENT_TYPES:
+            pool.schema_version = len(known)
             return
     with writing(pool, _nowhere) as session:
         layout.lay_out(session, address, known)
+    pool.schema_version = len(known)
 
 
 def _nowhere(_: Session) -> list[int]:

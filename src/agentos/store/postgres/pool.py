@@ -34,6 +34,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose statements may be given an end: the driver alone would wait for ever."""
 
     silence_s: float | None = None
+    prepared = False
+    """Whether it knows the statement of lines."""
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         if self.silence_s is not None:
@@ -71,9 +73,12 @@ class Pool:
 
     def __init__(self, address: Address, *, lazy_commits: bool, limit: int = LIMIT) -> None:
         self.address = address
+        self.schema_version: int | None = None
+        """Of what was found at the address, once a store that may write has looked."""
         self._lazy_commits = lazy_commits
         self._idle: list[tuple[float, Connection]] = []
         self._free = threading.BoundedSemaphore(limit)
+        self._to_hold = threading.BoundedSemaphore(max(limit // 2, 1))  # a lease is renewed, whoever holds on to some
         self._lock = threading.Lock()
         self._closed = False
 
@@ -89,7 +94,28 @@ class Pool:
             try:
                 yield connection
             finally:
-                self._take_back(connection)
+                self._put_away(connection)
+
+    def take_free(self) -> Connection | None:
+        """One that lies idle, to hold on to, without waiting for anything; None where there is none to spare.
+
+        It must be taken back.
+        """
+        if not self._to_hold.acquire(blocking=False):
+            return None
+        if self._free.acquire(blocking=False):
+            with self._lock:
+                if self._idle and time.monotonic() - self._idle[-1][0] < STALE_S:
+                    return self._idle.pop()[1]
+            self._free.release()
+        self._to_hold.release()
+        return None
+
+    def take_back(self, connection: Connection) -> None:
+        """One that `take_free` gave."""
+        self._put_away(connection)
+        self._free.release()
+        self._to_hold.release()
 
     def connect(self) -> Connection:
         """A connection of its own, with our settings."""
@@ -125,12 +151,12 @@ class Pool:
                 return connection
             connection.close()
 
-    def _take_back(self, connection: Connection) -> None:
+    def _put_away(self, connection: Connection) -> None:
         connection.silence_s = self.silence_s
-        if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+        if not connection.closed and connection.pgconn.transaction_status != TransactionStatus.IDLE:
             with suppress(psycopg.Error):
                 connection.rollback()
-        if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+        if connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
             connection.close()
             # The server went away: the others that lie idle went with it.
             self._drop_idle()

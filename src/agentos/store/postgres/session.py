@@ -30,6 +30,12 @@ _TEXTS = queries("postgres/queries.sql")
 _SCOPED = frozenset(name for name, text in _TEXTS.items() if _SCOPE in text)
 _Q = {name: _numbered(text) for name, text in _TEXTS.items()}
 
+
+def text_of(name: str) -> str:
+    """The statement as the server gets it."""
+    return _Q[name]
+
+
 Scopes = Callable[["Session"], list[int]]
 
 

@@ -40,6 +40,7 @@ from agentos.store.port import (
 from agentos.store.postgres import batch, leases
 from agentos.store.postgres.driver import brief_verb, verb
 from agentos.store.postgres.journal_writer import JournalWriter
+from agentos.store.postgres.line import Line, ShortBatch
 from agentos.store.postgres.pool import POOLS, Pool
 from agentos.store.postgres.session import Session, asking, reading, writing
 from agentos.store.postgres.watching import FOLLOW_S, Watch
@@ -187,7 +188,17 @@ class PostgresStore:
         if head is None:
             self._heads.pop(lease.workflow_id, None)
             raise LeaseLostError(lease.workflow_id)
-        self._know(lease.workflow_id, head)
+        self._wrote(lease.workflow_id, head)
+
+    def open_line(self) -> Line | None:
+        connection = self._pool.take_free()
+        return None if connection is None else Line(self._pool, connection, self._short_batch, self._wrote)
+
+    def _short_batch(self, lease: Lease, events: Sequence[Event], progress: Progress) -> ShortBatch | None:
+        return self._writer.short_batch(lease, events, progress, self._heads.get(lease.workflow_id))
+
+    def _wrote(self, workflow_id: WorkflowId, head: Head) -> None:
+        self._know(workflow_id, head)
         crashpoints.reach("commit.after")
 
     @verb
