@@ -637,6 +637,37 @@ def test_strict_loses_no_result_that_came_in_the_same_moment(place: Place) -> No
     assert sorted(ran) == ["after quick", "last", "quick", "slow"]
 
 
+def test_strict_and_interrupted_in_the_same_moment(place: Place) -> None:
+    """What was made ready for after the cut is cancelled already when the cut fails, and its start never written."""
+    ran: list[str] = []
+
+    async def scenario() -> None:
+        from tests.workflow.support import adrive
+
+        loop = asyncio.get_running_loop()
+
+        def append(real: Any, lease: Any, events: Any, *args: Any, **named: Any) -> Any:
+            if any(cut.layer == 1 for cut in of_type(events, ev.Checkpointed)):
+                loop.call_soon_threadsafe(driving.cancel)
+                for _ in range(3):  # turns of the loop, in which the attempt ends
+                    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+                raise CheckpointCutError("no room for checkpoints")
+            return real(lease, events, *args, **named)
+
+        flow = layered(3, ran=ran)
+        driving = asyncio.ensure_future(adrive(wrapped(place, append=append), flow, id="w", strict_checkpoints=True))
+        with pytest.raises(asyncio.CancelledError):
+            await driving
+
+    asyncio.run(scenario())
+    events = journal(place, "w")
+    assert_well_formed(events)
+    assert types(events)[-1] == "workflow_paused"
+    assert [event.task_id for event in of_type(events, ev.TaskStart)] == ["l0t0", "l1t0"]
+    assert go_on(place, "w", layered(3, ran=ran)).status == "complete"
+    assert ran == ["l0t0", "l1t0", "l2t0"]
+
+
 def test_strict_does_not_call_a_run_complete_whose_last_checkpoint_failed(place: Place) -> None:
     with pytest.raises(CheckpointCutError):
         drive(_cuts_fail(place), layered(1), id="w", strict_checkpoints=True)

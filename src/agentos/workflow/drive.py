@@ -305,9 +305,11 @@ class Drive:
     async def _stop_without_cut(self, failed: ev.Event) -> None:
         """A checkpoint could not be cut and the user is strict about that: what follows from it was not written."""
         assert isinstance(failed, ev.CheckpointFailed)
-        for task_id in list(self._ready):
-            self._attempts.pop(task_id).cancel()
-            del self._ready[task_id]
+        for task_id in self._ready:
+            attempt = self._attempts.pop(task_id, None)
+            if attempt is not None:  # else it has ended already: somebody cancelled it meanwhile
+                attempt.cancel()
+        self._ready.clear()
         self._uncut = failed
         self._stop_reason = f"checkpoint of layer {failed.layer} failed"
         facts = fold(self.facts.workflow_id, await self._journal.read(0))
