@@ -184,7 +184,7 @@ class Line(Protocol):
         """Readable when something has arrived. The same for the whole life of the line."""
 
     def send(self, lease: Lease, events: Sequence[Event], progress: Progress) -> bool:
-        """Begin an `append`. False, and nothing sent for sure, where the batch or the line is not for it."""
+        """Begin an `append`. False where the batch or the line is not for it: close the line, and `append` it."""
 
     def is_answered(self) -> bool:
         """Take in what has arrived. True once there is nothing to wait for: all is said, or the line is dead."""

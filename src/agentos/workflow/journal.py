@@ -116,7 +116,7 @@ class StoreJournal:
         """Whether it is looked in a moment if anything can be done that was put off."""
         self._line = LineWriter(store, lease)
         self._given = 0
-        """What the thread was given and has not done, pruning aside."""
+        """What the thread was given, or is about to be, and has not done; pruning aside."""
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name=f"agentos-journal-{lease.workflow_id}", daemon=True)
         self._thread.start()
@@ -165,7 +165,12 @@ class StoreJournal:
         self._work.put(None)
 
     async def _call(self, work: Callable[[], Any], then: Callable[[Any], None] = _nothing) -> Any:
-        await self._line.until_free()
+        self._given += 1  # from now on the line takes nothing more: whoever waits here has a turn, however busy it is
+        try:
+            await self._line.until_free()
+        except asyncio.CancelledError:
+            self._given -= 1
+            raise
         done: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(result: Any, error: BaseException | None) -> None:
@@ -179,7 +184,6 @@ class StoreJournal:
             else:
                 done.set_result(result)
 
-        self._given += 1
         self._work.put((work, settle))
         return await done
 

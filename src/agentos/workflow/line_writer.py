@@ -57,7 +57,9 @@ class LineWriter:
         return durable
 
     def close(self) -> None:
-        """Leave the connection to others."""
+        """Leave the connection to others. Of a batch on its way nobody knows then."""
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(False)
         line, self._line = self._line, None
         if line is not None:
             self._watch.cancel()
@@ -75,26 +77,27 @@ class LineWriter:
     def _give_up_who_hangs(self) -> None:
         # One timer for the line: one for each batch would cost more than the rest of sending it.
         assert self._line is not None
-        waited_s = 0.0 if self._sent is None else self._loop.time() - self._sent_at
+        # In a process that was stopped for a while, the answer comes in the same turn as this.
+        waits = self._sent is not None and not self._sent.done()
+        waited_s = self._loop.time() - self._sent_at if waits else 0.0
         if waited_s < self._line.patience_s:
             self._watch = self._loop.call_later(self._line.patience_s - waited_s, self._give_up_who_hangs)
-        elif self._sent is not None and not self._sent.done():
-            self._sent.set_result(False)
+        else:
+            self.close()
 
     def _hear(self) -> None:
+        sent = self._sent
+        if sent is not None and sent.done():
+            return  # whoever waits for it has the next turn, and what has come is heard then
         if self._line is None or not self._line.is_answered():
             return
-        if self._sent is None:
-            self.close()  # nobody asked: the server has hung up
-        elif not self._sent.done():
-            durable = self._line.finish()
-            if not durable:
-                self.close()  # at once: the number of its socket may mean another one in a moment
-            error = raised(self._then) if durable else None
-            if error is not None:
-                self._sent.set_exception(error)
-            else:
-                self._sent.set_result(durable)
+        if sent is None or not self._line.finish():
+            # It failed, or the server has hung up. At once: the number of its socket may mean another one in a moment.
+            self.close()
+        elif (error := raised(self._then)) is not None:
+            sent.set_exception(error)
+        else:
+            sent.set_result(True)
 
 
 def raised(act: Callable[[], None]) -> Exception | None:

@@ -26,8 +26,10 @@ from agentos.store.postgres.line import ShortBatch
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.session import Scopes, asking
 
-SHORT = 1 << 16
-"""Bytes of a batch that are taken by the buffers of a socket at once, whatever else is under way."""
+SHORT = 1 << 15
+"""Bytes of a batch, as it is sent, that an empty buffer of a socket takes at once, also one to another host."""
+SHORTEST_ROW = 100
+"""Bytes that any event takes there. Who has thousands of them need not be made to wait until they are all encoded."""
 
 
 class JournalWriter:
@@ -85,7 +87,10 @@ class JournalWriter:
         if sum(len(row.body) for row in rows) > SHORT:
             return None
         after = Head(known.no, rows[-1].seq, rows[-1].digest)
-        return ShortBatch(self._arguments(lease, events, rows, progress, (known, after)), after)
+        arguments = self._arguments(lease, events, rows, progress, (known, after))
+        # Quotes in bodies, and what every row has, make it longer than the bodies are.
+        sent = sum(len(value.encode()) for value in arguments if isinstance(value, str))
+        return ShortBatch(arguments, after) if sent <= SHORT else None
 
     def _arguments(
         self, lease: Lease, events: Sequence[Event], rows: Sequence[Row], progress: Progress, heads: tuple[Head, Head]
@@ -135,7 +140,9 @@ class JournalWriter:
 
 
 def _is_short(events: Sequence[Event], limit: int) -> bool:
-    """Whether there are events, and they are rows and cuts alone: no rollback, and no output that may be large."""
+    """Whether there are a few events, and they are rows and cuts alone: no rollback, and no output that is large."""
+    if len(events) > SHORT // SHORTEST_ROW:
+        return False
     for event in events:
         kind = type(event)
         if kind is RolledBack or (kind in codec.LARGE and len(bytes(getattr(event, codec.LARGE[kind]))) > limit):
