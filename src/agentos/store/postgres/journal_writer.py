@@ -15,7 +15,7 @@ import psycopg
 from agentos import crashpoints
 from agentos.exceptions import CheckpointCutError
 from agentos.ids import WorkflowId
-from agentos.run.events import Event, RolledBack
+from agentos.run.events import Event, RolledBack, TaskComplete
 from agentos.store import codec
 from agentos.store.codec import Row
 from agentos.store.journal_reader import Head, JournalReader
@@ -145,6 +145,8 @@ def _is_short(events: Sequence[Event], limit: int) -> bool:
         return False
     for event in events:
         kind = type(event)
-        if kind is RolledBack or (kind in codec.LARGE and len(bytes(getattr(event, codec.LARGE[kind]))) > limit):
+        if kind is RolledBack or (kind in codec.LARGE and len(getattr(event, codec.LARGE[kind])) > limit):
+            return False
+        if isinstance(event, TaskComplete) and len(event.messages) + len(event.context) > limit:
             return False
     return bool(events)
