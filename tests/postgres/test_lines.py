@@ -16,6 +16,8 @@ import psutil
 import psycopg
 import pytest
 
+from agentos.exceptions import RunNotFoundError
+from agentos.ids import WorkflowId
 from agentos.run.events import Event
 from agentos.store.port import Lease, Line, Progress, StorePort
 from agentos.store.postgres.opening import open_store
@@ -170,6 +172,34 @@ def test_a_connection_that_was_cut_while_a_line_had_nothing_to_say_is_not_lent_a
     wait_for_answer(line)
     line.close()
     assert store.open_line() is None, "the pool has none that lives"
+    store.close()
+
+
+def test_a_line_is_of_use_again_after_a_rollback(url: str) -> None:
+    """The driver makes the server forget all prepared statements then, that of lines with them."""
+    store = open_store(url)
+    lease, events = create(store), Journal()
+
+    def is_written_over_a_line() -> bool:
+        line = store.open_line()
+        assert line is not None
+        events.start("next")
+        batch = events.take()
+        assert line.send(lease, batch, RUNNING)
+        wait_for_answer(line)
+        durable = line.finish()
+        line.close()
+        if not durable:
+            store.append(lease, batch, RUNNING)
+        return durable
+
+    assert is_written_over_a_line()
+    with pytest.raises(RunNotFoundError):
+        store.read_events(WorkflowId("nobody"))
+    store.renew_lease(lease)
+    is_written_over_a_line()  # one may find out
+    assert [is_written_over_a_line() for _ in range(3)] == [True] * 3
+    assert len(store.read_events(RUN)) == 5
     store.close()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import psycopg
-from psycopg.pq import ExecStatus
+from psycopg.pq import DiagnosticField, ExecStatus
 
 from agentos import crashpoints
 from agentos.ids import WorkflowId
@@ -23,6 +23,8 @@ from agentos.store.postgres.session import text_of
 _NAME = b"agentos_append"
 """Of the prepared statement. The driver's own begin with `_pg3`."""
 _STATEMENT = text_of("append").encode()
+_UNKNOWN_STATEMENT = b"26000"
+"""After a rollback the driver has the server forget all that was prepared, ours too."""
 
 
 class ShortBatch(NamedTuple):
@@ -118,6 +120,8 @@ class Line:
             result = self._pgconn.get_result()
             if result is not None:
                 self._answers.append((result.status, result.ntuples))
+                if result.error_field(DiagnosticField.SQLSTATE) == _UNKNOWN_STATEMENT:
+                    self._connection.prepared = False
             elif self._connection.prepared or self._answers != [(ExecStatus.COMMAND_OK, 0)]:
                 return True
             else:
