@@ -26,7 +26,7 @@ from agentos.store.postgres.line import ShortBatch
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.session import Scopes, asking
 
-SHORT = 1 << 16
+SHORT = 1 << 13
 """Bytes of a batch that are taken by the buffers of a socket at once, whatever else is under way."""
 
 

@@ -74,7 +74,7 @@ class Line:
                 self._send(batch)
             else:
                 self._pgconn.send_prepare(_NAME, _STATEMENT)
-                self._pgconn.flush()
+                self._push()
         except psycopg.Error:
             self._broken = True
         return not self._broken
@@ -89,7 +89,8 @@ class Line:
 
     def finish(self) -> bool:
         batch, self._batch = self._batch, None
-        if batch is None or not self._complete or self._answers != [(ExecStatus.TUPLES_OK, 1)]:
+        complete, self._complete = self._complete, False
+        if batch is None or not complete or self._answers != [(ExecStatus.TUPLES_OK, 1)]:
             return False
         self._written(self._workflow_id, batch.after)
         return True
@@ -101,7 +102,11 @@ class Line:
 
     def _send(self, batch: ShortBatch) -> None:
         self._pgconn.send_query_prepared(_NAME, [_as_text(value) for value in batch.arguments])
-        self._pgconn.flush()
+        self._push()
+
+    def _push(self) -> None:
+        if self._pgconn.flush():  # what is short fits into any buffer that is empty; the other way waits for room
+            raise psycopg.OperationalError("the server does not read what it is sent")
 
     def _take_in(self) -> bool:
         """Whether all is said, the commit too: what fails in it comes as one more result."""
