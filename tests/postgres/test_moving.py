@@ -97,6 +97,17 @@ def test_a_run_whose_repository_got_another_name_is_told_so_and_taken_over(agent
     assert agentos("logs", "y4", cwd=repo).code == 0
 
 
+def test_doctor_finds_runs_that_are_kept_under_the_old_name(agentos: Agentos, repo: Path) -> None:
+    begin(agentos, repo)
+    assert "example.org" not in agentos("doctor", cwd=repo).out
+    git("config", "remote.origin.url", "https://example.org/new", cwd=repo)
+    told = " ".join(agentos("doctor", cwd=repo).out.split())
+    assert "run y4 (failed) was begun here when the repository was called example.org/old" in told
+    assert f"agentos resume y4 --repo {repo}" in told
+    assert agentos("resume", "y4", "--repo", str(repo), cwd=repo).code == 0
+    assert "example.org" not in agentos("doctor", cwd=repo).out
+
+
 def test_the_old_name_can_be_kept(agentos: Agentos, repo: Path) -> None:
     begin(agentos, repo)
     git("config", "remote.origin.url", "https://example.org/new", cwd=repo)

@@ -41,6 +41,7 @@ from agentos.workflow.place import Place
 from agentos.workflow.ready import DriveOptions
 from tests.workflow.support import (
     Killer,
+    adrive,
     assert_well_formed,
     checkpoints,
     collected,
@@ -572,7 +573,6 @@ def test_checkpoint_save_failure_is_told_live(place: Place) -> None:
 
     async def scenario() -> None:
         from agentos.workflow.drive import Drive
-        from tests.workflow.support import adrive
 
         async def read(one: Drive) -> None:
             seen.extend([event async for event in one.stream.subscribe(0)])
@@ -606,6 +606,15 @@ def test_checkpoint_save_failure_stops_if_strict(place: Place) -> None:
     # What was done is kept: a resume goes on after it.
     assert go_on(place, "w", layered(3, ran=ran)).status == "complete"
     assert ran == ["l0t0", "l1t0", "l2t0"]
+
+
+def test_strict_leaves_nobody_waiting_whose_start_was_not_written(place: Place) -> None:
+    async def scenario() -> None:
+        with pytest.raises(CheckpointCutError):
+            await adrive(_cuts_fail(place), layered(2), id="w", strict_checkpoints=True)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
 
 
 def test_strict_loses_no_result_that_came_in_the_same_moment(place: Place) -> None:

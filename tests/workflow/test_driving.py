@@ -34,6 +34,7 @@ from tests.workflow.support import (
     soon,
     status,
     types,
+    wrapped,
 )
 
 
@@ -73,6 +74,41 @@ def test_a_run_from_start_to_end(place: Place) -> None:
     first = events[0]
     assert isinstance(first, ev.WorkflowStart)
     assert (first.total_layers, first.resumed_from, first.drive) == (3, None, 1)
+
+
+def test_nothing_begins_while_its_start_is_being_written(place: Place) -> None:
+    """An attempt is made ready meanwhile: its inputs are looked up, and it waits."""
+    writing, go_on_writing = threading.Event(), threading.Event()
+    began: list[str] = []
+
+    def append(real: Any, lease: Any, events: Any, *args: Any, **named: Any) -> Any:
+        if any(event.task_id == "second" for event in of_type(events, ev.TaskStart)):
+            writing.set()
+            assert go_on_writing.wait(20)
+        return real(lease, events, *args, **named)
+
+    flow = Workflow("f")
+
+    @flow.task
+    async def first() -> int:
+        return 1
+
+    @flow.task
+    async def second(first: int) -> int:
+        began.append("second")
+        return first + 1
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(adrive(wrapped(place, append=append), flow, id="w"))
+        await asyncio.to_thread(writing.wait, 20)
+        for _ in range(50):  # every turn of the loop that an attempt could have begun in
+            await asyncio.sleep(0)
+        assert began == []
+        go_on_writing.set()
+        assert (await running).outputs["second"] == 2
+
+    asyncio.run(scenario())
+    assert began == ["second"]
 
 
 # --- live, in order -----------------------------------------------------------------------------------------------

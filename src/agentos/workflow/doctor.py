@@ -18,14 +18,14 @@ from typing import Literal
 import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
-from agentos.store.port import UNDER_WAY, RunRecord, StorePort
+from agentos.store.port import UNDER_WAY, UNFINISHED, RunRecord, StorePort
 from agentos.store.sqlite_open import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
 from agentos.tasks.agents.installed import Installed, installed_agents
 from agentos.workflow.inspecting import damage, held_leases, size_up
 from agentos.workflow.leftovers import leftover_folders, leftover_processes
 from agentos.workflow.location import VARIABLE, Location, Source, asked_directory, find_location, unused_old_database
-from agentos.workflow.place import Place, find_place
+from agentos.workflow.place import Place, find_place, was_begun_here
 from agentos.workflow.settings import Setting, Settings, explain_settings, load_settings, wrong_settings
 from agentos.workflow.worktrees import interrupted_runs
 from agentos.worktree import git
@@ -267,7 +267,7 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
             findings += [*_runs([*runs, *failed], shared=place.is_shared), *_left_over(store), *_stale(place, runs)]
         finally:
             store.close()
-        return size, findings
+        return size, [*findings, *(_under_another_name(place) if place.is_shared else ())]
     except NotFoundError:  # no run yet
         return None, findings
     except IntegrityError as error:
@@ -327,6 +327,23 @@ def _runs(runs: list[RunRecord], *, shared: bool) -> Iterator[Finding]:
                 severity="wrong",
                 what=f"run {shown(run.workflow_id)} ({shown(run.name)}) was interrupted; nobody drives it",
                 mend=f"agentos resume {shown(run.workflow_id)}",
+            )
+
+
+def _under_another_name(place: Place) -> Iterator[Finding]:
+    """Runs that were begun here before the repository was called what it is now: nothing lists them here any more."""
+    everywhere = msgspec.structs.replace(place, everywhere=True).open(readonly=True)
+    try:
+        runs = everywhere.list_runs(statuses=UNFINISHED)
+    finally:
+        everywhere.close()
+    for run in runs:
+        if run.scope != place.scope and was_begun_here(run) and Path(run.root) == place.root:
+            yield Finding(
+                severity="wrong",
+                what=f"run {shown(run.workflow_id)} ({run.status}) was begun here when the repository was called "
+                f"{shown(run.scope.repository)}, and is not listed under the name it has now",
+                mend=f"agentos resume {shown(run.workflow_id)} --repo {shown(place.root)}   takes it along",
             )
 
 

@@ -26,10 +26,10 @@ from agentos.store.postgres.line import ShortBatch
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.session import Scopes, asking
 
-SHORT = 1 << 15
-"""Bytes of a batch, as it is sent, that an empty buffer of a socket takes at once, also one to another host."""
-SHORTEST_ROW = 100
-"""Bytes that any event takes there. Who has thousands of them need not be made to wait until they are all encoded."""
+SHORT = 1 << 13
+"""Bytes of a batch that are taken by the buffers of a socket at once, whatever else is under way."""
+FEW = 128
+"""Events of such a batch: thousands of them are not encoded in the event loop to find out how long they are."""
 
 
 class JournalWriter:
@@ -87,10 +87,7 @@ class JournalWriter:
         if sum(len(row.body) for row in rows) > SHORT:
             return None
         after = Head(known.no, rows[-1].seq, rows[-1].digest)
-        arguments = self._arguments(lease, events, rows, progress, (known, after))
-        # Quotes in bodies, and what every row has, make it longer than the bodies are.
-        sent = sum(len(value.encode()) for value in arguments if isinstance(value, str))
-        return ShortBatch(arguments, after) if sent <= SHORT else None
+        return ShortBatch(self._arguments(lease, events, rows, progress, (known, after)), after)
 
     def _arguments(
         self, lease: Lease, events: Sequence[Event], rows: Sequence[Row], progress: Progress, heads: tuple[Head, Head]
@@ -141,7 +138,7 @@ class JournalWriter:
 
 def _is_short(events: Sequence[Event], limit: int) -> bool:
     """Whether there are a few events, and they are rows and cuts alone: no rollback, and no output that is large."""
-    if len(events) > SHORT // SHORTEST_ROW:
+    if len(events) > FEW:
         return False
     for event in events:
         kind = type(event)

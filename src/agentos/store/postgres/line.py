@@ -76,7 +76,7 @@ class Line:
                 self._send(batch)
             else:
                 self._pgconn.send_prepare(_NAME, _STATEMENT)
-                self._flush()
+                self._push()
         except psycopg.Error:
             self._broken = True
         return not self._broken
@@ -104,12 +104,11 @@ class Line:
 
     def _send(self, batch: ShortBatch) -> None:
         self._pgconn.send_query_prepared(_NAME, [_as_text(value) for value in batch.arguments])
-        self._flush()
+        self._push()
 
-    def _flush(self) -> None:
-        if self._pgconn.flush():
-            # Nobody would send the rest: the line is listened to, and the server has nothing to say yet.
-            raise psycopg.OperationalError("the socket does not take all of it at once")
+    def _push(self) -> None:
+        if self._pgconn.flush():  # what is short fits into any buffer that is empty; the other way waits for room
+            raise psycopg.OperationalError("the server does not read what it is sent")
 
     def _take_in(self) -> bool:
         """Whether all is said, the commit too: what fails in it comes as one more result."""
