@@ -320,6 +320,16 @@ def convert_to(value: Any, annotation: Any) -> Any:
         ) from error
 
 
+def converts(annotation: Any) -> bool:
+    """Whether `convert_to` makes anything of a value for this annotation."""
+    origin = get_origin(annotation)
+    if origin is None:
+        return isinstance(annotation, type) and annotation not in _AS_IS
+    if origin in (Annotated, Union, UnionType, dict, list, tuple):
+        return True
+    return _is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct))
+
+
 def _converted(value: Any, annotation: Any) -> Any:
     origin = get_origin(annotation)
     if origin is not None:

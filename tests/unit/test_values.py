@@ -6,6 +6,7 @@ import enum
 import json
 import math
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.exceptions import AttemptError, CheckpointCorruptedError, NewerSchemaError, ValueEncodingError
-from agentos.values import MAX_DEPTH, TAG, canonical_json, convert_to, decode_value, encode_value
+from agentos.values import MAX_DEPTH, TAG, canonical_json, convert_to, converts, decode_value, encode_value
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # with NUL and lone surrogates
 KEYS = ANY_TEXT | st.sampled_from([TAG, "v", ""])
@@ -263,6 +264,16 @@ def test_results_become_the_annotated_type_again() -> None:
         (Decimal("1.5"), Decimal),
     ]:
         assert convert_to(decode_value(encode_value(value)), annotation) == value
+        assert converts(annotation)
+
+
+@pytest.mark.parametrize(
+    "annotation", [int, str, list, dict, Mapping[str, Any], Sequence[Part], Callable[[], int], set[str], "Part", None]
+)
+def test_for_other_annotations_there_is_nothing_to_do(annotation: Any) -> None:
+    assert not converts(annotation)
+    for value in ("x", [{"name": "a"}], {"name": "a"}, None):
+        assert convert_to(value, annotation) is value
 
 
 def test_text_of_a_parameter_becomes_a_date_or_decimal() -> None:

@@ -165,7 +165,8 @@ def undeclared_secrets(
 ) -> list[Finding]:
     """References to secrets that the workflow does not list. A run asks for those it lists before it begins."""
     findings = []
-    for task_id, value in (("", dict(env)), *((task.id, [task.run, dict(task.env)]) for task in definitions)):
+    referring = ((task.id, [task.run, dict(task.env)]) for task in definitions if task.run or task.env)
+    for task_id, value in (("", dict(env)), *referring):
         try:
             asked = dict.fromkeys(reference.path[:2] for reference in references_in(value))
         except ExpressionError:

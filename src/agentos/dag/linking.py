@@ -7,6 +7,8 @@ from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from agentos.dag.binding import Parameters, Signature, bind, signature_of
 from agentos.dag.checks import References, id_problem, reference_problems, references_of, setting_problems
 from agentos.dag.code import code_digest
@@ -130,7 +132,7 @@ def _link_draft(
     take_parameters(definition.id, references, parameters)
     named = [*filter(None, needs), *group_of(definition)]
     linked = link_definition(definition, named, references, order, findings, before)
-    return TaskDef(id=draft.id, needs=linked, **fields) if linked else definition
+    return replace(definition, needs=linked) if linked else definition
 
 
 def take_parameters(task_id: str, references: References, parameters: Parameters) -> None:

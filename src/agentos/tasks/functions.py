@@ -16,7 +16,7 @@ import msgspec
 
 from agentos.exceptions import AttemptError
 from agentos.tasks.context import Context
-from agentos.values import convert_to
+from agentos.values import convert_to, converts
 
 CONTEXT_PARAMETER = "ctx"
 
@@ -73,8 +73,16 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 def _types(function: Callable[..., Any], names: frozenset[str]) -> tuple[tuple[str, Any], ...]:
     hints = _hints(function) if names else {}
-    # By identity: what an annotation makes of == is its own affair.
-    return tuple((name, hints[name]) for name in sorted(names & hints.keys()) if id(hints[name]) not in _AS_IS)
+    return tuple((name, hints[name]) for name in sorted(names & hints.keys()) if _may_change(hints[name]))
+
+
+def _may_change(annotation: Any) -> bool:
+    if id(annotation) in _AS_IS:  # by identity: what an annotation makes of == is its own affair
+        return False
+    try:
+        return converts(annotation)
+    except Exception:
+        return True
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

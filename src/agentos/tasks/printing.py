@@ -50,10 +50,15 @@ class Listening(io.TextIOBase):
         return "utf-8"
 
 
+def somebody_listens() -> bool:
+    """Whether what is printed goes anywhere but where it always went."""
+    return isinstance(sys.stdout, Listening)
+
+
 @contextmanager
 def heard(show: Callable[[], Callable[[str], None]]) -> Iterator[None]:
     """Inside, what is printed goes line by line to what `show` gives; it is asked for only where somebody listens."""
-    if not isinstance(sys.stdout, Listening):
+    if not somebody_listens():
         yield
         return
     lines = _Lines(show())

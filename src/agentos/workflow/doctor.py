@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
-from agentos.store.port import UNDER_WAY, UNFINISHED, RunRecord, StorePort
+from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.store.sqlite_open import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
 from agentos.tasks.agents.installed import Installed, installed_agents
@@ -36,6 +36,8 @@ LOW_SPACE = 200 * 1024 * 1024
 
 MOST_FAILED = 1_000
 """Of so many failed runs, the newest, it is looked whether their worktree is still there."""
+NEWEST = 50
+"""Failed runs of a whole server that are looked at."""
 
 Severity = Literal["note", "wrong", "damage"]
 
@@ -334,7 +336,7 @@ def _under_another_name(place: Place) -> Iterator[Finding]:
     """Runs that were begun here before the repository was called what it is now: nothing lists them here any more."""
     everywhere = msgspec.structs.replace(place, everywhere=True).open(readonly=True)
     try:
-        runs = everywhere.list_runs(statuses=UNFINISHED)
+        runs = [*everywhere.list_runs(statuses=UNDER_WAY), *everywhere.list_runs(statuses={"failed"}, limit=NEWEST)]
     finally:
         everywhere.close()
     for run in runs:

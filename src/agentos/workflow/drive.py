@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,9 +255,9 @@ class Drive:
         """Write the events down and do what they ask for. The last sequence that is durable."""
         if not events:
             return self.facts.sequence
-        for event in events:
-            if type(event) is ev.TaskStart:
-                self._make_ready(event)
+        starts = [event for event in events if type(event) is ev.TaskStart]
+        if starts:
+            asyncio.get_running_loop().call_soon(self._make_ready, starts)  # once the events are on their way
         written = await self._journal.append(
             events, self._progress(), plan=plan, consumed=commands_in(events), then=self._carry_out
         )
@@ -330,14 +331,15 @@ class Drive:
 
     # --- attempts ------------------------------------------------------------------------------------------------
 
-    def _make_ready(self, event: ev.TaskStart) -> None:
-        durable = asyncio.get_running_loop().create_future()
-        attempt = asyncio.create_task(self._attempt(event, durable))
-        self._attempts[event.task_id] = attempt
-        self._ready[event.task_id] = durable
-        attempt.add_done_callback(lambda ended: self._make_sure(event, ended))
-        if self._cancelling:
-            attempt.cancel()
+    def _make_ready(self, starts: Iterable[ev.TaskStart]) -> None:
+        for event in starts:
+            durable = asyncio.get_running_loop().create_future()
+            attempt = asyncio.create_task(self._attempt(event, durable))
+            self._attempts[event.task_id] = attempt
+            self._ready[event.task_id] = durable
+            attempt.add_done_callback(partial(self._make_sure, event))
+            if self._cancelling:
+                attempt.cancel()
 
     def _start(self, task_id: TaskId) -> None:
         durable = self._ready.pop(task_id)

@@ -23,7 +23,7 @@ log = logging.getLogger("agentos")
 PATIENCE_S = 30.0
 """How long a journal that cannot be written is tried again before the run stops."""
 IDLE_S = 0.02
-PRUNE_AT_LATEST = 200
+PRUNE_AT_LATEST = 500
 """Checkpoints are pruned once nothing was written for IDLE_S, or after so many new ones."""
 
 _Work = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | None]
@@ -73,7 +73,8 @@ class MemoryJournal:
         consumed: Sequence[str] = (),
         then: Written = _nothing,
     ) -> Sequence[Event]:
-        await asyncio.sleep(0)  # as with a store, attempts are ready by then, and wait until subscribers were told
+        for _ in range(2):  # as with a store, attempts are ready by then, and wait until subscribers were told
+            await asyncio.sleep(0)
         self._events += events
         then(events)
         return events

@@ -28,13 +28,16 @@ class LineWriter:
 
     @property
     def is_open(self) -> bool:
+        """Whether it holds a connection."""
         return self._line is not None
 
     @property
     def is_busy(self) -> bool:
+        """Whether a batch is on its way."""
         return self._sent is not None
 
     async def until_free(self) -> None:
+        """Wait until no batch is on its way."""
         while self._sent is not None:
             await asyncio.wait([self._sent])
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGresult
 
 from agentos import crashpoints
 from agentos.ids import WorkflowId
@@ -119,8 +120,8 @@ class Line:
             result = self._pgconn.get_result()
             if result is not None:
                 self._answers.append((result.status, result.ntuples))
-                if result.error_field(DiagnosticField.SQLSTATE) == _UNKNOWN_STATEMENT:
-                    self._connection.prepared = False
+                if result.status == ExecStatus.FATAL_ERROR:
+                    self._look_at(result)
             elif self._connection.prepared or self._answers != [(ExecStatus.COMMAND_OK, 0)]:
                 return True
             else:
@@ -129,6 +130,10 @@ class Line:
                 self._send(self._batch)
                 return False
         return False
+
+    def _look_at(self, error: PGresult) -> None:
+        if error.error_field(DiagnosticField.SQLSTATE) == _UNKNOWN_STATEMENT:
+            self._connection.prepared = False
 
 
 def _as_text(value: int | str | bytes) -> bytes:
