@@ -48,6 +48,13 @@ def test_a_live_line_has_no_sequence_and_may_hold_anything() -> None:
     assert (shown["type"], shown["text"]) == ("task_output", "bad \\udcff text\x1b")
 
 
+def test_files_put_back_are_counted_and_where_none_were_nothing_is_to_be_undone() -> None:
+    none = ev.FilesRestored(snapshot="s", tree="t", undo="0123456789abcdef")
+    assert told(none) == "the files are as they were before: none had to be put back"
+    one = ev.FilesRestored(snapshot="s", tree="t", undo="0123456789abcdef", paths=("a",), count=1)
+    assert told(one) == "1 path put back; what was there: agentos undo (0123456789ab)"
+
+
 @pytest.mark.parametrize(
     ("amount", "wanted"),
     [

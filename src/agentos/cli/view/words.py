@@ -45,6 +45,8 @@ def _told(event: ev.Event) -> str:
             return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
         case ev.TaskWarning(task_id=about, message=message):
             return f"warning: {about}: {message}" if about else f"warning: {message}"
+        case ev.FilesRestored(count=0):
+            return "the files are as they were before: none had to be put back"
         case ev.FilesRestored(count=number, undo=undo):
             return f"{count(number, 'path')} put back; what was there: agentos undo ({undo[:12]})"
         case ev.FilesMerged(tasks=tasks, tree=tree) if tree:
