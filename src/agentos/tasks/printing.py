@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import Lock
 from typing import TextIO
@@ -50,18 +50,13 @@ class Listening(io.TextIOBase):
         return "utf-8"
 
 
-def somebody_listens() -> bool:
-    """Whether what is printed goes anywhere but where it always went."""
-    return isinstance(sys.stdout, Listening)
+def heard(show: Callable[[], Callable[[str], None]]) -> AbstractContextManager[None]:
+    """Inside, what is printed goes line by line to what `show` gives; it is asked for only where somebody listens."""
+    return _heard(_Lines(show())) if isinstance(sys.stdout, Listening) else nullcontext()
 
 
 @contextmanager
-def heard(show: Callable[[], Callable[[str], None]]) -> Iterator[None]:
-    """Inside, what is printed goes line by line to what `show` gives; it is asked for only where somebody listens."""
-    if not somebody_listens():
-        yield
-        return
-    lines = _Lines(show())
+def _heard(lines: _Lines) -> Iterator[None]:
     token = _hears.set(lines)
     try:
         yield

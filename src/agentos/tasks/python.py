@@ -21,7 +21,7 @@ from agentos.tasks.context import Context
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.functions import callee_of, load, loaded, reference_of
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, successful, unsuccessful
-from agentos.tasks.printing import heard, somebody_listens
+from agentos.tasks.printing import heard
 from agentos.tasks.threads import Call, DaemonThreads
 
 _EXPIRED: Final = object()
@@ -38,8 +38,6 @@ class PythonPerformer:
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         if spec.definition.isolation in ("process", "worktree"):  # a folder of its own takes a process of its own
             return await self._isolated(spec, host)
-        if not somebody_listens():
-            return await self._performed(spec, host)
         with heard(lambda: LiveProgress(host)):
             return await self._performed(spec, host)
 

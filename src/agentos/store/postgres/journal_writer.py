@@ -87,7 +87,7 @@ class JournalWriter:
         if sum(len(row.body) for row in rows) > SHORT:
             return None
         after = Head(known.no, rows[-1].seq, rows[-1].digest)
-        return ShortBatch(self._arguments(lease, events, rows, progress, (known, after)), after)
+        return ShortBatch(lease.workflow_id, self._arguments(lease, events, rows, progress, (known, after)), after)
 
     def _arguments(
         self, lease: Lease, events: Sequence[Event], rows: Sequence[Row], progress: Progress, heads: tuple[Head, Head]

@@ -31,6 +31,7 @@ _UNKNOWN_STATEMENT = b"26000"
 class ShortBatch(NamedTuple):
     """A batch that is one short statement."""
 
+    workflow_id: WorkflowId
     arguments: tuple[int | str | bytes, ...]
     after: Head
 
@@ -45,14 +46,13 @@ class Line:
         batch_of: Callable[[Lease, Sequence[Event], Progress], ShortBatch | None],
         written: Callable[[WorkflowId, Head], None],
     ) -> None:
-        self.patience_s = pool.silence_s
+        self.patience_s = pool.silence_s / 4  # to give up here loses nothing: the other way waits once more
         self._pool = pool
         self._connection = connection
         self._pgconn = connection.pgconn
         self._socket = connection.pgconn.socket  # still asked for when the connection is lost
         self._batch_of = batch_of
         self._written = written
-        self._workflow_id = WorkflowId("")
         self._batch: ShortBatch | None = None
         """What is on its way, or answered and not yet finished."""
         self._answers: list[tuple[int, int]] = []
@@ -69,8 +69,7 @@ class Line:
             return False
         crashpoints.reach("commit.before")
         crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
-        self._workflow_id, self._batch = lease.workflow_id, batch
-        self._complete = False
+        self._batch = batch
         self._answers.clear()
         try:
             if self._connection.prepared:
@@ -95,7 +94,7 @@ class Line:
         complete, self._complete = self._complete, False
         if batch is None or not complete or self._answers != [(ExecStatus.TUPLES_OK, 1)]:
             return False
-        self._written(self._workflow_id, batch.after)
+        self._written(batch.workflow_id, batch.after)
         return True
 
     def close(self) -> None:
