@@ -325,7 +325,8 @@ class Client:
     ) -> ResumePlan:
         """What a resume would keep, repeat and ask, task by task. Writes nothing."""
         choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
-        return preview_resume(self.place, target, workflow=workflow, choices=choices, files=files).plan
+        options = DriveOptions(files=files)
+        return preview_resume(self.place, target, workflow=workflow, choices=choices, options=options).plan
 
     def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
         """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""

@@ -13,7 +13,7 @@ from agentos.dag.plan import PlannedTask
 from agentos.dag.task import TaskDef
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
-from agentos.run import beginning
+from agentos.run import beginning, files
 from agentos.run import events as ev
 from agentos.run.board import Board, failed_status, failure_of
 from agentos.run.changes import apply_change
@@ -57,6 +57,8 @@ def ended(board: Board, given: AttemptEnded) -> None:
     if board.facts.running.get(given.task_id) != given.attempt:
         return
     task = board.plan.tasks[given.task_id]
+    if given.captured is not None:
+        files.captured(board, given.captured)
     for message in given.warnings:
         board.warn(task, message, attempt=given.attempt)
     if given.error is None:

@@ -19,14 +19,14 @@ def settle(board: Board) -> bool:
     if board.capture_wanted is not None:
         return False
     retries = board.frontier.retrying and board.starts and not requests.draining(board)
-    if facts.running or board.frontier.held or retries:
+    if (facts.running and board.starts) or board.frontier.held or retries:
         return False
-    if facts.commands:
+    if facts.commands and not facts.running:
         requests.at_boundary(board)
         return True
     if facts.open_gates:
         return _only_gates_left(board)
-    left = board.frontier.unmet or facts.unmerged
+    left = board.frontier.unmet or facts.unmerged or facts.running
     if left and not board.starts and facts.refused is None:
         board.finish(ev.WorkflowPaused(reason="answered" if facts.stood in _GOES_ON else "asked"))
     else:
@@ -63,7 +63,7 @@ def _end(board: Board) -> None:
 
 def stop(board: Board) -> None:
     """Somebody wants the run to stop: end the drive once nothing runs any more."""
-    if board.facts.running:
+    if board.facts.running and board.starts:
         return
     while not _was_cancelled(board, board.frontier.next_cut) and layers.cut_finished(board):
         pass

@@ -357,6 +357,8 @@ class FilesCaptured(Event, frozen=True, kw_only=True):
     beside: tuple[TaskId, ...] = ()
     """Tasks that were still at work when this one ended. The files are then those from before all of them, so that
     putting them back takes nothing of this task away."""
+    together: tuple[TaskId, ...] = ()
+    """After the last of several that overlapped: all of them. Nobody can tell whose change is whose."""
 
 
 class FilesRestored(Event, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ def captured(board: Board, given: Captured) -> None:
     for path in given.left:
         board.emit(ev.TaskWarning(message=f"what isolated tasks did was not written: {path}"))
     known = board.facts.files
-    said = known is not None and (known.tree, known.open) == (given.tree, False)
+    said = known is not None and (known.tree, known.open) == (given.tree, False) and board.facts.half_done is None
     if said and given.why not in ("attempt", "merge") and set(given.output) <= set(board.facts.own_output):
         return
     if given.snapshot or given.why in ("attempt", "merge"):
@@ -58,6 +58,7 @@ def captured(board: Board, given: Captured) -> None:
             partial=given.partial,
             output=given.output,
             beside=given.beside,
+            together=given.together,
         )
         board.emit(event)
     if given.why == "merge":
@@ -82,6 +83,8 @@ def snapshot_of(facts: Facts) -> str:
 def snapshots_in_use(facts: Facts) -> set[str]:
     """The snapshots that the run may still have to go back to, or on from; what checkpoints name comes on top."""
     used = {facts.files.snapshot} if facts.files is not None else set()
+    if facts.half_done is not None:
+        used.add(facts.half_done.before.snapshot)
     if facts.merge is not None:
         used.add(facts.merge.snapshot)
     for handed in facts.unmerged.values():

@@ -48,6 +48,31 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     resume: ResumePlan
 
 
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of the worktree were looked at."""
+
+    why: CaptureReason
+    snapshot: str = ""
+    tree: str = ""
+    partial: tuple[str, ...] = ()
+    task_id: str = ""
+    base: str = ""
+    layer: int = -1
+    changed: tuple[str, ...] = ()
+    """At a layer's end: what differs from the snapshot before, although no file task was at work. After tasks that
+    worked `together`: what differs from the snapshot before them."""
+    together: tuple[TaskId, ...] = ()
+    """After the last of several file tasks that overlapped: all of them."""
+    beside: tuple[TaskId, ...] = ()
+    """After a task that left the files as they were: those that are still at work."""
+    output: tuple[str, ...] = ()
+    """At a drive's start: files that its own output goes to."""
+    problem: str = ""
+    """Why there is no snapshot."""
+    left: tuple[str, ...] = ()
+    """After a merge: what could not be written, with the reason."""
+
+
 class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt is over; values are in stored form."""
 
@@ -65,6 +90,8 @@ class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: bool = False
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
+    captured: Captured | None = None
+    """The files it left in the worktree: on record together with its end, or not at all."""
     execution_time_ms: float = 0.0
 
 
@@ -105,31 +132,6 @@ class CommandUnreadable(msgspec.Struct, frozen=True, kw_only=True):
     author: str
     command: dict[str, Any]
     why: str
-
-
-class Captured(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of the worktree were looked at."""
-
-    why: CaptureReason
-    snapshot: str = ""
-    tree: str = ""
-    partial: tuple[str, ...] = ()
-    task_id: str = ""
-    base: str = ""
-    layer: int = -1
-    changed: tuple[str, ...] = ()
-    """At a layer's end: what differs from the snapshot before, although no file task was at work. After tasks that
-    worked `together`: what differs from the snapshot before them."""
-    together: tuple[TaskId, ...] = ()
-    """After the last of several file tasks that overlapped: all of them."""
-    beside: tuple[TaskId, ...] = ()
-    """After a task that left the files as they were: those that are still at work."""
-    output: tuple[str, ...] = ()
-    """At a drive's start: files that its own output goes to."""
-    problem: str = ""
-    """Why there is no snapshot."""
-    left: tuple[str, ...] = ()
-    """After a merge: what could not be written, with the reason."""
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):

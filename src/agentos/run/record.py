@@ -85,6 +85,18 @@ class Added(NamedTuple):
 NOTHING_ADDED = Added()
 
 
+class EndPoint(NamedTuple):
+    """The files after the last of the attempts that were at work on them."""
+
+    task_id: TaskId
+    snapshot: str
+    tree: str
+    seq: int
+    partial: bool
+    alone: bool
+    """No other changed files while this one was at work."""
+
+
 class FilePoint(NamedTuple):
     """The newest snapshot of the worktree's files."""
 
@@ -97,10 +109,20 @@ class FilePoint(NamedTuple):
     partial: bool
     kept: frozenset[tuple[TaskId, int]] = frozenset()
     """Attempts that have ended since, and after which the files were still these: nothing of them is undone."""
+    ended: EndPoint | None = None
+    """What was captured after the last of these attempts, until its end is on record: cut off in between, the attempt
+    has no result, and goes back to the files before it."""
 
     @property
     def can_be_put_back(self) -> bool:
         return bool(self.snapshot) and not self.partial
+
+
+class HalfDone(NamedTuple):
+    """Attempts that ended without a result, and whose edits are still in the files: undone before the next attempt."""
+
+    before: FilePoint
+    tasks: frozenset[TaskId]
 
 
 class Turn(NamedTuple):
@@ -173,6 +195,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
     files: FilePoint | None = None
     """None before the first file task, and after a rollback."""
+    half_done: HalfDone | None = None
+    """What `files` still holds of attempts that wait for another try, or that a stop in order cut off."""
     sessions: Map[TaskId, ev.Session] = Map()
     """Tasks with an attempt that is under way, or was cut off or put off and goes on, and has an agent's session."""
     turns: Map[TaskId, Turn] = Map()

@@ -17,7 +17,7 @@ from agentos import typed
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run import gate_reducers, task_reducers
-from agentos.run.record import PENDING, Facts, FilePoint, Status, TaskFacts, Turn, result_mark
+from agentos.run.record import PENDING, EndPoint, Facts, FilePoint, Status, TaskFacts, Turn, result_mark
 from agentos.run.saved import SavedState, spliced
 from agentos.run.state import TaskStatus
 from agentos.run.task_reducers import TaskEnd
@@ -42,7 +42,7 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         name=event.name,
         status="running",
         stood=facts.status,
-        interrupted=facts.status == "running",
+        interrupted=facts.status == "running" or bool(facts.running),
         drives=event.drive,
         total_layers=max(facts.total_layers, event.total_layers),
         plan_revision=event.plan_revision,
@@ -135,6 +135,7 @@ def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
         open_gates=Map(),
         tasks=back,
         files=None,
+        half_done=None,
         merge=None,
         ask=facts.ask.update(dict.fromkeys(event.ask, "rolled back")),
         sessions=Map(),
@@ -210,10 +211,14 @@ def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
         task_id = TaskId(event.task_id)
         kept = facts.files.kept | {(task_id, facts.task(task_id).attempts)}
         return replace(facts, sequence=event.seq, files=facts.files._replace(kept=kept))
+    if event.why == "task" and event.task_id in facts.running and facts.files is not None and facts.files.open:
+        return replace(facts, sequence=event.seq, files=facts.files._replace(ended=_end_point(event)))
     point = FilePoint(event.snapshot, event.tree, event.seq, event.why == "attempt", bool(event.partial))
     own = facts.own_output
     own += tuple(path for path in event.output if path not in own)
-    facts = replace(facts, sequence=event.seq, files=point, own_output=own)
+    # A drive goes on with the files it finds, and so does an attempt: what was half done has been dealt with.
+    half_done = None if event.why in ("start", "attempt") else facts.half_done
+    facts = replace(facts, sequence=event.seq, files=point, half_done=half_done, own_output=own)
     if event.why != "merge" or facts.merge is None:
         return facts
     return replace(facts, unmerged=_without(facts.unmerged, facts.merge.tasks), merge=None)
@@ -224,12 +229,24 @@ def _files_merged(facts: Facts, event: ev.FilesMerged) -> Facts:
 
 
 def _files_restored(facts: Facts, event: ev.FilesRestored) -> Facts:
-    return replace(facts, sequence=event.seq, files=FilePoint(event.snapshot, event.tree, event.seq, False, False))
+    point = FilePoint(event.snapshot, event.tree, event.seq, False, False)
+    return replace(facts, sequence=event.seq, files=point, half_done=None)
+
+
+def _end_point(event: ev.FilesCaptured) -> EndPoint:
+    return EndPoint(
+        TaskId(event.task_id), event.snapshot, event.tree, event.seq, bool(event.partial), alone=not event.together
+    )
 
 
 def _closed(facts: Facts) -> FilePoint | None:
-    """After an orderly end nothing is put back by itself: somebody may have mended something since."""
-    return facts.files._replace(open=False) if facts.files is not None else None
+    """After an orderly end nothing is put back by itself: somebody may have mended something since.
+
+    A drive that only applied a command says nothing about attempts that a kill left behind.
+    """
+    if facts.files is None or facts.running:
+        return facts.files
+    return facts.files._replace(open=False)
 
 
 REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {

@@ -297,11 +297,15 @@ class _Judge:
             self.again(task, anew)
             return
         self.reset[task.id] = None
-        undone = self.options.files in ("restored", "kept")
+        half_done = self.facts.half_done is not None and task.id in self.facts.half_done.tasks
+        undone = not half_done or self.options.files in ("restored", "kept")
         if was.status == "cancelled" and was.attempts and self._asks_before_repeating(task, undone=undone):
             self._ask(task, "was cancelled while its effect was under way")
         else:
-            self._say(task, "rerun", ("failed" if was.status == "failed" else "was cancelled") + _edited(changed))
+            how = _FILES[self.options.files] if half_done else ""
+            self._say(
+                task, "rerun", f"{'failed' if was.status == 'failed' else 'was cancelled'}{how}{_edited(changed)}"
+            )
 
     def _skipped(self, task: PlannedTask, was: TaskFacts) -> None:
         cause = f"because of {was.because}" if was.because else "by its condition"
@@ -356,6 +360,8 @@ class _Judge:
             return
         waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
         reason = waits.get(was.status, "not yet run")
+        if self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
+            reason += _FILES[self.options.files]
         if task.id in self.facts.children:
             reason = "its items are looked at one by one"
         self._say(task, "run", reason + _edited(changed))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from immutables import Map
 from msgspec import Raw
@@ -10,7 +12,7 @@ from msgspec.structs import replace
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.gate_reducers import without_gates
-from agentos.run.record import FAILED, NOTHING_ADDED, PENDING, Added, Facts, TaskFacts
+from agentos.run.record import FAILED, NOTHING_ADDED, PENDING, Added, Facts, FilePoint, HalfDone, TaskFacts
 
 TaskEnd = ev.TaskComplete | ev.TaskError | ev.TaskSkipped
 
@@ -67,7 +69,12 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         outdated=False,
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
-    after = replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task), running=running)
+    after = replace(
+        files_after(facts, event.task_id, half_done="alone" if counts else "no"),
+        sequence=event.seq,
+        tasks=facts.tasks.set(event.task_id, task),
+        running=running,
+    )
     # One that was put off did nothing: what it was to go on with is left for the next.
     return after if event.put_off else without_session(after, event.task_id)
 
@@ -138,8 +145,9 @@ def _settled(facts: Facts, task_id: TaskId, was: TaskFacts) -> int:
 
 def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:
     task_id = event.task_id
+    cut_short = task.status == "cancelled" and task_id in facts.running
     return replace(
-        without_session(facts, task_id),
+        files_after(without_session(facts, task_id), task_id, half_done="any" if cut_short else "no"),
         sequence=event.seq,
         tasks=facts.tasks.set(task_id, task),
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
@@ -147,6 +155,23 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
         added=counted(facts.added, task, 1),
     )
+
+
+def files_after(facts: Facts, task_id: TaskId, *, half_done: Literal["no", "alone", "any"]) -> Facts:
+    """An attempt is over: the files are what was captured after it. Whether its edits are `half_done`: those of one
+    that tries again are where it was alone, those of one that was cut short in any case."""
+    point = facts.files
+    if point is None or not point.open:
+        return facts
+    ended = point.ended if point.ended is not None and point.ended.task_id == task_id else None
+    undo = facts.half_done
+    if half_done == "any" or (half_done == "alone" and ended is not None and ended.alone):
+        undo = HalfDone(point._replace(ended=None), (undo.tasks if undo is not None else frozenset()) | {task_id})
+    if ended is not None:
+        point = FilePoint(ended.snapshot, ended.tree, ended.seq, False, ended.partial)
+    elif undo is facts.half_done:
+        return facts
+    return replace(facts, files=point, half_done=undo)
 
 
 def task_session(facts: Facts, event: ev.TaskSession) -> Facts:

@@ -21,7 +21,7 @@ from agentos.run.commands import Abort, ApprovalResponse, Asked, Command, Contin
 from agentos.run.facts import Facts, fold
 from agentos.run.inputs import Begin, CommandArrived
 from agentos.run.machine import Machine
-from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.run.resume import ResumePlan
 from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort
@@ -106,20 +106,12 @@ def _decided(
         holder=str(current_holder()),
         token=lease.token,
         taken_from=str(lease.taken_from) if lease.taken_from else "",
-        resume=_cut_off_only(plan_resume(plan, plan, facts, ResumeOptions(), revision=facts.plan_revision), facts),
+        # What a dead driver left at work is for the next drive to decide, which looks at the files. An abort is final.
+        resume=_nothing_left_at_work(facts) if isinstance(command, Abort) and facts.running else None,
     )
     asked = Asked(command_id=new_id(), author=author, attempt_id=carried_attempt(), at=utc_now(), command=command)
     return machine.steps([begin, CommandArrived(asked=asked)], utc_now()), machine
 
 
-def _cut_off_only(resume: ResumePlan, facts: Facts) -> ResumePlan | None:
-    """Tasks that a dead driver left running are set back; what failed stays as it is until somebody resumes."""
-    if not facts.sequence:
-        return None
-    return msgspec.structs.replace(
-        resume,
-        verdicts=tuple(row for row in resume.verdicts if row.task_id in resume.cut_off),
-        reset=(),
-        regrown=(),
-        ask=tuple(task_id for task_id in resume.ask if task_id in resume.cut_off),
-    )
+def _nothing_left_at_work(facts: Facts) -> ResumePlan:
+    return ResumePlan(verdicts=(), cut_off=tuple(sorted(facts.running)), revision=facts.plan_revision)

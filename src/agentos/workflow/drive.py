@@ -35,6 +35,7 @@ from agentos.run.facts import Facts, fold
 from agentos.run.inputs import (
     AttemptEnded,
     Begin,
+    Captured,
     EffectsHeld,
     GatesLeft,
     Input,
@@ -111,6 +112,8 @@ class Drive:
         self._logs = logs
         self._make_files = files
         self._files: FileAttempts | None = None
+        self._captured: dict[TaskId, Captured] = {}
+        """The files that attempts left which have ended, and whose end is not yet mailed."""
         self._looking_at_files = False
         machine.captures = files is not None
         self._now = now
@@ -397,7 +400,9 @@ class Drive:
             files.cut_short(task.id)
             raise
         reach("attempt.after")
-        await to_the_end(files.after(task.id, self.post, failed=outcome.error is not None))
+        captured = await to_the_end(files.after(task.id, failed=outcome.error is not None))
+        if captured is not None:
+            self._captured[task.id] = captured
         return outcome
 
     async def _aside(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> Outcome:
@@ -462,6 +467,10 @@ class Drive:
 
     def _attempt_ended(self, started: ev.TaskStart, outcome: Outcome) -> None:
         del self._attempts[started.task_id]
+        recorded = None
+        if self._files is not None:
+            recorded = self._durable_future()
+            recorded.add_done_callback(partial(_record_end, self._files, started.task_id))
         self.post(
             AttemptEnded(
                 task_id=started.task_id,
@@ -476,8 +485,10 @@ class Drive:
                 put_off=outcome.put_off,
                 cancelled=outcome.cancelled,
                 files=outcome.files,
+                captured=self._captured.pop(started.task_id, None),
                 execution_time_ms=outcome.execution_time_ms,
-            )
+            ),
+            recorded,
         )
 
     def post(self, given: Input, told: asyncio.Future[None] | None = None) -> None:
@@ -487,13 +498,18 @@ class Drive:
 
     async def post_and_wait(self, given: Input) -> None:
         """Mail an input and wait until what follows from it is durable. Cancelled once nothing is written any more."""
+        told = self._durable_future()
+        self.post(given, told)
+        await told
+
+    def _durable_future(self) -> asyncio.Future[None]:
+        """To be mailed with an input; done once what follows from that is durable."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._awaited.add(told)
         told.add_done_callback(self._awaited.discard)
         if self._closed:
             told.cancel()
-        self.post(given, told)
-        await told
+        return told
 
     def show(self, event: ev.Event) -> None:
         """Publish an event that is not stored."""
@@ -538,6 +554,10 @@ class Drive:
             waiting.cancel()
         if attempts or background:
             await asyncio.gather(*attempts, *background, return_exceptions=True)
+
+
+def _record_end(files: FileAttempts, task_id: TaskId, _: asyncio.Future[None]) -> None:
+    files.end_recorded(task_id)
 
 
 async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task: PlannedTask) -> Outcome:

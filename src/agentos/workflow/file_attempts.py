@@ -58,6 +58,10 @@ class FileAttempts:
         """The files were seen to differ from those at `_point`."""
         self._ended = self._seen = 0
         """How many attempts have ended beside others, and how many of these had when the files were last looked at."""
+        self._unrecorded: set[TaskId] = set()
+        """Attempts that have ended, and whose end is not yet durable: until then nobody captures files anew."""
+        self._all_recorded = asyncio.Event()
+        self._all_recorded.set()
         self._failed: dict[TaskId, Failed] = {}
         self._beating: asyncio.Task[None] | None = None
         self._asides: dict[Path, Aside] = {}
@@ -75,6 +79,7 @@ class FileAttempts:
         """Called before the first step of an attempt; what it may come back to is durable on return."""
         async with self._lock:
             if not self._under_way:
+                await self._all_recorded.wait()
                 found = await self._captured()
                 if isinstance(found, Snapshot):
                     found = await self._undone(task_id, found)
@@ -84,30 +89,35 @@ class FileAttempts:
             self._under_way.add(task_id)
             self._together.append(task_id)
             if self._files is not None and self._beating is None:
+                await in_thread(self._files.beat)  # before the first step: what it does is ours
                 self._beating = asyncio.create_task(self._beat(self._files))
 
     async def _beat(self, files: WorktreeFiles) -> None:
         while self._under_way:
-            await in_thread(files.beat)
             await asyncio.sleep(BEAT_S)
+            await in_thread(files.beat)
         self._beating = None
 
-    async def after(self, task_id: TaskId, post: Callable[[Input], None], *, failed: bool) -> None:
-        """Called when an attempt has ended, before its end is posted."""
+    async def after(self, task_id: TaskId, *, failed: bool) -> Captured | None:
+        """Called when an attempt has ended: the files it left, to be written down together with its end.
+
+        None where others are still at work, and files have changed.
+        """
         self._ended += 1
         ended = self._ended
         async with self._lock:
             try:
                 if self._under_way == {task_id}:
-                    await self._after_the_last(task_id, post, failed=failed)
-                elif self._point is not None and await self._is_untouched(self._point, ended):
+                    await self._all_recorded.wait()
+                    return await self._after_the_last(task_id, failed=failed)
+                if self._point is not None and await self._is_untouched(self._point, ended):
                     told = _told(self._point, "task", task_id=task_id)
-                    beside = tuple(sorted(self._under_way - {task_id}))
-                    post(msgspec.structs.replace(told, beside=beside))
+                    return msgspec.structs.replace(told, beside=tuple(sorted(self._under_way - {task_id})))
+                return None
             finally:
-                self._under_way.discard(task_id)
+                self.cut_short(task_id)
 
-    async def _after_the_last(self, task_id: TaskId, post: Callable[[Input], None], *, failed: bool) -> None:
+    async def _after_the_last(self, task_id: TaskId, *, failed: bool) -> Captured:
         found, point, together = await self._captured(), self._point, tuple(dict.fromkeys(self._together))
         told = _told(found, "task", task_id=task_id)
         if self._files is not None and point is not None and isinstance(found, Snapshot):
@@ -116,7 +126,7 @@ class FileAttempts:
                 told = msgspec.structs.replace(told, changed=changed, together=together)
             elif failed:
                 self._failed[task_id] = Failed(point, found)
-        post(told)
+        return told
 
     async def _is_untouched(self, point: Snapshot, ended: int) -> bool:
         """Whether the files were those at `point` when they were looked at after the `ended`-th end."""
@@ -197,6 +207,14 @@ class FileAttempts:
     def cut_short(self, task_id: TaskId) -> None:
         """Called instead of `after` where nobody waits for the attempt's end any more."""
         self._under_way.discard(task_id)
+        self._unrecorded.add(task_id)
+        self._all_recorded.clear()
+
+    def end_recorded(self, task_id: TaskId) -> None:
+        """Called when the end of an attempt is durable."""
+        self._unrecorded.discard(task_id)
+        if not self._unrecorded:
+            self._all_recorded.set()
 
     async def layer(self, layer: int, known: FilePoint | None) -> Captured:
         """The files at the end of a layer."""

@@ -5,8 +5,8 @@ Most runs change none: they load this, and not what captures and restores them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -15,9 +15,10 @@ from agentos.dag.checks import changes_files
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import RunRefusedError
 from agentos.ids import TaskId
+from agentos.run.events import Event, WorkflowStart
 from agentos.run.facts import Facts
 from agentos.run.resume import FilesAre
-from agentos.store.port import CheckpointRecord, RunRecord
+from agentos.store.port import CheckpointRecord
 from agentos.workflow.agents_cut_off import agents_cut_off
 
 FilesChoice = Literal["ask", "restore", "keep", "checkpoint"]
@@ -26,7 +27,6 @@ since; in any case; never; or back to the newest checkpoint, whatever happened s
 
 BEAT_S = 0.5
 """How often a drive gives a sign of life while a task changes files."""
-_SLACK_S = 1.0
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,10 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     restored_to: int = 0
     target: str = ""
     """The snapshot to put back; empty: nothing is touched."""
+    begun: int = 0
+    """The event before whose attempts these files were captured, where a killed drive left them."""
+    as_left: str = ""
+    """The snapshot that a stop in order took of what its attempts left. Files like it were touched by nobody since."""
     continues: Mapping[TaskId, str] = {}
     """Agents that were cut off and go on in their sessions, and from where."""
     starts_anew: Mapping[TaskId, str] = {}
@@ -67,25 +71,33 @@ def decide(
     """
     if choice == "checkpoint":
         return _back_to_checkpoint(checkpoints, workflow_id)
-    point = facts.files
-    cut_off = [name for name in facts.running if name in plan.tasks and changes_files(plan.tasks[name].definition)]
+    point, half_done = facts.files, facts.half_done
+    cut_off = [name for name in facts.running if _changes_files(plan, name)]
     agents = agents_cut_off(facts, plan, cut_off, kept=choice == "keep", before=before)
-    if not cut_off:
-        return Decided(continues=agents.go_on)
-    if point is None or not point.open:  # the snapshot that comes before an attempt's first step is not there
-        return Decided(files="untouched", continues=agents.go_on, starts_anew=agents.start_anew)
+    known = Decided(continues=agents.go_on, starts_anew=agents.start_anew)
+    killed = bool(cut_off) and point is not None and point.open
+    # An attempt that ended without a result left its edits behind, for the next one to begin without them.
+    stopped = half_done is not None and any(_changes_files(plan, name) for name in half_done.tasks)
+    back = point if killed else half_done.before if half_done is not None and stopped else None
+    if back is None:  # the snapshot that comes before an attempt's first step is not there
+        return msgspec.structs.replace(known, files="untouched") if cut_off else known
     if choice == "keep":
-        return Decided(files="kept", continues=agents.go_on, starts_anew=agents.start_anew)
-    if not point.snapshot or (point.partial and choice != "restore"):
+        return msgspec.structs.replace(known, files="kept")
+    if not back.snapshot or (back.partial and choice != "restore"):
         return Decided(starts_anew=agents.start_anew)
-    seq, target = agents.turn or (point.seq, point.snapshot)
-    return Decided(
+    seq, target = (agents.turn if killed else None) or (back.seq, back.snapshot)
+    return msgspec.structs.replace(
+        known,
         files="restored",
         restored_to=seq,
         target=target,
-        continues=agents.go_on,
-        starts_anew=agents.start_anew,
+        begun=back.seq if killed else 0,
+        as_left=point.snapshot if point is not None and not killed else "",
     )
+
+
+def _changes_files(plan: Plan, name: TaskId) -> bool:
+    return name in plan.tasks and changes_files(plan.tasks[name].definition)
 
 
 def _back_to_checkpoint(checkpoints: Iterable[CheckpointRecord], workflow_id: str) -> Decided:
@@ -98,14 +110,11 @@ def _back_to_checkpoint(checkpoints: Iterable[CheckpointRecord], workflow_id: st
     return Decided(files="restored", restored_to=newest[0].sequence, target=newest[0].snapshot)
 
 
-def alive_until(record: RunRecord, beat: datetime | None, *, lease_s: float, ended_now: bool) -> datetime:
-    """Until when the run's last driver, or what it left behind, may have written files itself."""
-    if ended_now:
-        return datetime.now(UTC)
-    last = record.updated_at
-    if beat is not None:
-        return max(last, beat) + timedelta(seconds=BEAT_S + _SLACK_S)
-    if record.lease_until is not None:
-        # It renews the lease every third of it, so that it may have lived so much longer than its last renewal.
-        last = max(last, record.lease_until - timedelta(seconds=lease_s * 2 / 3))
-    return last + timedelta(seconds=_SLACK_S)
+def last_written(events: Sequence[Event], seq: int) -> datetime | None:
+    """When the drive that wrote the event `seq` last wrote anything. A drive after it may only have taken an answer."""
+    at = None
+    for event in events[seq - 1 :]:
+        if isinstance(event, WorkflowStart):
+            break
+        at = event.at
+    return at

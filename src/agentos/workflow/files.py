@@ -6,26 +6,28 @@ import fcntl
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
-from agentos.exceptions import SnapshotError, WorktreeBusyError
+from agentos import typed
+from agentos.exceptions import WorktreeBusyError
 from agentos.ids import new_id
 from agentos.run.events import FilesRestored
 from agentos.run.inputs import Captured
-from agentos.store.holder import current_holder
+from agentos.store.holder import boot_clock, boot_id, current_holder
 from agentos.workflow.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.housekeeping import retain_ids
-from agentos.worktree.restore import finish_interrupted, preview, restore
+from agentos.worktree.restore import finish_interrupted, restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
-from agentos.worktree.survey import read_head
-from agentos.worktree.trees import Change
 
 _SHOWN = 100
+_BEAT = "alive"
+_CLOCK_SLACK_S = 0.5
+"""Clocks are slewed; one that fell behind by more was set."""
 
 
 class WorktreeFiles:
@@ -43,6 +45,11 @@ class WorktreeFiles:
     def close(self) -> None:
         """Let others have the worktree."""
         self._lock.release()
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Paths that are never put back."""
+        return self._protected
 
     def protect(self, paths: Iterable[str]) -> None:
         """Never put these back either; as text, the way `own_output` gives them."""
@@ -80,13 +87,7 @@ class WorktreeFiles:
 
     def beat(self) -> None:
         """Give a sign of life: what changes files later than the last of them was not this run."""
-        path = self.worktree.folder / "alive"
-        with suppress(OSError):
-            path.write_text(self.workflow_id)
-
-    def last_beat(self) -> datetime | None:
-        """The last sign of life of this run, if it was the last to give one here."""
-        return last_beat(self.worktree, self.workflow_id)
+        write_beat(self.worktree, self.workflow_id)
 
     def finish_interrupted(self) -> None:
         """A restore that a killed process had begun is brought to its end, before anything else looks at the files."""
@@ -101,39 +102,48 @@ class WorktreeFiles:
             snapshot=target.id, tree=target.tree, undo=done.undo.id, paths=paths, count=len(done.paths)
         )
 
-    def foreign_changes(self, snapshot_id: str, alive_until: datetime) -> tuple[str, tuple[str, ...]]:
-        """Why the files are not simply put back, and which: they changed after the driver's last sign of life."""
-        target, now = find(self.worktree, snapshot_id), self.capture()
-        changes = preview(self.worktree, target, now, protected=self._protected)
-        return disputed(self.worktree, target, changes, alive_until)
-
     def retain(self, snapshots: Iterable[str]) -> None:
         """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
         retain_ids(self.worktree, self.workflow_id, set(snapshots))
 
 
-def last_beat(worktree: Worktree, workflow_id: str) -> datetime | None:
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """A sign of life of whoever changes files here, with a clock that nobody sets."""
+
+    run: str
+    at: datetime
+    boot: str
+    since_boot: float
+
+    @property
+    def clock_went_back(self) -> bool:
+        """Whether the date was set back since, so that what was changed later may look older.
+
+        Across a reboot this is known only where the date now, or when the machine started, lies before the beat.
+        """
+        now, up = datetime.now(UTC), boot_clock()
+        if self.boot == boot_id():
+            passed, ticked = (now - self.at).total_seconds(), up - self.since_boot
+            return passed < ticked - _CLOCK_SLACK_S
+        return now - timedelta(seconds=up) < self.at
+
+
+def write_beat(worktree: Worktree, workflow_id: str) -> None:
+    """Give a sign of life. Read after a loss of power it may be older than the truth, and never younger."""
+    beat = Beat(run=workflow_id, at=datetime.now(UTC), boot=boot_id(), since_boot=boot_clock())
+    path = worktree.folder / _BEAT
+    with suppress(OSError):
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(beat))
+        os.replace(fresh, path)  # never half written, whenever the process is killed
+
+
+def last_beat(worktree: Worktree, workflow_id: str) -> Beat | None:
     """The last sign of life of a run in this worktree, if it was the last to give one here."""
-    path = worktree.folder / "alive"
-    try:
-        ours = path.read_text() == workflow_id
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC) if ours else None
-    except (OSError, ValueError):
-        return None
-
-
-def disputed(
-    worktree: Worktree, target: Snapshot, changes: Iterable[Change], alive_until: datetime
-) -> tuple[str, tuple[str, ...]]:
-    """Why these changes back to `target` are not simply made, and the paths that this is about, as text."""
-    changes = list(changes)
-    late = [change for change in changes if _changed_at(worktree.root / change.path) > alive_until]
-    if late:
-        return "these files were changed after it", tuple(path_text(change.path) for change in late)
-    if changes and read_head(worktree.user_git(timeout_s=60)) != target.head:
-        why = "HEAD was moved since it began; these files would be put back"
-        return why, tuple(path_text(change.path) for change in changes)
-    return "", ()
+    with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        beat = typed.decode((worktree.folder / _BEAT).read_bytes(), Beat)
+        return beat if beat.run == workflow_id else None
+    return None
 
 
 class WorktreeLock:
@@ -159,16 +169,3 @@ class WorktreeLock:
         with suppress(OSError):
             os.ftruncate(self._file, 0)
         os.close(self._file)
-
-
-def _changed_at(path: Path) -> datetime:
-    """When the path was last written, or went away; the nearest folder that is there tells of what is not."""
-    while True:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            if path == path.parent:
-                raise SnapshotError(f"{path} is gone with everything above it") from None
-            path = path.parent
-            continue
-        return datetime.fromtimestamp(max(found.st_mtime, found.st_ctime), UTC)

@@ -37,8 +37,8 @@ from agentos.store.holder import current_holder
 from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.private_folder import remove_abandoned
-from agentos.workflow.file_decisions import Decided, FilesChoice, alive_until, decide
-from agentos.workflow.loading import load_workflow
+from agentos.workflow.file_decisions import Decided, decide
+from agentos.workflow.loading import load_workflow, source_files
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
 from agentos.workflow.moving import kept_in, move_here, nothing_unfinished, refuse_elsewhere
@@ -57,10 +57,12 @@ from agentos.workflow.ready import (
     space_warnings,
 )
 from agentos.workflow.secrecy import masker_for, plan_without_secrets, refuse_unset
+from agentos.workflow.settings_file import SETTINGS
 from agentos.workflow.taking_over import take_lease
 
 if TYPE_CHECKING:
     from agentos.workflow.files import WorktreeFiles
+    from agentos.workflow.restore_preview import FilesForeseen
 
 log = logging.getLogger("agentos")
 
@@ -82,14 +84,12 @@ class Previewed(msgspec.Struct, frozen=True, kw_only=True):
 
     record: RunRecord
     plan: ResumePlan
-    decided: Decided
-    """What becomes of the files."""
-    own_output: tuple[str, ...]
-    """Files that earlier drives printed to."""
+    files: FilesForeseen | None
+    """What it would put back; None: nothing."""
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it was found, and the workflow as it is now."""
+    """What is known before a resume: the run as it was found, and the workflow as it is now."""
 
     record: RunRecord
     events: Sequence[Event]
@@ -100,6 +100,21 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoint that the user named, if any."""
     back_to: CheckpointRecord | None
     """The same, where it is an older one."""
+    cuts: list[CheckpointRecord]
+    """The checkpoints whose files may be put back, the one meant last."""
+
+
+class _Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from that: what a dry run shows, and what a resume does."""
+
+    facts: Facts
+    plan: Plan
+    """The workflow as it is now, with the run's own changes."""
+    resume: ResumePlan
+    decided: Decided
+    """What becomes of the files."""
+    choices: ResumeOptions
+    problems: tuple[str, ...]
 
 
 def resume_run(
@@ -168,23 +183,23 @@ def resumed(
         finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
         store.close()
         return finished
-    found = _found(asked, store, record, named, back_to)
+    found = _gather(asked, store, record, named, back_to)
     refuse_foreign(asked.place.kept_beside, record.workflow_id)
     lease = take_lease(store, record.workflow_id, asked.options.lease_s)
     try:
         roots = {Path(record.root), asked.place.root}
-        ended = end_stale_work(lease, (found.accepted, found.base), roots) or lease.taken_alive
+        end_stale_work(lease, (found.accepted, found.base), roots)
         now = store.find_run(record.workflow_id)
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
             return resumed(asked, store, now, named)
-        return _ready(asked, store, lease, found, ended=ended)
+        return _ready(asked, store, lease, found)
     except BaseException:
         store.release_lease(lease)
         raise
 
 
-def _found(
+def _gather(
     asked: Asked,
     store: StorePort,
     record: RunRecord,
@@ -205,41 +220,51 @@ def _found(
         functions=functions,
         named=named,
         back_to=back_to,
+        cuts=[named] if named is not None else store.list_checkpoints(record.workflow_id),
     )
 
 
-def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended: bool) -> Ready:
+def _plan(asked: Asked, found: _Found) -> _Planned:
+    """A verdict for each task, and what becomes of the files: the same whether it is shown or done."""
+    record = found.record
+    facts = then = fold(record.workflow_id, found.events)
+    plan, problems = current_plan(found.base, facts.changes)
+    goes_on = current_plan(found.accepted, facts.changes)[0] if found.back_to is None else None
+    decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on)
+    refuse_files_elsewhere(asked.place, record, facts, decided, asked.options.files)
+    choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
+    if found.back_to is not None:
+        then = _rolled_back(found, found.back_to, facts)
+    before, _ = current_plan(found.accepted, then.changes)
+    now, _ = current_plan(found.base, then.changes)
+    edited = found.base.fingerprint != found.accepted.fingerprint
+    resume = plan_resume(before, now, then, choices, revision=record.plan_revision + edited)
+    return _Planned(facts=facts, plan=plan, resume=resume, decided=decided, choices=choices, problems=tuple(problems))
+
+
+def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found) -> Ready:
     """Plan the resume, put files back where that has to be, and say how the drive begins."""
     record, options = found.record, asked.options
-    facts = fold(record.workflow_id, found.events)
+    planned = _plan(asked, found)
+    facts, plan = planned.facts, planned.plan
     if facts.sequence == 0 and record.parent_id is not None:
         raise RunRefusedError(
             f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
         )
-    plan, problems = current_plan(found.base, facts.changes)
-    before, _ = current_plan(found.accepted, facts.changes)
-    goes_on = before if found.back_to is None else None
-    cuts = _cuts(store, record, found.named)
-    decided = decide(facts, plan, cuts, options.files, record.workflow_id, before=goes_on)
-    refuse_files_elsewhere(asked.place, record, facts, decided, options.files)
-    choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
-    resume = None
-    if facts.sequence and found.back_to is None:
-        edited = found.base.fingerprint != found.accepted.fingerprint
-        resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision + edited)
     reach("resume.planned")
-    warnings = (*problems, *space_warnings(store, options))
+    warnings = (*planned.problems, *space_warnings(store, options))
     files, more = open_files(asked.place, plan, record.workflow_id, record.source)
     with closed_on_error(files):
         if files is not None:
             files.protect(facts.own_output)
-        restored = _put_back(files, decided, record, ended, options) if decided.target else None
+        restored = _put_back(files, planned.decided, found, options) if planned.decided.target else None
         move_here(asked.place, store, lease, record)
     begin = Begin(
         holder=str(current_holder()),
         token=lease.token,
         taken_from=str(lease.taken_from) if lease.taken_from else "",
-        resume=resume,
+        # A drive that goes back plans once that is on record, from the journal as it is then.
+        resume=planned.resume if facts.sequence and found.back_to is None else None,
         rollback=str(found.back_to.id) if found.back_to is not None else None,
         restored=restored,
         warnings=(*warnings, *more),
@@ -254,7 +279,7 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found, *, ended
         first=begin,
         functions=found.functions,
         options=options,
-        choices=choices,
+        choices=planned.choices,
         files=files,
     )
 
@@ -266,31 +291,31 @@ def preview_resume(
     workflow: Workflow | None = None,
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
-    files: FilesChoice = "ask",
+    options: DriveOptions = DriveOptions(),
 ) -> Previewed:
-    """What a resume would keep, repeat and ask. Takes no lease and writes nothing."""
+    """What a resume would keep, repeat and ask, and put back. Takes no lease and writes nothing."""
+    asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
     store = kept_in(place, target).open(readonly=True)
     try:
-        record, checkpoint = find_target(store, place, target)
+        record, named = find_target(store, place, target)
         refuse_elsewhere(place, record)
-        _refuse_unresumable(record, checkpoint)
-        accepted = decode_plan(store.read_plan(record.workflow_id))
-        base = accepted
-        if not as_stored:
-            base = _with_its_parameters(workflow or load_workflow(record.source, place.root), accepted)
-        facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
-        if checkpoint is not None and not _is_head(store, checkpoint):
-            facts = _rolled_back(store, accepted, facts, checkpoint)
-        before, _ = current_plan(accepted, facts.changes)
-        plan, _ = current_plan(base, facts.changes)
-        cuts = _cuts(store, record, checkpoint)
-        decided = decide(facts, plan, cuts, files, record.workflow_id, before=before)
-        refuse_files_elsewhere(place, record, facts, decided, files)
-        choices = _informed(choices, decided, plan, facts, place.root)
-        resume = plan_resume(before, plan, facts, choices, revision=record.plan_revision)
-        return Previewed(record=record, plan=resume, decided=decided, own_output=facts.own_output)
+        _refuse_unresumable(record, named)
+        back_to = named if named is not None and not _is_head(store, named) else None
+        found = _gather(asked, store, record, named, back_to)
     finally:
         store.close()
+    planned = _plan(asked, found)
+    return Previewed(record=record, plan=planned.resume, files=_foreseen(asked, found, planned))
+
+
+def _foreseen(asked: Asked, found: _Found, planned: _Planned) -> FilesForeseen | None:
+    if not planned.decided.target:
+        return None
+    from agentos.workflow.restore_preview import preview_restore  # most runs change no files
+
+    protected = (SETTINGS, *source_files(found.record.source), *planned.facts.own_output)
+    run, choice = found.record.workflow_id, asked.options.files
+    return preview_restore(asked.place.root, run, planned.decided, found.events, choice, protected)
 
 
 # --- what is compared -------------------------------------------------------------------------------------------
@@ -332,21 +357,16 @@ def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
     )
 
 
-def _rolled_back(store: StorePort, accepted: Plan, facts: Facts, checkpoint: CheckpointRecord) -> Facts:
+def _rolled_back(found: _Found, checkpoint: CheckpointRecord, facts: Facts) -> Facts:
     """The facts as they would be after going back to the checkpoint."""
-    machine = Machine(current_plan(accepted, facts.changes)[0], facts)
+    machine = Machine(current_plan(found.accepted, facts.changes)[0], facts)
     event = msgspec.structs.replace(rollback_to(machine, checkpoint.id, reason=""), seq=facts.sequence + 1)
-    return fold(facts.workflow_id, [*store.read_events(facts.workflow_id), event])
+    return fold(facts.workflow_id, [*found.events, event])
 
 
 def _is_head(store: StorePort, checkpoint: CheckpointRecord) -> bool:
     newest = [row for row in store.list_checkpoints(checkpoint.workflow_id) if not row.abandoned][-1:]
     return bool(newest) and newest[0].id == checkpoint.id
-
-
-def _cuts(store: StorePort, record: RunRecord, checkpoint: CheckpointRecord | None) -> list[CheckpointRecord]:
-    """The checkpoints whose files may be put back, the one meant last."""
-    return [checkpoint] if checkpoint is not None else store.list_checkpoints(record.workflow_id)
 
 
 def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
@@ -383,9 +403,8 @@ def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) 
         )
 
 
-def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> bool:
-    """Nothing of an earlier drive may still be at work when this one begins. Whether anything was."""
-    found = False
+def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> None:
+    """Nothing of an earlier drive may still be at work when this one begins."""
     if lease.taken_from is not None and lease.taken_alive and any(map(_has_effects, plans)):
         # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
         # and nothing else.
@@ -398,30 +417,27 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
                 log.warning("ended process %s", what)
             else:
                 log.warning("could not end process %s", what)
-            found = True
         for folder in remove_abandoned(lease.workflow_id, str(root)):
             log.info("removed %s, left by an attempt whose driver is dead", folder)
-    return found
 
 
 def _has_effects(plan: Plan) -> bool:
     return any(task.definition.effects != ("none",) for task in plan.tasks.values())
 
 
-def _put_back(
-    files: WorktreeFiles | None, decided: Decided, record: RunRecord, ended: bool, options: DriveOptions
-) -> ev.FilesRestored:
+def _put_back(files: WorktreeFiles | None, decided: Decided, found: _Found, options: DriveOptions) -> ev.FilesRestored:
     """Put files back, unless that could take away what somebody else did to them."""
+    run = found.record.workflow_id
     if files is None:
         raise RunRefusedError(
-            f"run {record.workflow_id} was cut off while a task changed files, which cannot be put back here",
+            f"run {run} was cut off while a task changed files, which cannot be put back here",
             next_step="Resume where the repository is, or run it on the files as they are: --files keep.",
         )
-    if options.files == "ask":
-        until = alive_until(record, files.last_beat(), lease_s=options.lease_s, ended_now=ended)
-        why, paths = files.foreign_changes(decided.target, until)
-        if why:
-            raise FilesChangedError(record.workflow_id, why, paths)
+    from agentos.workflow.restore_preview import look_at_files  # most runs change no files
+
+    seen = look_at_files(files.worktree, run, decided, found.events, options.files, files.protected)
+    if seen.asks:
+        raise FilesChangedError(run, seen.asks, tuple(seen.disputed))
     restored = files.put_back(decided.target)
     if restored.count:
         log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)

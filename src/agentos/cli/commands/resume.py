@@ -22,9 +22,10 @@ from agentos.exceptions import AgentosError, NotFoundError, WorkflowConfiguratio
 from agentos.run.resume import ResumeOptions
 from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.finding import find_run
-from agentos.workflow.foreseeing import FilesForeseen, foreseen_files
 from agentos.workflow.moving import not_of_this_worktree
 from agentos.workflow.place import Place, find_place
+from agentos.workflow.ready import DriveOptions
+from agentos.workflow.restore_preview import FilesForeseen
 from agentos.workflow.resuming import preview_resume, resume_run
 from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
 
@@ -113,7 +114,8 @@ def command(
     place, options, manner = flags.settled(repo)
     try:
         if dry_run:
-            return _preview(place, target, choices, files, as_stored=as_stored, as_json=flags.as_json)
+            options = msgspec.structs.replace(options, files=files)
+            return _preview(place, target, choices, options, as_stored=as_stored, as_json=flags.as_json)
         return drive_with_files(
             lambda options: resume_run(place, target, as_stored=as_stored, choices=choices, options=options),
             place,
@@ -135,11 +137,10 @@ def _refuse_elsewhere(target: str | None, repo: Path | None) -> None:
 
 
 def _preview(
-    place: Place, target: str | None, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool, as_json: bool
+    place: Place, target: str | None, choices: ResumeOptions, options: DriveOptions, *, as_stored: bool, as_json: bool
 ) -> int:
-    found = preview_resume(place, target, choices=choices, as_stored=as_stored, files=files)
-    record, plan = found.record, found.plan
-    foreseen = foreseen_files(place.root, record, found.decided, files, found.own_output)
+    found = preview_resume(place, target, choices=choices, as_stored=as_stored, options=options)
+    record, plan, foreseen = found.record, found.plan, found.files
     if as_json:
         rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]
         run = record.workflow_id
