@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -59,7 +58,7 @@ from agentos.workflow.journal import Journal
 from agentos.workflow.logwriter import LogWriter
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
-from agentos.workflow.waiting import to_the_end
+from agentos.workflow.waiting import though_cancelled
 
 if TYPE_CHECKING:
     from agentos.workflow.asides import Aside
@@ -400,7 +399,7 @@ class Drive:
             files.cut_short(task.id)
             raise
         reach("attempt.after")
-        captured = await to_the_end(files.after(task.id, failed=outcome.error is not None))
+        captured = await though_cancelled(files.after(task.id, failed=outcome.error is not None))
         if captured is not None:
             self._captured[task.id] = captured
         return outcome
@@ -422,10 +421,10 @@ class Drive:
             outcome = await self._performers[task.definition.kind](own, host)
             reach("attempt.after")
             if outcome.error is None:
-                outcome = await to_the_end(_handed_over(files, aside, outcome, task))
+                outcome = await though_cancelled(_handed_over(files, aside, outcome, task))
             return outcome
         finally:
-            await files.throw_away(aside)
+            await though_cancelled(files.throw_away(aside))
 
     def _capture_if_wanted(self) -> None:
         layer = self.machine.capture_wanted
@@ -453,12 +452,7 @@ class Drive:
     async def _masked(self, outcome: Outcome, task_id: TaskId) -> Outcome:
         if not self.masker or len(bytes(outcome.output)) < _LARGE:
             return masked_outcome(outcome, task_id, self.masker)
-        masking = asyncio.ensure_future(asyncio.to_thread(masked_outcome, outcome, task_id, self.masker))
-        while not masking.done():
-            # The work is done and counts, whoever cancels it now.
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([masking])
-        return masking.result()
+        return await though_cancelled(asyncio.to_thread(masked_outcome, outcome, task_id, self.masker))
 
     def _make_sure(self, started: ev.TaskStart, ended: asyncio.Task[None]) -> None:
         """Also one that was cancelled before its first step, or broke, is mailed."""

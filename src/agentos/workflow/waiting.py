@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,6 +27,15 @@ async def to_the_end(work: Coroutine[Any, Any, T], *, undo: Callable[[T], None] 
     if task.exception() is None and undo is not None:
         undo(task.result())
     raise cancelled
+
+
+async def though_cancelled(work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives, also where we are cancelled meanwhile: what it ends is done, and counts."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    return task.result()
 
 
 async def in_thread(work: Callable[..., T], *args: Any, **named: Any) -> T:
