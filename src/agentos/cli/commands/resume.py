@@ -75,7 +75,8 @@ The workflow is read again from its file and compared with the plan last accepte
 id or a unique prefix; an older checkpoint takes the run back to it. A complete run needs nothing, and that is no error.
 
 A task that was killed while it changed files starts again from the files it began with: they are put back first. Where
-somebody else changed them since, nothing is touched until you choose. After an orderly stop files stay as they are.
+somebody else changed them since, nothing is touched until you choose. After an orderly stop they are put back only if
+they are what the stop left.
 
 \b
 Exit codes:
