@@ -41,6 +41,8 @@ def begin(board: Board, given: Begin) -> None:
         requests.go_back(board, back)
     elif planned is not None:
         resume(board, planned)
+    elif board.facts.drives > 1:
+        board.derive()  # a new drive opens its layers anew
 
 
 def resume(board: Board, planned: ResumePlan) -> None:

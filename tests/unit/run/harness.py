@@ -221,7 +221,9 @@ class Run:
         self.machine = Machine(plan, facts, gates=self.gates, starts=starts)
         self.machine.captures = self.captures and starts
         commands = [self.asked(command, id=f"first{index}") for index, command in enumerate(first)]
-        return self.give(Begin(holder="other", token=2, taken_from="me", resume=self.resumed), *commands)
+        # A drive that only takes a command decides nothing about what was cut off.
+        planned = self.resumed if starts else None
+        return self.give(Begin(holder="other", token=2, taken_from="me", resume=planned), *commands)
 
     def resume_with(self, decided: Decided, flow: Workflow | None = None) -> list[str]:
         """The same, with what was decided about files."""
