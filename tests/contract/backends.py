@@ -23,6 +23,7 @@ from agentos.store.port import StorePort
 from agentos.store.postgres import opening
 from agentos.store.postgres.address import read_address
 from agentos.store.sqlite_open import open_store
+from tests.postgres.pooler import OwnPooler
 from tests.postgres.server import fresh_url, shared_url
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ class Backend:
 
     def tidy(self) -> None:
         """What PostgreSQL does by and by: pages that hold nothing are given back. SQLite did it already."""
-        if self.name == "postgres":
+        if self.name != "sqlite":
             self.query("VACUUM FULL run, event, blob, plan, checkpoint, inbox")
 
     def empty(self) -> None:
@@ -103,10 +104,33 @@ def _connection() -> psycopg.Connection[tuple[Any, ...]]:
     return connection
 
 
-OPEN: dict[str, Callable[..., StorePort]] = {"sqlite": open_store, "postgres": opening.open_store}
-QUERY: dict[str, Callable[..., list[tuple[Any, ...]]]] = {"sqlite": _query_sqlite, "postgres": _query_postgres}
+def _schema(folder: Path) -> str:
+    return f"t{blake2b(str(folder).encode(), digest_size=12).hexdigest()}"
+
+
+@cache
+def _pooler() -> OwnPooler:
+    pooler = OwnPooler(shared_url())
+    pooler.__enter__()
+    atexit.register(pooler.__exit__)
+    return pooler
+
+
+OPEN: dict[str, Callable[..., StorePort]] = {
+    "sqlite": open_store,
+    "postgres": opening.open_store,
+    "pooled": opening.open_store,
+}
+QUERY: dict[str, Callable[..., list[tuple[Any, ...]]]] = {
+    "sqlite": _query_sqlite,
+    "postgres": _query_postgres,
+    "pooled": _query_postgres,
+}
 ADDRESS: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: str(folder / "issue_workflow.db"),
-    "postgres": lambda folder: fresh_url(f"t{blake2b(str(folder).encode(), digest_size=12).hexdigest()}"),
+    "postgres": lambda folder: fresh_url(_schema(folder)),
+    "pooled": lambda folder: f"{_pooler().url}?schema={read_address(fresh_url(f'p{_schema(folder)}')).schema}",
 }
 BACKENDS = tuple(OPEN)
+"""The last is the one before it behind a pooler in transaction mode."""
+KINDS = BACKENDS[:2]

@@ -111,9 +111,9 @@ def test_any_mix_of_saves_and_prunes_keeps_what_was_promised(keeps: list[int]) -
     import tempfile
     from pathlib import Path
 
-    from tests.contract.backends import ADDRESS, BACKENDS
+    from tests.contract.backends import ADDRESS, KINDS
 
-    for name in BACKENDS:
+    for name in KINDS:
         with tempfile.TemporaryDirectory() as folder:
             backend = Backend(name, ADDRESS[name](Path(folder) if name == "sqlite" else Path("mix")))
             store = backend.open(durability="process")

@@ -23,7 +23,7 @@ from agentos.run import events as ev
 from agentos.run.facts import fold, workflow_state
 from agentos.store.port import StorePort
 from agentos.values import canonical_json, decode_value, encode_value
-from tests.contract.backends import ADDRESS, BACKENDS, Backend
+from tests.contract.backends import ADDRESS, KINDS, Backend
 from tests.contract.journals import RUN, RUNNING, Journal, create
 
 TASKS = {name: f"{number:06d}" for number, name in enumerate(["a", "b", "é", 'd"q', "e"])}
@@ -179,7 +179,7 @@ def test_the_view_holds_the_state_the_reducers_fold(data: st.DataObject) -> None
         story.step()
     story.step_cut()
     events = story.journal.take()
-    for name in BACKENDS:
+    for name in KINDS:
         assert_the_view_holds_what_is_folded(name, events)
 
 
@@ -236,7 +236,7 @@ def test_the_view_holds_saved_states(states: list[dict[str, Any]]) -> None:
         expected[journal.cut(layer).checkpoint_id] = {"workflow_id": RUN, "current_layer": layer, **state}
         before = state
     events = journal.take()
-    for name in BACKENDS:
+    for name in KINDS:
         with fresh(name) as (backend, store):
             store.append(create(store, kind="states", plan=b""), events, RUNNING)
             found = states_by_sql(backend)

@@ -68,7 +68,7 @@ class Server:
         argv += [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                argv, stdout=log, stderr=log, cwd=self.folder, preexec_fn=_die_with_parent, **_as_user(self.user)
+                argv, stdout=log, stderr=log, cwd=self.folder, preexec_fn=die_with_parent, **as_user(self.user)
             )
         self.await_ready()
 
@@ -116,11 +116,11 @@ def standby_of(primary: Server) -> Iterator[Server]:
     folder = Path(tempfile.mkdtemp(prefix="agentos-pg-"))
     if primary.user is not None:
         os.chown(folder, primary.user, pwd.getpwuid(primary.user).pw_gid)
-    server = Server(folder=folder, binaries=primary.binaries, port=_free_port(), user=primary.user)
+    server = Server(folder=folder, binaries=primary.binaries, port=free_port(), user=primary.user)
     source: list[str | Path] = ["-h", primary.folder, "-p", str(primary.port), "-U", "postgres", "--checkpoint=fast"]
     argv = [server.binaries / "pg_basebackup", "-D", folder / "data", "--write-recovery-conf", *source]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, **_as_user(server.user))
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, **as_user(server.user))
         if done.returncode:
             raise RuntimeError(f"pg_basebackup failed: {done.stdout}{done.stderr}")
         server.start()
@@ -161,7 +161,7 @@ def _make(settings: dict[str, str]) -> Server:
     folder = Path(tempfile.mkdtemp(prefix="agentos-pg-"))
     if user is not None:
         os.chown(folder, user, pwd.getpwuid(user).pw_gid)
-    server = Server(folder=folder, binaries=_reachable(_binaries(), folder, user), port=_free_port(), user=user)
+    server = Server(folder=folder, binaries=_reachable(_binaries(), folder, user), port=free_port(), user=user)
     server.settings = settings
     words = folder / "password"
     words.write_text(PASSWORD)
@@ -176,7 +176,7 @@ def _make(settings: dict[str, str]) -> Server:
         "--encoding=UTF8",
     ]
     argv += ["--locale=C", "--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={words}"]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, **_as_user(user))
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, **as_user(user))
     if done.returncode:
         raise RuntimeError(f"initdb failed: {done.stdout}{done.stderr}")
     return server
@@ -205,7 +205,7 @@ def _unprivileged() -> int:
 
 def _reachable(binaries: Path, folder: Path, user: int | None) -> Path:
     """The binaries, or a copy where that user cannot get at them (an environment below root's home)."""
-    probe = subprocess.run([binaries / "postgres", "--version"], capture_output=True, cwd="/", **_as_user(user))
+    probe = subprocess.run([binaries / "postgres", "--version"], capture_output=True, cwd="/", **as_user(user))
     if probe.returncode == 0:
         return binaries
     # Programs of the wheel find their libraries relative to themselves: in folders beside the package too.
@@ -217,19 +217,19 @@ def _reachable(binaries: Path, folder: Path, user: int | None) -> Path:
     return folder / package.name / binaries.parent.name / "bin"
 
 
-def _as_user(user: int | None) -> dict[str, Any]:
+def as_user(user: int | None) -> dict[str, Any]:
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     # A killed test process leaves no server behind. After setuid, which would clear it.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -12,7 +12,7 @@ import pytest
 from agentos.store.port import UNDER_WAY
 from agentos.store.postgres.address import read_address
 from agentos.store.postgres.opening import open_store
-from agentos.store.postgres.session import _Q
+from agentos.store.postgres.statements import statements_of
 from agentos.store.records import stored_statuses
 from tests.postgres.server import fresh_url
 
@@ -96,6 +96,12 @@ def many() -> Iterator[Connection]:
     yield from filled(MANY)
 
 
+def schema_of(connection: Connection) -> str:
+    row = connection.execute("SELECT current_schema()").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
 def explained(connection: Connection, query: str, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
     with connection.transaction(force_rollback=True):
         row = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", arguments, prepare=True).fetchone()
@@ -124,9 +130,10 @@ def test_ten_times_as_many_runs_make_no_question_dearer(
     few: Connection, many: Connection, what: str, generic: str
 ) -> None:
     name, arguments = ASKED[what]
+    queries = [statements_of(schema_of(connection), lazy_commits=False)[name] for connection in (few, many)]
     for connection in (few, many):
         connection.execute(f"SET plan_cache_mode = {generic}")
-    check_flat(explained(few, _Q[name], arguments), explained(many, _Q[name], arguments))
+    check_flat(explained(few, queries[0], arguments), explained(many, queries[1], arguments))
 
 
 @pytest.mark.parametrize("what", VIEWS)

@@ -30,6 +30,8 @@ class DatabaseSize(msgspec.Struct, frozen=True, kw_only=True):
     """The schema this AgentOS writes: a lower `schema` is migrated by the next command that writes."""
     runs: int
     """How many are kept; on a server, of the worktree."""
+    pooled: bool = False
+    """Whether a pooler stands before the server."""
 
 
 class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):

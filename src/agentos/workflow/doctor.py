@@ -259,7 +259,7 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
         if broken:
             findings.append(_broken(Path(place.database), broken))
         size = size_up(place)
-        findings += [*_schema(size), *_size(size, settings)]
+        findings += [*_schema(size), *_size(size, settings), *_pooler(size)]
         store = place.open(readonly=True)
         try:
             for run in store.list_runs() if deep else ():
@@ -312,6 +312,15 @@ def _size(size: DatabaseSize, settings: Settings) -> Iterator[Finding]:
             severity="note",
             what=f"the database holds {size.bytes:,} bytes; space_warning is {settings.space_warning:,}",
             mend="`agentos db stats` shows the largest runs, `agentos delete RUN` gives their space back.",
+        )
+
+
+def _pooler(size: DatabaseSize) -> Iterator[Finding]:
+    if size.pooled:
+        yield Finding(
+            severity="note",
+            what="the database is reached through a pooler: news of others is looked for every 0.2 seconds, not told",
+            mend="Nothing must be done; the URL of the server itself makes steps and answers a little quicker.",
         )
 
 

@@ -60,8 +60,9 @@ def read_address(url: str) -> Address:
     named = [unquote(pair.removeprefix("schema=")) for pair in query.split("&") if pair.startswith("schema=")]
     bare = f"{scheme.lower()}://{base}{mark if kept else ''}{'&'.join(kept)}"
     try:
-        if base.partition("/")[0].count("@") > 1:
-            raise ValueError("an @ in the password, which the driver would take for the host")
+        host, _, database = base.partition("/")
+        if host.count("@") > 1 or "@" in database:
+            raise ValueError("an @ or / in the password, which the driver would take for the host or the database")
         given = conninfo_to_dict(bare)
         for port in str(given.get("port") or "").split(","):
             if port and not 0 < int(port) < 1 << 16:

@@ -17,6 +17,7 @@ from agentos.exceptions import (
     ValueEncodingError,
     WorkflowConfigurationError,
 )
+from agentos.store.postgres.refusals import FULL, POOLER, STATEMENTS, find_refusal
 
 PATIENCE_S = 30.0
 """How long a verb tries to reach a server that is gone (restarted, failed over, cut off) before it gives up."""
@@ -25,11 +26,14 @@ BRIEFLY_S = 5.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 
-_PASSING = ("08", "40", "57P", "25P03", "53300", "55P03")
-"""Beginnings of codes that say nothing about what was asked: connection lost, deadlock, shutdown, server too busy."""
-_HOPELESS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password supplied", "invalid ")
-"""What a server says that is there and will not have us. It has no code while connecting, and may speak another
-language: then it is tried for longer, which costs seconds."""
+_PASSING = ("08", "26000", "40", "42P05", "57P", "25P03", "25P04", "53300", "55P03")
+"""Beginnings of codes that say nothing about what was asked: connection lost, deadlock, shutdown, server too busy. A
+prepared statement that is not there, or is already, tells of a session that is not ours alone: the next try does
+without."""
+_MISSING = ("3F000", "42P01", "42703", "42883")
+"""A schema, table, column or function that we made is not there any more: our statements name them in full."""
+_DAMAGED = ("XX001", "XX002")
+"""What PostgreSQL itself calls damaged: data, or an index."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +54,7 @@ def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return insist(lambda: method(self, *args, **kwargs), self.shown, self.patience_s)
+        return insist(lambda: method(self, *args, **kwargs), self.shown, self.patience_s, reached=True)
 
     return call
 
@@ -60,32 +64,43 @@ def brief_verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenat
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return insist(lambda: method(self, *args, **kwargs), self.shown, min(self.patience_s, BRIEFLY_S))
+        patience_s = min(self.patience_s, BRIEFLY_S)
+        return insist(lambda: method(self, *args, **kwargs), self.shown, patience_s, reached=True)
 
     return call
 
 
-def insist(act: Callable[[], T], shown: str, patience_s: float) -> T:
-    """Do it, again after growing pauses while the server cannot be reached, for `patience_s` at most."""
+def insist(act: Callable[[], T], shown: str, patience_s: float, *, reached: bool = False) -> T:
+    """Do it, again after growing pauses while the server cannot be reached, for `patience_s` at most.
+
+    `reached`: this server answered before. Its name may then be unknown for a moment, while it moves.
+    """
     deadline = time.monotonic() + patience_s
     pause = FIRST_PAUSE_S
     while True:
         try:
             return act()
         except (psycopg.Error, UnicodeError) as error:
-            if not is_passing(error) or time.monotonic() + pause >= deadline:
+            if not is_passing(error, reached=reached) or time.monotonic() + pause >= deadline:
                 raise translated(error, shown) from error
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (only to break step with the others)
         pause = min(pause * 2, LONGEST_PAUSE_S)
 
 
-def is_passing(error: Exception) -> bool:
+def is_passing(error: Exception, *, reached: bool = False) -> bool:
     """Whether the same may succeed in a moment."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate is not None and not error.sqlstate.startswith("08"):
+        return error.sqlstate.startswith(_PASSING)
     if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         return False
-    if error.sqlstate is not None:
-        return error.sqlstate.startswith(_PASSING)
-    return not any(words in str(error) for words in _HOPELESS)
+    refusal, _ = find_refusal(str(error))
+    return refusal is None or not refusal.is_final(reached=reached)
+
+
+def statement_pooling(shown: str) -> WorkflowConfigurationError:
+    return WorkflowConfigurationError(f"the database {shown} {STATEMENTS.why}", next_step=STATEMENTS.next_step)
 
 
 def translated(error: Exception, shown: str) -> AgentosError:
@@ -94,23 +109,39 @@ def translated(error: Exception, shown: str) -> AgentosError:
         return ValueEncodingError("$", f"an id or name holds what PostgreSQL takes for no text: {error}")
     code = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if code.startswith(("28", "3D")) or (not code and any(words in said for words in _HOPELESS)):
-        return WorkflowConfigurationError(
-            f"the database {shown} cannot be used: {said}",
-            next_step="Check the URL: user, password, host, database; and pg_hba.conf on the server.",
-        )
+    of_connection = not code and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    if of_connection or code.startswith(("08", "28", "3D")):
+        return _unreached(code, str(error), shown)
     if code == "42501":
         return WorkflowConfigurationError(
             f"the user of {shown} may not do this: {said}",
             next_step="Grant it the schema (docs: postgres.md has the statements). Nothing was written.",
         )
-    if code.startswith(("42", "3F", "XX")):
-        # Our statements are always the same: one that makes no sense has met a schema that is not ours any more.
+    if code in _MISSING or code in _DAMAGED:
         step = "Nothing was changed. Put the schema back from a backup, or name another one (?schema=name)."
         return CheckpointCorruptedError(f"database {shown}", said, next_step=step)
     for beginning, (why, next_step) in _UNAVAILABLE.items():
         if code.startswith(beginning):
             return StoreUnavailableError(f"the database {shown} {why}: {said}", next_step=next_step)
+    # Neither the connection nor the data: a statement of ours that is wrong, or that somebody's trigger refuses.
+    return AgentosError(
+        f"the database {shown} refused a statement of AgentOS ({code or type(error).__name__}): {said}",
+        next_step="Nothing was written by it. Unless somebody added a trigger or rule to the schema, "
+        "this is a fault of AgentOS: please report the text above.",
+    )
+
+
+def _unreached(code: str, text: str, shown: str) -> AgentosError:
+    """A pooler may tell with a code, at the first statement, what a server says while connecting."""
+    refusal, said = find_refusal(text)
+    if refusal is not None:
+        kind = WorkflowConfigurationError if refusal.final else StoreUnavailableError
+        return kind(f"the database {shown} {refusal.why}: {said}", next_step=refusal.next_step)
+    if code.startswith(("28", "3D")):
+        return WorkflowConfigurationError(
+            f"the database {shown} cannot be used: {said}",
+            next_step="Check the URL: user, password, host, database; and pg_hba.conf on the server.",
+        )
     return StoreUnavailableError(
         f"the database {shown} cannot be reached: {said}",
         next_step="See whether the server runs and can be reached from here. Nothing stored was lost.",
@@ -118,8 +149,19 @@ def translated(error: Exception, shown: str) -> AgentosError:
 
 
 _UNAVAILABLE = {
-    "53100": ("has no room left", "Free some space on the server and try again. Nothing stored was lost."),
-    "53300": ("has no connection free", "Raise max_connections, or try again when others are done."),
     "25006": ("can only be read (a standby?)", "Name the primary server. Nothing was written."),
+    "25P": ("ended a transaction of ours that took too long", "Try again: nothing of it was written."),
+    "26000": ("gave us another's session", POOLER),
+    "40": ("had others in the way", "Try again in a moment. Nothing was written."),
+    "42P05": ("gave us another's session", POOLER),
+    "53100": ("has no room left", "Free some space on the server and try again. Nothing stored was lost."),
+    "53200": ("has no memory left", "Try again when the server has less to do. Nothing stored was lost."),
+    "53300": (FULL.why, FULL.next_step),
+    "53": ("is at one of its limits", "See the server's log, and try again. Nothing stored was lost."),
+    "55P03": ("has a table locked by somebody else", "See who locks it (pg_locks), and try again."),
     "57014": ("stopped a statement that took too long", "Raise statement_timeout for this user, and try again."),
+    "57P": ("is shutting down, or cut this connection", "Try again when it is back. Nothing stored was lost."),
+    "58": ("could not read or write its files", "See the server's log and its disk. This is not told as damage."),
+    "XX000": ("met an error of its own", "See the server's log, and try again."),
 }
+"""By the beginning of a code, the longer ones first: what happened, and what to do."""

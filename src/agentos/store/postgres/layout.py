@@ -72,6 +72,7 @@ def check(session: Session, address: Address, known: int) -> None:
 
 def lay_out(session: Session, address: Address, steps: Sequence[Migration]) -> None:
     """Make or migrate the schema. Inside a transaction of the caller's; others wait until it ends."""
+    session.rows("use_schema", address.search_path)
     session.rows("lock_layout", address.schema)
     found = found_version(session, address)
     _refuse_newer(address, found, len(steps))
@@ -80,12 +81,12 @@ def lay_out(session: Session, address: Address, steps: Sequence[Migration]) -> N
         return
     connection = session.connection
     if found:
-        connection.execute("LOCK TABLE run IN ACCESS EXCLUSIVE MODE")
+        connection.execute(f"LOCK TABLE {session.statements.schema}.run IN ACCESS EXCLUSIVE MODE")
         _refuse_live(session, address)
     elif not session.rows("tables_of", address.schema):
-        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(address.schema)).as_string(connection))
+        connection.execute(f"CREATE SCHEMA {session.statements.schema}")
     for (view,) in session.rows("views_of", address.schema):
-        drop = sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(sql.Identifier(view))
+        drop = sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(sql.Identifier(address.schema, view))
         connection.execute(drop.as_string(connection))
     for step in steps[found:]:
         connection.execute(step.sql)

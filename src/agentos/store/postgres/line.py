@@ -7,6 +7,7 @@ layers of Python that a statement which is always the same has no use for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import psycopg
@@ -19,13 +20,9 @@ from agentos.run.events import Event
 from agentos.store.journal_reader import Head
 from agentos.store.port import Lease, Progress
 from agentos.store.postgres.pool import Connection, Pool
-from agentos.store.postgres.session import text_of
 
-_NAME = b"agentos_append"
-"""Of the prepared statement. The driver's own begin with `_pg3`."""
-_STATEMENT = text_of("append").encode()
-_UNKNOWN_STATEMENT = b"26000"
-"""After a rollback the driver has the server forget all that was prepared, ours too."""
+_NO_SESSION = (b"26000", b"42P05")
+"""The prepared statement is not there, or was before it was made: a pooler that passed for the server."""
 
 
 class ShortBatch(NamedTuple):
@@ -51,6 +48,9 @@ class Line:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._socket = connection.pgconn.socket  # still asked for when the connection is lost
+        self._statement = pool.statements["append"].encode()
+        # The same name means the same text, also where sessions should turn out to be shared.
+        self._name = b"agentos_append_" + blake2b(self._statement, digest_size=8).hexdigest().encode()
         self._batch_of = batch_of
         self._written = written
         self._batch: ShortBatch | None = None
@@ -72,10 +72,10 @@ class Line:
         self._batch = batch
         self._answers.clear()
         try:
-            if self._connection.prepared:
+            if self._is_settled():
                 self._send(batch)
             else:
-                self._pgconn.send_prepare(_NAME, _STATEMENT)
+                self._pgconn.send_prepare(self._name, self._statement)
                 self._push()
         except psycopg.Error:
             self._broken = True
@@ -102,8 +102,16 @@ class Line:
             self._connection.close()  # whatever was asked may still be done: only another connection can tell
         self._pool.take_back(self._connection)
 
+    def _is_settled(self) -> bool:
+        """Whether the statement is prepared, or never will be."""
+        return self._connection.prepared or not self._connection.is_session
+
     def _send(self, batch: ShortBatch) -> None:
-        self._pgconn.send_query_prepared(_NAME, [_as_text(value) for value in batch.arguments])
+        arguments = [_as_text(value) for value in batch.arguments]
+        if self._connection.prepared:
+            self._pgconn.send_query_prepared(self._name, arguments)
+        else:
+            self._pgconn.send_query_params(self._statement, arguments)
         self._push()
 
     def _push(self) -> None:
@@ -121,7 +129,7 @@ class Line:
                 self._answers.append((result.status, result.ntuples))
                 if result.status == ExecStatus.FATAL_ERROR:
                     self._look_at(result)
-            elif self._connection.prepared or self._answers != [(ExecStatus.COMMAND_OK, 0)]:
+            elif self._is_settled() or self._answers != [(ExecStatus.COMMAND_OK, 0)]:
                 return True
             else:
                 self._connection.prepared = True
@@ -131,8 +139,8 @@ class Line:
         return False
 
     def _look_at(self, error: PGresult) -> None:
-        if error.error_field(DiagnosticField.SQLSTATE) == _UNKNOWN_STATEMENT:
-            self._connection.prepared = False
+        if error.error_field(DiagnosticField.SQLSTATE) in _NO_SESSION:
+            self._connection.is_session = self._connection.prepared = False
 
 
 def _as_text(value: int | str | bytes) -> bytes:

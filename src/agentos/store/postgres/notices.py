@@ -21,6 +21,8 @@ log = logging.getLogger("agentos")
 
 _WAIT_S = 1.0
 """How long the thread listens before it looks whether it is still wanted."""
+_POOLED_S = 60.0
+"""How long before it looks whether there still is a pooler, which cannot be listened to."""
 
 
 class Notices:
@@ -58,8 +60,9 @@ class Notices:
                 with self._pool.connect() as connection:
                     connection.silence_s = None
                     self._connection = connection
-                    self._hear(connection)
-                    pause = FIRST_PAUSE_S
+                    if connection.is_session:
+                        self._hear(connection)
+                    pause = FIRST_PAUSE_S if connection.is_session else _POOLED_S
             except (psycopg.Error, OSError, AgentosError) as error:
                 log.debug("no news from %s: %s", self._pool.address.shown, error)
             finally:

@@ -15,25 +15,25 @@ from psycopg.raw_cursor import RawCursor
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.postgres.address import Address
-from agentos.store.sqlfiles import queries
+from agentos.store.postgres.driver import statement_pooling
+from agentos.store.postgres.statements import statements_of
 
 LIMIT = 8
 """Connections of one process, however many runs it drives; one more listens for news."""
-IDLE_IN_TRANSACTION = "2s"
-"""Shorter than any lease that can be set: one stopped inside a transaction loses it before its lease ends."""
 STALE_S = 30.0
 """A connection that lay idle for longer is asked whether it still lives before it is lent."""
 
 SILENCE_S = 20.0
 """A server that says nothing for so long, asked what takes no time, hangs: its host answers, and it does not."""
 
-_SETTLE = queries("postgres/queries.sql")["settle_session"]
-
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose statements may be given an end: the driver alone would wait for ever."""
 
     silence_s: float | None = None
+    is_session = False
+    """Whether one process of the server answers here until the end. Otherwise a pooler does, and each transaction may
+    have another: nothing lasts that was prepared, set or listened for."""
     prepared = False
     """Whether it knows the statement of lines."""
 
@@ -75,7 +75,7 @@ class Pool:
         self.address = address
         self.schema_version: int | None = None
         """Of what was found at the address, once a store that may write has looked."""
-        self._lazy_commits = lazy_commits
+        self.statements = statements_of(address.schema, lazy_commits=lazy_commits)
         self._idle: list[tuple[float, Connection]] = []
         self._free = threading.BoundedSemaphore(limit)
         self._to_hold = threading.BoundedSemaphore(max(limit // 2, 1))  # a lease is renewed, whoever holds on to some
@@ -118,15 +118,19 @@ class Pool:
         self._to_hold.release()
 
     def connect(self) -> Connection:
-        """A connection of its own, with our settings."""
+        """A connection of its own. The driver prepares nothing: what it did would be gone behind a pooler, or worse,
+        another's statement of the same name would be there."""
         connection = Connection.connect(
-            self.address.conninfo, autocommit=True, prepare_threshold=2, cursor_factory=RawCursor
+            self.address.conninfo, autocommit=True, prepare_threshold=None, cursor_factory=RawCursor
         )
         connection.silence_s = self.silence_s
         try:
-            arguments = (self.address.search_path, IDLE_IN_TRANSACTION, self._lazy_commits)
-            row = connection.execute(_SETTLE, arguments).fetchone()
-            if row is None or row[-1] != "UTF8":
+            encoding, process = self._look_at(connection)
+            # A pooler greets for the server, with a number of its own in place of the process's.
+            connection.is_session = connection.pgconn.backend_pid == process
+            if not connection.is_session:
+                self._try_transaction(connection)
+            if encoding != "UTF8":
                 raise WorkflowConfigurationError(
                     f"the database {self.address.shown} is not encoded in UTF8",
                     next_step="Make one that is: CREATE DATABASE agentos ENCODING 'UTF8' TEMPLATE template0.",
@@ -135,6 +139,19 @@ class Pool:
             connection.close()
             raise
         return connection
+
+    def _look_at(self, connection: Connection) -> tuple[str, int]:
+        """The encoding of the database, and the process that answered."""
+        [(encoding, process)] = connection.execute(self.statements["read_session"]).fetchall()
+        return encoding, process
+
+    def _try_transaction(self, connection: Connection) -> None:
+        """WorkflowConfigurationError where two statements of a transaction have two sessions."""
+        connection.execute("BEGIN")
+        first, second = self._look_at(connection), self._look_at(connection)
+        connection.execute("COMMIT")
+        if first != second:
+            raise statement_pooling(self.address.shown)
 
     def _taken(self) -> Connection | None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 from agentos.store.port import Scope
 from agentos.store.postgres import layout, leases
@@ -23,13 +24,13 @@ def size_up(url: str, scope: Scope | None) -> DatabaseSize:
     with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
 
         def read(session: Session) -> DatabaseSize:
-            execute = session.connection.execute
-            [runs] = execute(_Q["count"], (store.scopes(session),)).fetchone() or (0,)
+            [runs] = _ask(session, "count", store.scopes(session))[0]
             return DatabaseSize(
-                bytes=sum(size for _, size in execute(_Q["tables"], (address.schema,))),
+                bytes=sum(size for _, size in _ask(session, "tables", address.schema)),
                 schema=layout.found_version(session, address),
                 known_schema=len(layout.known_migrations()),
                 runs=runs,
+                pooled=not session.connection.is_session,
             )
 
         return store.ask(read)
@@ -42,11 +43,10 @@ def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
         statuses = {record.workflow_id: str(record.status) for record in store.list_runs()}
 
         def read(session: Session) -> DatabaseStats:
-            execute = session.connection.execute
             scopes = store.scopes(session)
-            tables = {name: size for name, size in execute(_Q["tables"], (schema,))}  # noqa: C416 (typed)
-            blobs, blob_bytes = execute(_Q["blobs"]).fetchone() or (0, 0)
-            rows = execute(_Q["runs"], (keep, list(statuses), scopes)).fetchall()
+            tables = {name: size for name, size in _ask(session, "tables", schema)}  # noqa: C416 (typed)
+            [(blobs, blob_bytes)] = _ask(session, "blobs")
+            rows = _ask(session, "runs", keep, list(statuses), scopes)
             return DatabaseStats(
                 file_bytes=sum(tables.values()),
                 log_bytes=0,
@@ -71,6 +71,10 @@ def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
             )
 
         return store.ask(read)
+
+
+def _ask(session: Session, name: str, *arguments: Any) -> list[tuple[Any, ...]]:
+    return session.connection.execute(session.statements.complete(_Q[name]), arguments).fetchall()
 
 
 def pending_migrations(url: str) -> PendingMigrations:
