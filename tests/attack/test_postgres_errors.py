@@ -64,7 +64,7 @@ def server() -> Iterator[Server]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How often it was tried again."""
     counted: list[float] = []
-    monkeypatch.setattr(driver.time, "sleep", counted.append)
+    monkeypatch.setattr("agentos.store.postgres.driver.time.sleep", counted.append)
     return counted
 
 
@@ -148,8 +148,7 @@ def test_the_program_ends_with_the_documented_codes(
 
 def test_of_two_hosts_the_one_that_may_come_back_counts(server: Server, pauses: list[float]) -> None:
     """And of two addresses of one host the one that answered: nothing may listen on the other."""
-    two = server.tcp_url.replace(HIDDEN, "nope").replace("@127.0.0.1:", "@127.0.0.1:1,127.0.0.2:")
-    hosts = two.replace("127.0.0.1:1,127.0.0.2:", f"127.0.0.1,127.0.0.2:{free_port()},")
+    hosts = server.tcp_url.replace(HIDDEN, "nope").replace("@", f"@localhost:{free_port()},")
     assert isinstance(refused(hosts, busy_s=0.2), StoreUnavailableError)
     assert pauses
     pauses.clear()
@@ -160,11 +159,7 @@ def test_of_two_hosts_the_one_that_may_come_back_counts(server: Server, pauses: 
         "- host: 'localhost', port: '1', hostaddr: '127.0.0.1': connection failed: password authentication failed"
     )
     assert not driver.is_passing(psycopg.OperationalError(text))
-    assert driver.is_passing(
-        psycopg.OperationalError(
-            text.replace("'localhost', port: '1', hostaddr: '::1'", "'b', port: '1', hostaddr: '::1'")
-        )
-    )
+    assert driver.is_passing(psycopg.OperationalError(text.replace("'localhost'", "'standby'", 1)))
 
 
 def test_no_part_of_a_password_is_printed_however_it_is_written() -> None:
@@ -276,7 +271,11 @@ def test_a_server_of_another_kind_is_told_as_that(pauses: list[float]) -> None:
 
 def test_one_that_says_nothing_is_told_as_that() -> None:
     ended = threading.Event()
-    with answering(lambda _: ended.wait(20) and None) as (url, _):
+
+    def wait(_: socket.socket) -> None:
+        ended.wait(20)
+
+    with answering(wait) as (url, _):
         assert "does not answer" in str(refused(f"{url}?connect_timeout=2", busy_s=0.0))
         ended.set()
 
@@ -286,7 +285,7 @@ def test_a_certificate_that_proves_nothing_is_told_as_that(tmp_path: Path, pause
         pytest.skip("there is no openssl to make certificates with")
     for name in ("theirs", "other"):
         argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=db.example.org"]
-        files = ["-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.crt"]
+        files = ["-keyout", f"{tmp_path}/{name}.key", "-out", f"{tmp_path}/{name}.crt"]
         subprocess.run([*argv, *files], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "theirs.crt", tmp_path / "theirs.key")
