@@ -44,9 +44,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be printed; a path as it is."""
-    hidden = re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?<=[?&])((?:ssl)?password)=[^&]*", r"\1=***", hidden)
+    """A URL as it may be printed; a path as it is. Where it cannot be told what is a password, more is hidden."""
+    hidden = re.sub(r"(?<=[?&])((?:ssl)?password)=[^&]*", r"\1=***", url, flags=re.IGNORECASE)
+    if "@" in url and "@" not in hidden:  # of `?password=a@b`, or of a password with `?password=` in it
+        return re.sub(r"(?<=://)([^:/?#]*):.*?(?=\?|$)", r"\1:***", hidden)
+    return re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", hidden)
 
 
 def read_address(url: str) -> Address:
