@@ -262,6 +262,33 @@ def test_backends_that_die_behind_the_pooler_lose_and_double_nothing(pooled: str
     store.close()
 
 
+def test_an_answer_that_is_lost_on_the_way_is_found_out(server: Server) -> None:
+    """The server did it, and the pooler was gone before it could say so: each time it is done once."""
+    with OwnPooler(server.url) as pooler:
+        store = open_store(f"{pooler.url}?schema=lost")
+        pooler.to_lose.append(b'INSERT INTO "lost".run ')
+        lease, journal = create(store), Journal()
+        for number in range(6):
+            journal.start(f"t{number}")
+            events = journal.take()
+            pooler.to_lose.append(b"WITH fenced")
+            line = store.open_line() if number % 2 else None
+            if line is not None and line.send(lease, events, RUNNING):
+                while not line.is_answered():
+                    assert select.select([line], [], [], 20.0)[0]
+                assert not line.finish()
+            if line is not None:
+                line.close()
+            store.append(lease, events, RUNNING)
+        store.release_lease(lease)
+        pooler.to_lose.append(b"token = token + 1")
+        assert store.take_lease(RUN, current_holder(), 15.0).token == 2
+        assert pooler.to_lose == []
+        assert [event.seq for event in store.read_events(RUN)] == list(range(1, 7))
+        store.verify(RUN)
+        store.close()
+
+
 def test_a_server_that_restarts_behind_the_pooler_is_waited_for(kind: str) -> None:
     with own_server() as server, pooler_of(kind, server.url) as pooled:
         store = open_store(pooled)

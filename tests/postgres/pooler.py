@@ -65,6 +65,8 @@ class OwnPooler:
         self.server, self.mode, self._size = server, mode, size
         self.passes = passes
         """Whether it passes for the server: clients are given the key of the first backend that answers them."""
+        self.to_lose: list[bytes] = []
+        """Parts of statements: the answer to the next that has one is lost, and the client's connection with it."""
         self.port = free_port()
         self._idle: deque[_Backend] = deque()
         self._loop = asyncio.new_event_loop()
@@ -164,6 +166,7 @@ class _Client:
         self._pooler, self._reader, self._writer = pooler, reader, writer
         self._backend: _Backend | None = None
         self._answering: asyncio.Task[None] | None = None
+        self._loses = False
         self._awaited = 0
         """Answers that end with ReadyForQuery and have not come yet."""
 
@@ -178,6 +181,9 @@ class _Client:
                 if self._backend is None:
                     self._begin(await self._pooler.borrow())
                 assert self._backend is not None
+                for part in [part for part in self._pooler.to_lose if part in body]:
+                    self._pooler.to_lose.remove(part)
+                    self._loses = True
                 if kind in (b"Q", b"S"):
                     self._awaited += 1
                 self._backend.writer.write(_packed(kind, body))
@@ -210,6 +216,9 @@ class _Client:
                 if ended:
                     self._backend = None
                     self._pooler.give_back(backend, broken=False)
+                if self._loses:
+                    self._writer.close()
+                    return
                 self._writer.write(said)
                 said = b""
                 if ended:
