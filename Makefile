@@ -62,8 +62,8 @@ lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows betwee
 docs: $(VENV)/.core ## write docs/cli.md, docs/schemas/ and the graph in docs/howto-issues.md anew from the code
 	@$(VENV)/bin/python tools/write_docs.py
 
-matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every crash point, workflow and second kill (long)
-	AGENTOS_MATRIX=full $(RUN) pytest -n $(JOBS) tests/crash tests/agents tests/issue/test_kill_matrix.py \
+matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of every crash point, on both stores (long)
+	AGENTOS_MATRIX=full $(RUN) pytest $(SPREAD) tests/crash tests/agents tests/issue/test_kill_matrix.py \
 		tests/issue/test_parallel.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5, then drivers and a PostgreSQL server in trouble

@@ -6,6 +6,7 @@ Nothing here mocks git or the file system.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -28,6 +29,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _KEPT = "AGENTOS_MATRIX"  # asks for the whole kill matrix; not a setting of the product
+_SEED = "AGENTOS_MATRIX_SEED"  # what is drawn by lot from it
+
+
+def pytest_configure() -> None:
+    # Processes that share the work inherit it, and so draw the same.
+    os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(10**6)))
+
+
+def pytest_report_header() -> str:
+    return f"kill matrix: {_SEED}={os.environ[_SEED]} draws the same sample again"
 
 
 class LinkedWorktree(NamedTuple):

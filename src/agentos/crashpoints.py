@@ -61,15 +61,16 @@ CALL_POINTS: dict[str, str] = {
 """Points of llm tasks."""
 
 
-def _armed() -> tuple[str, int, str]:
-    point, _, rest = os.environ.get(VARIABLE, "").partition(":")
-    if point == LOG:
-        return "", 0, rest
-    return point, int(rest) if rest.isdigit() else 1, ""
+_point, _left, _log = "", 0, ""
+_idle = True
 
 
-_point, _left, _log = _armed()
-_idle = not _point and not _log
+def arm(at: str) -> None:
+    """Say where this process kills itself, as the variable does; a forked child is armed anew."""
+    global _point, _left, _log, _idle
+    point, _, rest = at.partition(":")
+    _point, _left, _log = ("", 0, rest) if point == LOG else (point, int(rest) if rest.isdigit() else 1, "")
+    _idle = not at
 
 
 def reach(point: str) -> None:
@@ -82,7 +83,12 @@ def reach(point: str) -> None:
     elif point == _point:
         _left -= 1
         if _left <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            strike()
+
+
+def strike() -> None:
+    """What happens at the armed point; tests of orderly stops put another signal in its place."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _write_down(point: str) -> None:
@@ -92,3 +98,6 @@ def _write_down(point: str) -> None:
         os.write(file, f"{point}\n".encode())
     finally:
         os.close(file)
+
+
+arm(os.environ.get(VARIABLE, ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -142,3 +143,31 @@ def check_file(database: Path) -> None:
         assert not left, f"{left} commands were left in the inbox"
     finally:
         connection.close()
+
+
+def tree(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file, link and folder of a worktree with its bytes and its mode."""
+    found: dict[str, tuple[bytes, int]] = {}
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in (".git", ".agentos", "__pycache__")]
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            if path.is_symlink():
+                content = os.fsencode(os.readlink(path))
+            else:
+                content = b"" if path.is_dir() else path.read_bytes()
+            found[str(path.relative_to(root))] = content, path.lstat().st_mode
+    return found
+
+
+def check_worktrees(root: Path) -> None:
+    """No worktree of an isolated task is left, neither as a folder nor in git's list."""
+    left = [path for folder in (".agentos/worktrees", ".git/worktrees") for path in root.joinpath(folder).glob("*")]
+    assert not left, f"worktrees were left: {left}"
+
+
+def check_questions(events: Sequence[ev.Event], effects: tuple[str, ...]) -> None:
+    """Only what has an effect that cannot be put back is asked about."""
+    gates = {event.task_id or "" for event in events if isinstance(event, ev.DecisionRequired) and event.kind == "ask"}
+    needless = sorted(task for task in gates if not task.startswith(effects))
+    assert not needless, f"it was asked about {', '.join(needless)}"

@@ -5,6 +5,7 @@ Used by the tests of this folder and by soak.py, which runs without pytest.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
@@ -27,6 +29,7 @@ from agentos.store.port import RunRecord, StorePort
 from agentos.store.postgres import opening
 from agentos.store.sqlite_open import open_store
 from tests.crash.children.schema import newer_postgres_schema, newer_schema
+from tests.crash.forks import STOP, Forks
 
 T = TypeVar("T")
 
@@ -40,6 +43,10 @@ PATIENCE_S = 100.0
 WORKFLOW_ID = "run-1"
 REFUSED = 10
 """As in children/witness.py."""
+WAITING = 3
+"""Exit code of the program where it waits for an answer."""
+SAW = """printf '{"attempt_id": "%s"}\\n' "$AGENTOS_ATTEMPT_ID" >> "$CRASH_TRACE"\n"""
+"""A script for shell tasks, which writes down that this attempt is being executed."""
 
 
 class Ended(NamedTuple):
@@ -72,6 +79,8 @@ class Theatre:
 
     made: ClassVar[list[Theatre]] = []
     """Of the test under way, for its report."""
+    stop_codes: tuple[int, ...] = ()
+    """With which a process may end that stopped itself in order."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -260,6 +269,61 @@ class Theatre:
         for process in list(self._living):
             process.kill()
             self.end(process)
+
+
+class ForkedTheatre(Theatre):
+    """A theatre in a copy of a repository, whose processes are forks of one that has imported everything.
+
+    A workflow in YAML is run and resumed by the program `agentos`, one in Python by itself and by `resume`.
+    """
+
+    stop = ""
+    """Signals with which an armed process stops itself in order, instead of being killed: `INT INT`, say."""
+
+    def __init__(self, folder: Path, name: str, flow: str, template: Path) -> None:
+        super().__init__(folder, name)
+        shutil.copytree(template, folder, symlinks=True, dirs_exist_ok=True)
+        self.flow = flow
+        self.trace_file.touch()
+        self.env = {"SAW": str(folder / "saw.sh")}
+
+    @property
+    def stop_codes(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (130, 143) if self.stop else ()
+
+    def play(self, *arguments: str, at: str | None = None, env: Mapping[str, str] | None = None) -> Ended:
+        files = [self.folder / f"{len(self.ended)}.{end}" for end in ("stdout", "stderr")]
+        stop = {STOP: self.stop} if at else {}
+        environment = self._environment(at, {**stop, **(env or {})})
+        process = shared_forks().start(arguments, cwd=self.repo, env=environment, files=files)
+        code = process.wait(PATIENCE_S)
+        if code is None:
+            process.kill()
+            process.wait(PATIENCE_S)
+        stdout, stderr = (file.read_text(errors="replace") for file in files)
+        what = " ".join(arguments) + (f" [{at}{self.stop and ' ' + self.stop}]" if at else "")
+        ended = Ended(what, process.pid, process.returncode or 0, stdout, stderr)
+        self.ended.append(ended)
+        assert code is not None, f"{ended.what} did not end within {PATIENCE_S:g} s"
+        return ended
+
+    def run(self, *, at: str | None = None) -> Ended:
+        if self.flow == "flow.yaml":
+            return self.play("-m", "agentos", "run", self.flow, "--id", WORKFLOW_ID, at=at)
+        return super().run(at=at)
+
+    def resume(self, *, at: str | None = None) -> Ended:
+        if self.flow == "flow.yaml":
+            return self.play("-m", "agentos", "resume", WORKFLOW_ID, at=at)
+        return super().resume(at=at)
+
+
+@cache
+def shared_forks() -> Forks:
+    """Of this process, which ends it."""
+    forks = Forks(SOURCE, ROOT)
+    atexit.register(forks.close)
+    return forks
 
 
 def make_repository(root: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from agentos.crashpoints import LOG
 from tests.crash import checks
-from tests.crash.harness import Ended, Theatre
+from tests.crash.children.witness import EFFECTS
+from tests.crash.harness import WAITING, Ended, Theatre
 
 EXTERNAL = {"wide": ("charge",), "gates": ("ship",)}
 """Tasks of a scenario whose effect may not be repeated."""
@@ -27,66 +29,53 @@ class Kill(NamedTuple):
         return f"{self.point}:{self.n}"
 
 
-class Reference(NamedTuple):
-    """A scenario that nobody disturbed: how it ends, and how often each step of it passes each point."""
+class Played(NamedTuple):
+    """A run that was played to its end."""
 
-    state: dict[str, Any]
+    ending: dict[str, Any]
+    """What must be the same however often it was killed: its state, and every file of the worktree."""
+    left: list[Kill]
+    """Kills that were never reached."""
     steps: list[Counter[str]]
-
-    def passes(self, point: str) -> list[Kill]:
-        """Every pass over a point, in order."""
-        return [Kill(point, n, step) for step, counted in enumerate(self.steps) for n in range(1, counted[point] + 1)]
-
-    def kill(self, point: str, when: str) -> Kill:
-        """The first, the middle or the last of all passes over a point."""
-        passes = self.passes(point)
-        assert passes, f"not reached: {point}"
-        return passes[{"first": 0, "middle": len(passes) // 2, "last": -1}[when]]
+    """How often each process that was not to be killed passed each point, where that was asked for."""
 
 
-def play_undisturbed(theatre: Theatre) -> Reference:
-    """Play a scenario to its end, counting."""
-    steps: list[Counter[str]] = []
-    while (act := next_act(theatre, played=len(steps))) is not None:
-        ended, counted = theatre.passes(act)
-        assert ended.code == 0, f"{ended.what} ended with {ended.code}"
-        steps.append(counted)
-        assert len(steps) < MAX_STEPS, "the run does not come to an end"
-    check_end(theatre, killed=[])
-    return Reference(state_of(theatre), steps)
-
-
-def play(theatre: Theatre, kills: list[Kill]) -> list[Kill]:
-    """Play with a kill after the other, each in the first process that gets there. Those never reached come back."""
+def play(theatre: Theatre, kills: Sequence[Kill] = (), *, count: bool = False) -> Played:
+    """Play with a kill after the other, each in the first process that gets there."""
     left = list(kills)
     killed: list[int] = []
-    step = 0
-    while (act := next_act(theatre, played=step)) is not None:
-        armed = left[0] if left and left[0].step <= step else None
-        ended = act(at=str(armed) if armed else None)
+    steps: list[Counter[str]] = []
+    while (act := next_act(theatre, played=len(steps))) is not None:
+        armed = left[0] if left and left[0].step <= len(steps) else None
+        log = theatre.folder / f"points.{len(steps)}"
+        ended = act(at=str(armed) if armed else f"{LOG}:{log}" if count else None)
+        steps.append(Counter(log.read_text().split() if log.exists() else ()))
         if ended.killed:
             left.pop(0)
             killed.append(ended.pid)
             check_after_kill(theatre)
-        step += 1
-        assert step < MAX_STEPS, "the run does not come to an end"
+        elif armed and ended.code in theatre.stop_codes:
+            left.pop(0)
+        assert len(steps) < MAX_STEPS, "the run does not come to an end"
     check_end(theatre, killed)
-    return left
+    return Played({"state": state_of(theatre), "files": checks.tree(theatre.repo)}, left, steps)
 
 
 def next_act(theatre: Theatre, *, played: int) -> Callable[..., Ended] | None:
     """What somebody would do now who wants the run to come to its end; None once it has."""
     last = theatre.ended[-1] if theatre.ended else None
     record = theatre.record()
-    if last is None or last.said.get("error") in ("RunNotFoundError", "NotFoundError"):
+    if last is None or (record is None and last.code and not last.killed):
         return theatre.run
-    if last.code and not last.killed:
-        raise AssertionError(f"{last.what} ended with {last.code}")
+    if last.code not in (0, WAITING, *theatre.stop_codes) and not last.killed:
+        raise AssertionError(f"{last.what} ended with {last.code}: {(last.stderr + last.stdout).strip()[-300:]}")
     if record is None or record.sequence == 0:
         # Killed before anything was written down: both ways to go on must do.
         return theatre.run if record is not None and played % 2 else theatre.resume
     if record.status in ("complete", "failed") and not last.killed:
         return None
+    if last.code == WAITING and record.status != "waiting":
+        raise AssertionError(f"{last.what} asks: {last.stderr.strip()[-300:]}")
     facts = theatre.facts()
     if facts.open_gates and (record.status == "waiting" or played % 2):
         return theatre.answer
@@ -105,11 +94,13 @@ def check_after_kill(theatre: Theatre) -> None:
 def check_end(theatre: Theatre, killed: list[int]) -> None:
     """Everything that must hold of a run that has ended, whatever happened on the way."""
     events, trace = theatre.journal(), theatre.trace()
+    scenario = theatre.name.partition("-")[0]
+    checks.check_questions(events, EFFECTS)
     checks.check_journal(events, killed=killed)
     checks.check_trace(events, trace)
+    checks.check_worktrees(theatre.repo)
     if not theatre.url:
         checks.check_file(theatre.database)
-    scenario = theatre.name.partition("-")[0]
     checks.check_at_most_once(trace, EXTERNAL.get(scenario, ()))
     commands = {event.command_id for event in events if hasattr(event, "command_id") and event.command_id[0] == "c"}
     assert len(commands) == COMMANDS.get(scenario, 0), f"commands on the record: {sorted(commands)}"

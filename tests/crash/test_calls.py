@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -10,13 +9,13 @@ import pytest
 
 from agentos import Client
 from agentos.crashpoints import CALL_POINTS
-from tests.crash.matrix import VARIABLE
+from tests.crash.matrix import ASKED
 from tests.models.flows import crowd, keys, reviewing
 from tests.models.server import ModelServer
 
 EVERY = [*CALL_POINTS, "attempt.before", "attempt.after", "commit.before:2", "commit.inside:2", "commit.before:3"]
 """The first commit begins the run, the second holds what the draft has used, the third its answer."""
-PLAYED = EVERY if os.environ.get(VARIABLE) == "full" else ["call.answered", "call.recorded"]
+PLAYED = EVERY if ASKED else ["call.answered", "call.recorded"]
 PUT_OFF = ["attempt.after:3", "gate.opened"]
 """Two calls are paid for, and the third attempt is put off: before that is written down, and after."""
 NOT_ASKED = ("call.before", "attempt.before")

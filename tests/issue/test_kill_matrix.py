@@ -1,17 +1,21 @@
 """The kill matrix over the whole issue workflow: killed at every point it passes, resumed, compared.
 
 Exactly one issue is filed, no call is repeated whose answer was recorded, no draft is lost, and rounds and files are
-those of the run that was not killed. A sample is played; `AGENTOS_MATRIX=full` plays all of it.
+those of the run that was not killed. A few cases are drawn by lot; `make matrix` plays all of them.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import pytest
 
@@ -19,7 +23,11 @@ from agentos import Client
 from agentos.crashpoints import LOG, VARIABLE
 from agentos.exceptions import NotFoundError
 from agentos.run import events as ev
+from tests.cli.conftest import SOURCES, Completed
 from tests.conftest import git
+from tests.crash.harness import PATIENCE_S, shared_forks
+from tests.crash.matrix import ASKED, CHOSEN, SEED, folder
+from tests.crash.matrix import VARIABLE as MATRIX
 from tests.issue.stage import BRIEF, Stage
 
 RUN = "issue-dark-mode"
@@ -69,6 +77,20 @@ class Ending(NamedTuple):
     artefacts: dict[str, str]
     rounds: object
     issues: int
+
+
+class ForkedStage(Stage):
+    """One whose processes are forks of one that has imported everything."""
+
+    def agentos(self, *arguments: str, env: Mapping[str, str] | None = None) -> Completed:
+        files = [self.beside / name for name in ("stdout", "stderr")]
+        for file in files:
+            file.unlink(missing_ok=True)
+        whole = {**os.environ, "PYTHONPATH": str(SOURCES), **self.env, **(env or {})}
+        process = shared_forks().start(["-m", "agentos", *arguments], cwd=self.repo, env=whole, files=files)
+        code = process.wait(PATIENCE_S)
+        assert code is not None, f"{arguments} did not end within {PATIENCE_S:g} s"
+        return Completed(code, *(file.read_text() for file in files))
 
 
 def play(stage: Stage, scenario: str, armed: dict[int, str] | None = None) -> Ending:
@@ -122,78 +144,60 @@ def a_stage(folder: Path) -> Stage:
     repo = folder / "repo"
     repo.mkdir(parents=True)
     git("init", "--quiet", cwd=repo)
-    stage = Stage(repo, folder / "beside")
+    stage = ForkedStage(repo, folder / "beside")
     for name, text in (("drafter", DRAFTER), ("reviewer", REVIEWER)):
         (folder / "beside" / f"{name}.sh").write_text(text.format(here=folder / "beside" / name))
     return stage
 
 
-SAMPLE = [
-    Case("rounds", 1, "attempt.after", 4),  # the first draft is made, and not recorded
-    Case("rounds", 1, "commit.inside", 20),
-    Case("rounds", 1, "attempt.before", 21),  # the intent is durable, nothing is filed
-    Case("rounds", 1, "attempt.after", 21),  # the issue is filed, and not recorded
-    Case("rounds", 1, "attempt.inside", 16),  # its files have just been moved
-    Case("gated", 1, "gate.opened", 1),
-    Case("gated", 2, "commit.after", 9),
-]
-
-
-def every_case(logs: dict[str, list[Counter[str]]]) -> Iterator[Case]:
-    for scenario, processes in logs.items():
-        for process, passes in enumerate(processes, 1):
-            for point, count in passes.items():
-                yield from (Case(scenario, process, point, n) for n in range(1, count + 1))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ending, list[Counter[str]]]]:
-    """By scenario: how it ends where nobody is killed, and what each process passes on the way."""
-    found = {}
-    for scenario in SCENARIOS:
-        folder = tmp_path_factory.mktemp(scenario)
-        stage = a_stage(folder)
-        logs = {number: f"{LOG}:{folder / f'points.{number}'}" for number in range(1, MOST)}
-        ending = play(stage, scenario, logs)
-        check_calls(stage)
-        files = sorted(folder.glob("points.*"), key=lambda file: int(file.suffix[1:]))
-        found[scenario] = (ending, [Counter(file.read_text().split()) for file in files])
-    return found
-
-
-def play_killed(case: Case, folder: Path, expected: Ending) -> None:
-    stage = a_stage(folder)
-    assert play(stage, case.scenario, {case.process: f"{case.point}:{case.n}"}) == expected, case
+@cache
+def undisturbed(scenario: str) -> tuple[Ending, list[Counter[str]]]:
+    """How it ends where nobody is killed, and what each process passes on the way."""
+    place = folder() / scenario
+    stage = a_stage(place)
+    logs = {number: f"{LOG}:{place / f'points.{number}'}" for number in range(1, MOST)}
+    ending = play(stage, scenario, logs)
     check_calls(stage)
+    files = sorted(place.glob("points.*"), key=lambda file: int(file.suffix[1:]))
+    passes = [Counter(file.read_text().split()) for file in files]
+    shutil.rmtree(place)
+    return ending, passes
 
 
-@pytest.mark.parametrize("case", SAMPLE, ids=str)
-def test_a_killed_issue_run_ends_as_one_that_was_not(
-    case: Case, undisturbed: dict[str, tuple[Ending, list[Counter[str]]]], tmp_path: Path
-) -> None:
-    expected, passes = undisturbed[case.scenario]
+def every_case(scenario: str) -> Iterator[Case]:
+    for process, passes in enumerate(undisturbed(scenario)[1], 1):
+        for point, count in sorted(passes.items()):
+            yield from (Case(scenario, process, point, n) for n in range(1, count + 1))
+
+
+SHARES = 8 if ASKED else 1
+"""So that several processes can share the work."""
+DRAWN = 4
+
+
+def cases(scenario: str, share: int) -> list[Case]:
+    mine = [case for case in every_case(scenario) if crc32(str(case).encode()) % SHARES == share]
+    if ASKED:
+        return [case for case in mine if ASKED in ("full", str(case))]
+    return random.Random(f"{CHOSEN} {scenario}").sample(mine, DRAWN)
+
+
+@pytest.mark.timeout(7200 if ASKED else 300)
+@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_killed_issue_run_ends_as_one_that_was_not(scenario: str, share: int) -> None:
+    expected, _ = undisturbed(scenario)
     assert expected.issues == 1
     assert expected.rounds == 2
     assert expected.artefacts["001-brief.md"] == BRIEF
-    assert passes[case.process - 1][case.point] >= case.n, "the case is none: nothing passes there so often"
-    play_killed(case, tmp_path, expected)
-
-
-FULL = os.environ.get("AGENTOS_MATRIX") == "full"
-PARTS = 8 if FULL else 1
-"""So that several processes can share the work."""
-
-
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_kill(part: int, undisturbed: dict[str, tuple[Ending, list[Counter[str]]]], tmp_path: Path) -> None:
-    cases = list(every_case({scenario: passes for scenario, (_, passes) in undisturbed.items()}))
-    if not FULL:
-        pytest.skip(f"kill matrix of the issue workflow: {len(cases) - len(SAMPLE)} of {len(cases)} cases left out")
     wrong = []
-    for number, case in enumerate(cases[part::PARTS]):
+    for case in cases(scenario, share):
+        place = folder() / str(case)
         try:
-            play_killed(case, tmp_path / str(number), undisturbed[case.scenario][0])
+            stage = a_stage(place)
+            assert play(stage, case.scenario, {case.process: f"{case.point}:{case.n}"}) == expected
+            check_calls(stage)
+            shutil.rmtree(place)
         except AssertionError as error:
-            wrong.append(f"{case}: {str(error)[:500]}")
+            wrong.append(f"{SEED}={CHOSEN} {MATRIX}={case}: {str(error)[:500]}\n  folder: {place}")
     assert not wrong, "\n".join(wrong)

@@ -19,7 +19,7 @@ from agentos.client import Client
 from agentos.exceptions import AgentosError
 from agentos.ids import WorkflowId
 from agentos.run.commands import ApprovalResponse
-from agentos.run.events import DecisionMade, Event
+from agentos.run.events import DecisionMade, Event, FilesMerged
 from agentos.store.port import PostedCommand
 from agentos.workflow.drive import utc_now
 from agentos.workflow.place import find_place
@@ -134,12 +134,16 @@ def answer(workflow_id: str = WORKFLOW_ID) -> None:
     """Answer every open gate as an honest human would, who looks whether an effect took place before answering."""
     client = Client()
     for gate_id in sorted(client.show(workflow_id).gates):
-        client.send(workflow_id, _answer(gate_id), author=AUTHOR)
+        client.send(workflow_id, _answer(client, workflow_id, gate_id), author=AUTHOR)
 
 
-def _answer(gate_id: str) -> ApprovalResponse:
+def _answer(client: Client, workflow_id: str, gate_id: str) -> ApprovalResponse:
     kind, _, rest = gate_id.partition(":")
     task_id = rest.partition("#")[0]
+    if kind == "merge":
+        merges = [event for event in client.events(workflow_id) if isinstance(event, FilesMerged)]
+        chosen = {conflict.path: conflict.sides[-1] for conflict in merges[-1].conflicts}
+        return ApprovalResponse(gate_id=gate_id, approved=True, output=chosen)
     if kind != "ask" or not task_id.startswith(EFFECTS) or not executions(task_id):
         return ApprovalResponse(gate_id=gate_id, approved=True)
     return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=effect_of(task_id))
