@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import AgentosError, RestoreError, SnapshotNotFoundError
-from agentos.worktree import bundles, git_state, housekeeping, known, linked, restore, snapshots
+from agentos.worktree import bundles, git_state, housekeeping, known, linked, merging, restore, snapshots
 from agentos.worktree import intent as intents
 from agentos.worktree.git import find_repository, is_tracked
 from agentos.worktree.manifest import Manifest, decode, encode
@@ -366,6 +366,25 @@ def test_what_git_would_take_for_an_option_is_not_read(
         snapshots.find(worktree, forged.id)
 
 
+@pytest.mark.parametrize("given", ["--output=../planted", "--help", "HEAD", "main"])
+def test_ids_of_an_imported_journal_are_ids(root: Path, worktree: Worktree, given: str) -> None:
+    first = snap(worktree)
+    asks: list[Callable[[], object]] = [
+        lambda: snapshots.find(worktree, given),
+        lambda: restore.apply_tree(worktree, given, workflow_id=RUN),
+        lambda: restore.apply_changes(worktree, first.tree, given, workflow_id=RUN),
+        lambda: restore.apply_changes(worktree, given, first.tree, workflow_id=RUN),
+        lambda: snapshots.tree_patch(worktree, first.tree, given),
+        lambda: merging.versions_in(worktree, given),
+        lambda: merging.merge(worktree, first.tree, [("a", given), ("b", first.tree)]),
+        lambda: merging.content(worktree, merging.Version(mode="100644", oid=given)),
+    ]
+    for ask in asks:
+        with pytest.raises(SnapshotNotFoundError):
+            ask()
+    assert not (root.parent / "planted").exists()
+
+
 def test_bits_that_lend_rights_are_not_set(root: Path, worktree: Worktree) -> None:
     forged = _forged(worktree, snap(worktree), modes={"file": 0o4777, "odd": {"run.sh": 0o6755}})
     (root / "run.sh").chmod(0o700)
@@ -456,6 +475,25 @@ def test_nothing_is_done_through_a_link(root: Path, tmp_path: Path, act: Callabl
     with Ground(root) as ground, suppress(NotADirectoryError):
         act(ground)
     assert model(outside) == before
+
+
+def test_included_files_are_not_copied_through_a_link(root: Path, worktree: Worktree, tmp_path: Path) -> None:
+    """The snapshot has a link where the worktree has a folder by now."""
+    (tmp_path / "outside").mkdir()
+    (root / ".worktreeinclude").write_text("*.log\n")
+    (root / "made").symlink_to(tmp_path / "outside")
+    first = snap(worktree)
+    (root / "made").unlink()
+    (root / "made/deep").mkdir(parents=True)
+    (root / "made/deep/x.log").write_text("x")
+    (root / "y.log").write_text("y")
+    (root / "y.log").chmod(0o640)
+    (root / "z.log").symlink_to(tmp_path / "secret")
+    aside = linked.make_linked(worktree, first, tmp_path / "aside", workflow_id=RUN, label="x")
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert (aside.root / "y.log").read_text() == "y"
+    assert (aside.root / "y.log").stat().st_mode & 0o777 == 0o640
+    assert (aside.root / "z.log").is_symlink()
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(root: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_snapshots_whose_database_is_gone_are_found_and_forgotten(agentos: Agent
     shutil.rmtree(repo / ".agentos")  # as the README once advised
     assert in_git_folder(repo)
     found = json.loads(agentos("doctor", "--json", cwd=repo).out)["findings"]
-    (told,) = [one for one in found if "snapshots" in one["what"]]
+    (told,) = [one for one in found if "snapshots of files are kept" in one["what"]]
     assert "run-1" in told["what"]
     assert "agentos delete --all" in told["mend"]
     assert "run-1" in agentos("prune", "--all", cwd=repo).err
@@ -55,7 +55,7 @@ def test_snapshots_whose_database_is_gone_are_found_and_forgotten(agentos: Agent
     assert json.loads(done.out)["snapshots"] > 0
     assert not in_git_folder(repo)
     assert not git("--git-dir", str(repo / ".git/agentos/store"), "for-each-ref", cwd=repo)
-    assert "snapshots" not in agentos("doctor", cwd=repo).out
+    assert "snapshots of files are kept" not in agentos("doctor", cwd=repo).out
     assert (repo / "creds.env").read_text() == f"{SECRET}\n"
     # And everything goes on as in a new repository.
     edits.complete(agentos, repo, "run-2")

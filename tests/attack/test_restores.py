@@ -247,6 +247,8 @@ first = snap(worktree)
 (root / "src/deep/one").write_text("half"); (root / "made").mkdir(); (root / "made/x").write_text("half made")
 for name in ("src/deep", "src", "made"):
     (root / name).chmod({bits})
+if {bits} == 0o555:
+    root.chmod(0o555)
 done = back(worktree, first)
 assert not done.left, done.left
 assert model(root) == before, (model(root), before)
@@ -360,6 +362,7 @@ def _purge_history(root: Path) -> None:
 
 
 def test_a_base_commit_that_is_gone_is_explained_everywhere(root: Path, worktree: Worktree, tmp_path: Path) -> None:
+    from agentos.worktree.bundles import write_bundle
     from agentos.worktree.linked import make_linked
 
     (root / "mine").write_text("mine\n")
@@ -371,6 +374,7 @@ def test_a_base_commit_that_is_gone_is_explained_everywhere(root: Path, worktree
         "look": lambda: look(worktree, first, workflow_id="run-1", name="look"),
         "foresee": lambda: foresee(worktree, first, now),
         "patch": lambda: patch(worktree, first, now),
+        "export": lambda: write_bundle(worktree, "run-1", tmp_path / "bundle"),
         "linked": lambda: make_linked(worktree, first, tmp_path / "aside", workflow_id="run-1", label="x"),
     }
     for name, ask in asks.items():

@@ -11,6 +11,7 @@ from agentos.worktree.git import Git
 from agentos.worktree.names import refuse_unsafe
 from agentos.worktree.snapshot_store import Worktree, ref_folder, safe_part
 from agentos.worktree.snapshots import read
+from agentos.worktree.trees import check_whole
 
 _SAFE = ("fetch.fsckObjects=true",)
 _FROM_FILE = {"GIT_ALLOW_PROTOCOL": "file"}
@@ -25,7 +26,13 @@ def write_bundle(worktree: Worktree, workflow_id: str, file: Path) -> int:
     listed = os.fsdecode(git.ask("for-each-ref", "--format=%(refname)", f"{ref_folder(worktree, workflow_id)}/"))
     refs = listed.splitlines()
     if refs:
-        git.ask("bundle", "create", "--quiet", str(file), "--stdin", stdin=listed.encode())
+        try:
+            git.ask("bundle", "create", "--quiet", str(file), "--stdin", stdin=listed.encode())
+        except GitError:
+            for ref in refs:
+                found = read(git, git.line("rev-parse", ref), ref)
+                check_whole(git, found.tree, found.id, found.head.oid)
+            raise
     return len(refs)
 
 

@@ -84,7 +84,8 @@ def _check(intent: Intent) -> Intent:
     refuse_no_oid(intent.target, intent.undo, *(change.oid for change in intent.changes))
     if unknown := {change.mode for change in intent.changes} - _MODES:
         raise ValueError(f"it names the mode {min(unknown)!r}")
-    refuse_unsafe((*intent.paths, *intent.modes_of, *intent.make_folders, *intent.remove_folders, *intent.locked))
+    refuse_unsafe((*intent.paths, *intent.modes_of, *intent.make_folders, *intent.remove_folders))
+    refuse_unsafe(path for path in intent.locked if path)  # empty: the root
     modes = check_modes(intent.modes) if intent.modes is not None else None
     locked = {path: bits & PERMISSIONS for path, bits in intent.locked.items()}
     return msgspec.structs.replace(intent, modes=modes, locked=locked)

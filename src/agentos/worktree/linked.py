@@ -19,7 +19,7 @@ from agentos.worktree.budget import Limits
 from agentos.worktree.git import joined, path_text, shown, split
 from agentos.worktree.git_state import refresh_index
 from agentos.worktree.names import unsafe_path
-from agentos.worktree.placing import behind_link, place_extras
+from agentos.worktree.placing import Ground, place_extras
 from agentos.worktree.session import session
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot
@@ -91,13 +91,10 @@ def _copy_included(worktree: Worktree, linked: Worktree) -> None:
     matching = user.names("ls-files", "-z", "--others", "--ignored", f"--exclude-from={INCLUDE}")
     # What is not ignored is in the snapshot, or came after it: then it is not to be here.
     ignored = user.done("check-ignore", "-z", "--stdin", stdin=joined(matching), ok=(0, 1)).stdout
-    for name in split(ignored):
-        source, copy = worktree.root / name, linked.root / name
-        if is_ours(name) or os.path.lexists(copy) or behind_link(worktree.root, name):
-            continue
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if not behind_link(linked.root, name):
-            shutil.copy2(source, copy, follow_symlinks=False)
+    with Ground(worktree.root) as there, Ground(linked.root) as here:
+        for name in split(ignored):
+            if not is_ours(name):
+                here.copy(name, there)
 
 
 def linked_worktrees(worktree: Worktree, workflow_id: str | None = None) -> list[Linked]:

@@ -11,11 +11,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agentos.worktree.manifest import Modes
+from agentos.worktree.manifest import PERMISSIONS, Modes
 from agentos.worktree.names import refuse_unsafe
 
 _HANDLE = os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -23,6 +24,7 @@ _NOT_THERE = (FileNotFoundError, NotADirectoryError)
 _FULL = (errno.ENOTEMPTY, errno.EEXIST)
 _LINK = errno.ELOOP
 _OWNER = 0o700
+_PART = 1 << 20
 
 
 class Ground:
@@ -104,23 +106,32 @@ class Ground:
                 raise
             path = path.rpartition("/")[0]
 
-    def set_bits(self, path: str, bits: int) -> None:
-        """Give a file or folder these permission bits. A folder keeps what else it has (who its files belong to)."""
-        with contextlib.suppress(*_NOT_THERE), self.above(path) as (folder, name):
-            self._set_bits(folder, name, bits)
+    def copy(self, path: str, source: Ground) -> None:
+        """The file or link at `path` of `source`, at the same path here, unless something is there."""
+        with contextlib.suppress(*_NOT_THERE, FileExistsError), source.above(path) as (folder, name):
+            mode = os.lstat(name, dir_fd=folder).st_mode
+            if stat.S_ISLNK(mode):
+                self.link(path, os.readlink(os.fsencode(name), dir_fd=folder))
+            elif stat.S_ISREG(mode):
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+                    self.write(path, iter(partial(file.read, _PART), b""), executable=False)
+                self.set_bits(path, stat.S_IMODE(mode) & PERMISSIONS)
 
-    def _set_bits(self, folder: int, name: str, bits: int) -> None:
-        handle = os.open(name, _HANDLE | os.O_NONBLOCK, dir_fd=folder)
-        try:
-            mode = os.fstat(handle).st_mode
-            if stat.S_ISDIR(mode):
-                bits |= mode & 0o7000
-            elif not stat.S_ISREG(mode):
-                return
-            if stat.S_IMODE(mode) != bits:
-                _change_bits(handle, bits)
-        finally:
-            os.close(handle)
+    def set_bits(self, path: str, bits: int) -> None:
+        """Give a file or folder (empty: the root) these permission bits.
+
+        A folder keeps what else it has (who its files belong to).
+        """
+        if not path:
+            _set_bits(self._root, bits)
+            return
+        with contextlib.suppress(*_NOT_THERE), self.above(path) as (folder, name):
+            handle = os.open(name, _HANDLE | os.O_NONBLOCK, dir_fd=folder)
+            try:
+                _set_bits(handle, bits)
+            finally:
+                os.close(handle)
 
 
 def _open_folder(name: str, inside: int) -> int:
@@ -132,7 +143,14 @@ def _open_folder(name: str, inside: int) -> int:
         raise
 
 
-def _change_bits(handle: int, bits: int) -> None:
+def _set_bits(handle: int, bits: int) -> None:
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISDIR(mode):
+        bits |= mode & 0o7000
+    elif not stat.S_ISREG(mode):
+        return
+    if stat.S_IMODE(mode) == bits:
+        return
     if hasattr(os, "O_PATH"):
         os.chmod(f"/proc/self/fd/{handle}", bits)  # a handle for paths alone takes no fchmod
     else:
@@ -203,7 +221,7 @@ def locked_folders(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], li
             continue
         if not stat.S_ISDIR(seen.st_mode) or os.access(found, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
             continue
-        if seen.st_uid == os.geteuid() and folder:
+        if seen.st_uid == os.geteuid():
             ours[folder] = stat.S_IMODE(seen.st_mode) & 0o777
         else:
             others.append(folder or ".")

@@ -19,7 +19,7 @@ from agentos.worktree.keeping import begin_keeping, keep_objects
 from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, decode, encode
 from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree, ref_folder, ref_name, sync_folder
-from agentos.worktree.trees import Change, check_whole, diff_trees, mode_changes
+from agentos.worktree.trees import Change, check_ids, check_whole, diff_trees, mode_changes
 
 _TRIES = 4
 _REPLACED_BY = "the files that came in its place"
@@ -170,6 +170,7 @@ def named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
 
 def read(git: Git, oid: str, asked: str, *, ref: str = "") -> Snapshot:
     """The snapshot whose commit is `oid`."""
+    check_ids(oid)
     try:
         header, _, message = git.ask("cat-file", "commit", oid).partition(b"\n\n")
         manifest = decode(message)
@@ -196,6 +197,7 @@ def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str]
     argv = ("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--find-renames")
     only = ("--", *(f":(top,literal){path}" for path in paths)) if paths else ()
     git = worktree.store_git(timeout_s=60)
+    check_ids(old, new)
     try:
         return git.ask(*argv, old, new, *only)
     except GitError:

@@ -10,6 +10,7 @@ import msgspec
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree.git import Git, joined, split
 from agentos.worktree.manifest import Modes
+from agentos.worktree.names import refuse_no_oid
 from agentos.worktree.session import Session
 
 _PART = 1 << 20
@@ -30,6 +31,7 @@ def diff_trees(git: Git, old: str, new: str) -> list[Change]:
     """What differs between two trees. SnapshotNotFoundError where one of them is not whole any more."""
     if old == new:
         return []
+    check_ids(old, new)
     try:
         fields = split(git.ask("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new))
     except GitError:
@@ -47,6 +49,7 @@ def diff_trees(git: Git, old: str, new: str) -> list[Change]:
 
 def files_in(git: Git, tree: str) -> dict[str, tuple[str, str]]:
     """Mode and id of everything in a tree but folders, by path."""
+    check_ids(tree)
     found = {}
     for entry in git.names("ls-tree", "-r", "-z", tree):
         about, _, path = entry.partition("\t")
@@ -70,6 +73,7 @@ def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
 
 def tree_with(opened: Session, tree: str, changes: Iterable[tuple[str, str, str]]) -> str:
     """`tree` with other entries: (path, mode, id of the content); an empty id takes the path out."""
+    check_ids(tree)
     null = opened.worktree.null_id
     # Removals first: a folder can only take a file's place when that is gone.
     ordered = sorted(changes, key=lambda change: bool(change[2]))
@@ -83,8 +87,18 @@ def tree_with(opened: Session, tree: str, changes: Iterable[tuple[str, str, str]
         return git.line("write-tree")
 
 
+def check_ids(*oids: str) -> None:
+    """SnapshotNotFoundError for what is no id: in a journal that was imported it could be an option for git."""
+    for oid in oids:
+        try:
+            refuse_no_oid(oid)
+        except ValueError as error:
+            raise SnapshotNotFoundError(oid, str(error)) from error
+
+
 def check_whole(git: Git, tree: str, asked: str, base: str | None = None) -> None:
     """SnapshotNotFoundError where objects of the tree are gone; `base` is the commit its snapshot relied on."""
+    check_ids(tree)
     try:
         git.ask("rev-list", "--objects", "--quiet", tree)
     except GitError as error:
