@@ -9,14 +9,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from agentos import crashpoints
 from agentos.exceptions import RestoreError, SnapshotNotFoundError
-from agentos.workflow.files import disputed
+from agentos.workflow import restore_preview
+from agentos.workflow.file_decisions import BEAT_S
 from agentos.worktree import restore as restoring
 from agentos.worktree.restore import finish_interrupted, foresee, look
 from agentos.worktree.snapshot_store import Worktree, open_worktree
@@ -145,7 +146,8 @@ def test_modes_and_folders_are_edits(root: Path, worktree: Worktree, edit: Calla
     edit(root)
     now = look(worktree, first, workflow_id="run-1", name="look")
     changes, _ = foresee(worktree, first, now)
-    why, paths = disputed(worktree, first, changes, until)
+    sign = until - timedelta(seconds=BEAT_S + restore_preview._SLACK_S)
+    why, paths = restore_preview._changed_since_kill(worktree, "run-1", changes, sign)
     assert why
     assert path in paths
 

@@ -225,7 +225,7 @@ def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdic
     return Verdict(
         verdict=verdict,
         reason=reason,
-        compared=_paths_to_compare(old, new, task_id, event.plan_revision),
+        compared=_compared(old, new, task_id, event.plan_revision),
         at=event.at,
         plan_revision=event.plan_revision,
     )
@@ -263,7 +263,7 @@ def _uneventful(was: TaskFacts) -> tuple[ev.Verdict, str]:
     return "run", waits.get(was.status, "not yet run")
 
 
-def _paths_to_compare(old: Plan, new: Plan, task_id: TaskId, revision: int) -> str:
+def _compared(old: Plan, new: Plan, task_id: TaskId, revision: int) -> str:
     was, now = old.tasks.get(task_id), new.tasks.get(task_id)
     if was is None or now is None:
         return "it stands in one of the two plans only"
