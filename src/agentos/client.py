@@ -390,6 +390,24 @@ class Client:
         delete_logs(self.place.kept_beside, record.workflow_id)
         let_go_of_all(self.place, record)
 
+    def unknown_snapshots(self) -> dict[str, int]:
+        """Runs that snapshots of files are kept of here and this database does not know, with how many.
+
+        Their database is gone, or another one: AGENTOS_WORKFLOW_DB names one at a time.
+        """
+        from agentos.workflow.snapshot_keeping import unknown_snapshots
+
+        return unknown_snapshots(self.place)
+
+    def forget_snapshots(self, workflow_id: str | None = None) -> int:
+        """Let go of all snapshots of files of this worktree, or of one run that this database does not know.
+
+        How many that were. WorktreeBusyError while a run changes files here.
+        """
+        from agentos.workflow.snapshot_keeping import forget_files, forget_unknown
+
+        return forget_files(self.place) if workflow_id is None else forget_unknown(self.place, workflow_id)
+
     def export(self, workflow_id: str, *, files: bool = False) -> Iterator[bytes]:
         """A run as the lines of one file, as it stands now; prompts, outputs and errors are in it.
 

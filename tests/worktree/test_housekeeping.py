@@ -135,7 +135,7 @@ def test_a_base_that_was_purged_is_told_before_anything_is_touched(root: Path, w
     git("reflog", "expire", "--expire=now", "--all", cwd=root)
     git("gc", "--quiet", "--prune=now", cwd=root)
     before = model(root)
-    with pytest.raises(SnapshotNotFoundError, match="missing"):
+    with pytest.raises(SnapshotNotFoundError, match="rewritten away"):
         back(worktree, first)
     assert model(root) == before
 

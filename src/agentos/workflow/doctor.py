@@ -117,7 +117,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         path = location.root if location.is_postgresql else Path(location.database)
         free = shutil.disk_usage(_existing(path)).free
         size, found = _database(_place(location), in_force, deep=deep)
-        findings += [*found, *_space(path, free)]
+        findings += [*found, *_snapshots(_place(location)), *_unfinished_restore(location.root), *_space(path, free)]
         if not location.is_postgresql:
             # Permissions after that: looking in makes a log beside the database, with the same mode.
             findings += _permissions(location, path)
@@ -276,6 +276,45 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
         return None, [*findings, _told("damage", error)]
     except AgentosError as error:
         return None, [*findings, _told("wrong", error)]
+
+
+def _snapshots(place: Place) -> Iterator[Finding]:
+    """Snapshots outlive their database: they lie in git's own folder."""
+    from agentos.workflow.snapshot_keeping import snapshot_sizes, unknown_snapshots
+
+    try:
+        unknown, sizes = unknown_snapshots(place), snapshot_sizes(place.root)
+    except AgentosError:  # what the database knows cannot be told; that is said already
+        return
+    if not unknown or sizes is None:
+        return
+    named = ", ".join(map(shown, sorted(unknown)[:5])) + (", …" if len(unknown) > 5 else "")
+    yield Finding(
+        severity="note",
+        what=f"{sum(unknown.values())} snapshots of files are kept in git's folder of runs that this database does not "
+        f"know ({named}): theirs is gone, or another one. All snapshots take {sizes.total_bytes:,} bytes",
+        mend="agentos delete RUN   forgets those of one of them; agentos delete --all   every run and snapshot here",
+    )
+
+
+def _unfinished_restore(root: Path) -> Iterator[Finding]:
+    """A restore that was cut off: the next run here finishes it, if it can."""
+    from agentos.worktree.restore import interrupted
+    from agentos.worktree.snapshot_store import known_worktree
+
+    worktree = known_worktree(root)
+    try:
+        begun = interrupted(worktree) if worktree is not None else None
+    except AgentosError as error:
+        yield _told("wrong", error)
+        return
+    if begun is not None:
+        yield Finding(
+            severity="wrong",
+            what=f"files of run {shown(begun.workflow_id)} are half put back: that was cut off",
+            mend=f"The next run here ends it; agentos restore {begun.undo[:12]} brings back what was there before, "
+            f"agentos resume {shown(begun.workflow_id)} --files keep leaves the files as they are.",
+        )
 
 
 def _broken(path: Path, lines: list[str]) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from agentos import typed
-from agentos.exceptions import WorktreeBusyError
+from agentos.exceptions import RestoreError, SnapshotError, SnapshotNotFoundError, WorktreeBusyError
 from agentos.ids import new_id
 from agentos.run.events import FilesRestored
 from agentos.run.inputs import Captured
@@ -20,9 +21,13 @@ from agentos.store.holder import boot_clock, boot_id, current_holder
 from agentos.workflow.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.housekeeping import retain_ids
-from agentos.worktree.restore import finish_interrupted, restore
+from agentos.worktree.intent import Intent
+from agentos.worktree.manifest import Left
+from agentos.worktree.restore import finish_interrupted, give_up_interrupted, interrupted, restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
+
+log = logging.getLogger("agentos")
 
 _SHOWN = 100
 _BEAT = "alive"
@@ -91,12 +96,29 @@ class WorktreeFiles:
 
     def finish_interrupted(self) -> None:
         """A restore that a killed process had begun is brought to its end, before anything else looks at the files."""
-        finish_interrupted(self.worktree)
+        try:
+            done = finish_interrupted(self.worktree)
+        except (SnapshotError, SnapshotNotFoundError) as error:
+            begun = begun_restore(self.worktree)
+            run, undo = (begun.workflow_id, begun.undo) if begun is not None else (self.workflow_id, "SNAPSHOT")
+            raise RestoreError(
+                f"files are half put back, and that cannot be brought to its end: {error.message}",
+                next_step=f"{error.next_step} Or bring back what was there before (agentos restore {undo[:12]}), "
+                f"or go on with the files as they are (agentos resume {run} --files keep).",
+            ) from error
+        _tell_left(done.left if done is not None else ())
+
+    def give_up_interrupted(self) -> None:
+        """Such a restore is left as it is: the user wants the files as they are."""
+        if (undo := give_up_interrupted(self.worktree)) is not None:
+            kept = f"; what was there before is snapshot {undo}" if undo else ""
+            log.warning("files were half put back, and stay so%s", kept)
 
     def put_back(self, snapshot_id: str) -> FilesRestored:
         """Make the files those of the snapshot; what was there is in `undo`. Never the workflow's file or settings."""
         target = find(self.worktree, snapshot_id)
         done = restore(self.worktree, target, workflow_id=self.workflow_id, protected=self._protected)
+        _tell_left(done.left)
         paths = tuple(map(path_text, done.paths[:_SHOWN]))
         return FilesRestored(
             snapshot=target.id, tree=target.tree, undo=done.undo.id, paths=paths, count=len(done.paths)
@@ -105,6 +127,18 @@ class WorktreeFiles:
     def retain(self, snapshots: Iterable[str]) -> None:
         """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
         retain_ids(self.worktree, self.workflow_id, set(snapshots))
+
+
+def begun_restore(worktree: Worktree) -> Intent | None:
+    """The restore that was begun here and has not ended, if there is one that can be read."""
+    with suppress(RestoreError):
+        return interrupted(worktree)
+    return None
+
+
+def _tell_left(left: Iterable[Left]) -> None:
+    for one in left:
+        log.warning("left as it is: %s (%s)", path_text(one.path), one.why)
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,11 +129,14 @@ def run_fingerprint(plan: Plan) -> str:
     return plan_fingerprint([plan.fingerprint, plan.params], ())
 
 
-def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple[WorktreeFiles | None, tuple[str, ...]]:
+def open_files(
+    place: Place, plan: Plan, workflow_id: str, source: str, *, keep: bool = False
+) -> tuple[WorktreeFiles | None, tuple[str, ...]]:
     """The files of the worktree, if a task of the plan changes any; and what to tell users where they cannot be had.
 
     WorktreeBusyError where another run changes files here; TryAgainError where that could not be found out, or a
-    restore that was cut off here could not be brought to its end: nothing may work on files in that state.
+    restore that was cut off here could not be brought to its end: nothing may work on files in that state, unless the
+    user wants to `keep` them as they are.
     """
     if not has_file_tasks(plan):
         return None, ()
@@ -144,7 +147,7 @@ def open_files(place: Place, plan: Plan, workflow_id: str, source: str) -> tuple
     try:
         files = WorktreeFiles(place.root, workflow_id, protected=source_files(source))
         with closed_on_error(files):
-            files.finish_interrupted()
+            files.give_up_interrupted() if keep else files.finish_interrupted()
             remove_left_behind(files)
     except NothingToCaptureError as error:
         if isolated := [task.id for task in plan.tasks.values() if is_isolated(task)]:

@@ -16,9 +16,9 @@ from agentos.workflow.file_decisions import BEAT_S, Decided, FilesChoice, last_w
 from agentos.workflow.files import last_beat
 from agentos.workflow.restoring import LOOK, FileChange, LeftAlone, file_changes
 from agentos.worktree.git import path_text
-from agentos.worktree.restore import foresee, interrupted
+from agentos.worktree.restore import foresee, interrupted, look
 from agentos.worktree.snapshot_store import Worktree, known_worktree
-from agentos.worktree.snapshots import Snapshot, find, take
+from agentos.worktree.snapshots import Snapshot, find
 from agentos.worktree.survey import read_head
 from agentos.worktree.trees import Change
 
@@ -77,7 +77,7 @@ def look_at_files(
     """
     protected = tuple(protected)
     target = find(worktree, decided.target)
-    now = take(worktree, workflow_id=workflow_id, name=LOOK, patience_s=_PATIENCE_S)
+    now = look(worktree, target, workflow_id=workflow_id, name=LOOK, patience_s=_PATIENCE_S)
     changes, left = foresee(worktree, target, now, protected=protected)
     asks, paths = "", tuple[str, ...]()
     if choice == "ask" and changes and not _is_being_restored(worktree, decided):

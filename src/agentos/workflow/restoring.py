@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -27,15 +28,16 @@ from agentos.worktree.git import path_text
 from agentos.worktree.git_state import check_git, restore_git
 from agentos.worktree.manifest import Left
 from agentos.worktree.protection import Protection
-from agentos.worktree.restore import Restored, foresee, restore, touched, undo
+from agentos.worktree.restore import Restored, foresee, look, restore, touched, undo
 from agentos.worktree.snapshot_store import Worktree, known_worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, find, take
+from agentos.worktree.snapshots import Snapshot, find
 from agentos.worktree.trees import Change, diff_trees
 from agentos.worktree.undo_points import find_by_prefix, last_replaced, undo_points
 
 ChangeWord = Literal["added", "deleted", "modified", "retyped"]
 
 _WORDS: dict[str, ChangeWord] = {"A": "added", "D": "deleted", "M": "modified", "T": "retyped"}
+log = logging.getLogger("agentos")
 LOOK = "look"
 """The name of what a dry run captures: there is never more than one of a run."""
 
@@ -168,14 +170,18 @@ def file_changes(changes: Iterable[Change]) -> list[FileChange]:
 def _files_of(root: Path, *, dry_run: bool) -> Iterator[tuple[Worktree, tuple[str, ...]]]:
     """The worktree, for ourselves unless we only look, and the files in it that we print to.
 
-    A restore that was cut off here is finished first.
+    A restore that was cut off here is finished first; where that cannot be, it is given up for what is asked for now.
     """
     if dry_run:
         yield open_worktree(root), ()
         return
     files = WorktreeFiles(root, "by hand")
     try:
-        files.finish_interrupted()
+        try:
+            files.finish_interrupted()
+        except RestoreError as error:
+            log.warning("%s", error.message)
+            files.give_up_interrupted()
         yield files.worktree, files.own_output()
     finally:
         files.close()
@@ -224,14 +230,13 @@ def _protected(record: RunRecord | None) -> tuple[str, ...]:
 
 
 def _foreseen(worktree: Worktree, meant: _Meant, *, only: Protection | None = None) -> PutBack:
-    now = take(worktree, workflow_id=meant.workflow_id, name=LOOK)
+    now = look(worktree, meant.snapshot, workflow_id=meant.workflow_id, name=LOOK)
     changes, left = foresee(worktree, meant.snapshot, now, protected=meant.protected, only=only)
     return _shown(meant, changes, left)
 
 
 def _told(worktree: Worktree, meant: _Meant, done: Restored, *, git: bool) -> PutBack:
-    changes = diff_trees(worktree.store_git(timeout_s=60), done.undo.tree, done.tree)
-    shown = _shown(meant, changes, done.left)
+    shown = _shown(meant, done.changes, done.left)
     head = _head_back(worktree, meant.snapshot, done) if git else None
     return msgspec.structs.replace(shown, done=True, undo=done.undo.id, head=head)
 

@@ -253,7 +253,7 @@ def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found) -> Ready
         )
     reach("resume.planned")
     warnings = (*planned.problems, *space_warnings(store, options))
-    files, more = open_files(asked.place, plan, record.workflow_id, record.source)
+    files, more = open_files(asked.place, plan, record.workflow_id, record.source, keep=options.files == "keep")
     with closed_on_error(files):
         if files is not None:
             files.protect(facts.own_output)

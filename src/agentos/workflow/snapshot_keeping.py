@@ -16,10 +16,22 @@ from agentos.run.files import snapshots_in_use
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.files import WorktreeLock
 from agentos.workflow.finding import own_store, places, reading
+from agentos.workflow.location import FOLDER
 from agentos.workflow.place import Place, find_place
 from agentos.worktree.git import path_text
-from agentos.worktree.housekeeping import Sizes, collect, forget, purge, purged_ids, retain_ids, sizes
-from agentos.worktree.snapshot_store import Worktree, known_worktree
+from agentos.worktree.housekeeping import (
+    Sizes,
+    captured_runs,
+    collect,
+    forget,
+    forget_worktree,
+    purge,
+    purged_ids,
+    retain_ids,
+    sizes,
+)
+from agentos.worktree.linked import linked_worktrees, remove_linked
+from agentos.worktree.snapshot_store import Worktree, known_worktree, open_worktree
 
 log = logging.getLogger("agentos")
 
@@ -81,6 +93,50 @@ def _undisturbed(place: Place, record: RunRecord, act: Callable[[Worktree], int]
     except (AgentosError, OSError) as error:
         log.warning("snapshots of %s were not let go of: %s", record.workflow_id, error)
         return 0
+
+
+def unknown_snapshots(place: Place) -> dict[str, int]:
+    """Runs of this worktree that snapshots are kept of and the database here does not know, with how many.
+
+    They were left by a database that is gone, or belong to another one (AGENTOS_WORKFLOW_DB names one at a time).
+    """
+    worktree = known_worktree(place.root)
+    if worktree is None:
+        return {}
+    try:
+        with reading(place) as store:
+            known = {run.workflow_id for run in store.list_runs()}
+    except NotFoundError:  # no database
+        known = set()
+    return {run: number for run, number in captured_runs(worktree).items() if run not in known}
+
+
+def forget_unknown(place: Place, run: str) -> int:
+    """Let go of the snapshots of a run that no database here knows; how many that were."""
+    return _while_locked(place, lambda worktree: forget(worktree, run))
+
+
+def forget_files(place: Place) -> int:
+    """Let go of every snapshot of this worktree, and of the worktrees that its runs left; how many snapshots."""
+
+    def act(worktree: Worktree) -> int:
+        for one in linked_worktrees(worktree):
+            if one.path.is_relative_to(worktree.root / FOLDER):
+                remove_linked(worktree, one.path)
+        return forget_worktree(worktree)
+
+    return _while_locked(place, act)
+
+
+def _while_locked(place: Place, act: Callable[[Worktree], int]) -> int:
+    worktree = known_worktree(place.root)
+    if worktree is None:
+        return 0
+    lock = WorktreeLock(open_worktree(place.root))
+    try:
+        return act(worktree)
+    finally:
+        lock.release()
 
 
 def collect_snapshots(root: Path) -> Sizes | None:

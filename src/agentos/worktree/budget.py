@@ -12,6 +12,7 @@ import msgspec
 from agentos.exceptions import SnapshotRefusedError
 from agentos.worktree.git import shown
 from agentos.worktree.manifest import Left
+from agentos.worktree.names import unsafe_path
 
 _IGNORE_MORE = "Put what is generated into .gitignore, or raise the limit."
 
@@ -50,6 +51,8 @@ def leave_out(root: Path, paths: Iterable[str], limits: Limits) -> tuple[list[Le
             continue
         if stat.S_ISREG(found.st_mode) and found.st_size > limits.file_bytes:
             left.append(Left(path, f"{found.st_size} bytes, more than {limits.file_bytes}"))
+        elif unsafe_path((path,)):
+            left.append(Left(path, "its name stands for git's own folder, or for that of AgentOS, on some systems"))
         elif not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             left.append(Left(path, "neither a file nor a link"))
         else:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from agentos.exceptions import GitError, SnapshotError
+from agentos.exceptions import GitError, SnapshotError, SnapshotNotFoundError
 from agentos.worktree.git import Git
+from agentos.worktree.names import refuse_unsafe
 from agentos.worktree.snapshot_store import Worktree, ref_folder, safe_part
+from agentos.worktree.snapshots import read
+from agentos.worktree.trees import check_whole
 
-_SAFE = ("fetch.fsckObjects=true", "protocol.allow=always")
+_SAFE = ("fetch.fsckObjects=true",)
+_FROM_FILE = {"GIT_ALLOW_PROTOCOL": "file"}
+_INCOMING = "refs/incoming"
+"""Where snapshots are until they were looked at."""
 _PATIENCE_S = 600.0
 
 
@@ -19,7 +26,13 @@ def write_bundle(worktree: Worktree, workflow_id: str, file: Path) -> int:
     listed = os.fsdecode(git.ask("for-each-ref", "--format=%(refname)", f"{ref_folder(worktree, workflow_id)}/"))
     refs = listed.splitlines()
     if refs:
-        git.ask("bundle", "create", "--quiet", str(file), "--stdin", stdin=listed.encode())
+        try:
+            git.ask("bundle", "create", "--quiet", str(file), "--stdin", stdin=listed.encode())
+        except GitError:
+            for ref in refs:
+                found = read(git, git.line("rev-parse", ref), ref)
+                check_whole(git, found.tree, found.id, found.head.oid)
+            raise
     return len(refs)
 
 
@@ -31,15 +44,41 @@ def take_bundle(worktree: Worktree, file: Path, *, came_as: str, workflow_id: st
     git = worktree.store_git(timeout_s=_PATIENCE_S)
     checking = Git(cwd=git.cwd, env=git.env, config=(*git.config, *_SAFE), timeout_s=_PATIENCE_S)
     folder = ref_folder(worktree, workflow_id)
+    _let_go(git)
     try:
-        spec = f"+{_folder_in(checking, file, came_as)}/*:{folder}/*"
-        checking.ask("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", str(file), spec)
-    except GitError as error:
+        spec = f"+{_folder_in(checking, file, came_as)}/*:{_INCOMING}/*"
+        checking.ask("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", str(file), spec, env=_FROM_FILE)
+        came = _incoming_refs(git)
+        _check(git, came)
+    except (GitError, SnapshotNotFoundError, ValueError) as error:
+        _let_go(git)
+        said = error.said if isinstance(error, GitError) else ""
         raise SnapshotError(
-            f"the snapshots cannot be taken in: {error.said or error.message}",
+            f"the snapshots cannot be taken in: {said or error}",
             next_step="Export the run again, with --files, from a repository of the same kind.",
         ) from error
-    return len(git.ask("for-each-ref", "--format=%(refname)", f"{folder}/").splitlines())
+    moved = [f"update {folder}{ref.removeprefix(_INCOMING)} {oid}\n" for ref, oid in came.items()]
+    git.ask("update-ref", "--stdin", stdin="".join(moved).encode())
+    _let_go(git)
+    return len(came)
+
+
+def _incoming_refs(git: Git) -> dict[str, str]:
+    listed = os.fsdecode(git.ask("for-each-ref", "--format=%(refname) %(objectname)", f"{_INCOMING}/"))
+    return dict(line.split(" ", 1) for line in listed.splitlines())
+
+
+def _let_go(git: Git) -> None:
+    """Of what came and was not taken in: now, or by a process that was killed."""
+    if gone := [f"delete {ref}\n" for ref in _incoming_refs(git)]:
+        git.ask("update-ref", "--stdin", stdin="".join(gone).encode())
+
+
+def _check(git: Git, came: Mapping[str, str]) -> None:
+    """Whoever made the file may have written into it what he liked: nothing of it is ours before it was read."""
+    for ref, oid in came.items():
+        tree = read(git, oid, ref.removeprefix(f"{_INCOMING}/")).tree
+        refuse_unsafe(git.names("ls-tree", "-r", "-z", "--name-only", tree))
 
 
 def _folder_in(git: Git, file: Path, workflow_id: str) -> str:

@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,12 +14,14 @@ import msgspec
 from agentos.exceptions import GitError, SnapshotRefusedError
 from agentos.worktree import budget, known
 from agentos.worktree.budget import Limits
-from agentos.worktree.git import Done, Git, bare_env, joined
+from agentos.worktree.git import Done, Git, joined
 from agentos.worktree.known import Known
 from agentos.worktree.manifest import Head, Left, Modes, read_modes, renew_modes
+from agentos.worktree.names import unsafe_path
+from agentos.worktree.nested_repositories import Nested, look_into
 from agentos.worktree.session import Session
 from agentos.worktree.snapshot_store import STATE_FOLDER
-from agentos.worktree.survey import Nested, Survey, emptied_folders, empty_folders, now_folders, survey
+from agentos.worktree.survey import Survey, emptied_folders, empty_folders, now_folders, survey
 
 _TRIES = 5
 _FEW = 1000
@@ -66,15 +69,18 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
     # A change of permission bits is a change of a file's ctime, which `git status` has noted in the index by now.
     steady = last.modes is not None and not last.has_repositories and _is_known(session, last)
     forced, dropped = _ignored_but_tracked(session, last, found, also)
-    nested = _nested(root, found)
+    nested = _nested(session, found)
     left, sizes = budget.leave_out(root, [*found.changed, *found.untracked, *forced], limits)
     budget.check(sizes, limits, lambda: session.user_git().names("ls-files", "-z"))
     left += [Left(path, "a repository without a commit") for path, inside in nested.items() if inside.head is None]
 
+    left += [Left(path, "it cannot be entered: Permission denied") for path in found.closed]
+
     out = {entry.path for entry in left}
     _remove(session.git(), [path for path in found.tracked if path in dropped or path in out])
     if _has_news(found, out | dropped) and not _add_few(session, found, out | dropped):
-        left += _add(session, sorted(out))
+        left += _add(session, sorted(out | set(nested)))
+        _force(session.git(), [path for path, inside in nested.items() if inside.head is not None])
     out = {entry.path for entry in left}
     if also:
         known.forget(worktree)  # if we are killed now, the next snapshot must not take these for ordinary files
@@ -100,13 +106,17 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
         tree=last.tree,
         head=found.head,
         staged=last.staged,
-        ignored=tuple(sorted(set(found.ignored) - set(forced))),
-        empty=tuple(sorted(empty)),
+        ignored=tuple(sorted({*found.ignored, *filter(partial(_is_there, root), dropped)} - {*forced})),
+        empty=tuple(sorted(path for path in empty if unsafe_path((path,)) is None)),
         modes=modes,
         partial=tuple(sorted(left)),
         repositories={path: inside.head for path, inside in sorted(nested.items())},
         known=last,
     )
+
+
+def _is_there(root: Path, path: str) -> bool:
+    return os.path.lexists(root / path)
 
 
 def _is_known(session: Session, last: Known) -> bool:
@@ -154,25 +164,10 @@ def _can_add(root: Path, path: str) -> bool:
     return (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and os.path.realpath(folder) == os.path.normpath(folder)
 
 
-def _nested(root: Path, found: Survey) -> dict[str, Nested]:
-    if not found.new_repositories and not found.moved:
-        return dict(found.repositories)
-    asked = found.repositories if found.moved else {}
-    return found.repositories | {path: _look_into(root / path) for path in (*found.new_repositories, *asked)}
-
-
-def _look_into(path: Path) -> Nested:
-    # With a ceiling: a broken repository must not be taken for the one around it.
-    env = {**bare_env(os.environ), "GIT_OPTIONAL_LOCKS": "0", "GIT_CEILING_DIRECTORIES": str(path.parent)}
-    git = Git(cwd=path, env=env, config=(f"core.hooksPath={os.devnull}", "core.fsmonitor=false"), timeout_s=60)
-    try:
-        head = git.done("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128))
-        if head.status != 0:
-            return Nested(head=None, dirty=False)
-        changes = git.ask("status", "--porcelain", "-z", "--ignore-submodules=none")
-        return Nested(head=os.fsdecode(head.stdout).strip(), dirty=bool(changes))
-    except GitError:
-        return Nested(head=None, dirty=False)
+def _nested(session: Session, found: Survey) -> dict[str, Nested]:
+    known_heads = {} if found.moved else found.repositories
+    paths = (*found.repositories, *found.new_repositories)
+    return {path: look_into(session, path, known_heads.get(path)) for path in paths}
 
 
 def _remove(git: Git, paths: Iterable[str]) -> None:

@@ -22,6 +22,14 @@ _HARMLESS = re.compile(
     r"|DISCOVERY_ACROSS_FILESYSTEM)"
 )
 
+# A task can write what it likes into the repository's settings, and whatever git starts because of them is started by
+# the driver. So no command of ours runs a hook or a monitor, enters a submodule, or reaches for a remote (to fetch an
+# object that a partial clone lacks, say). None that reads the content of files works with the repository's settings at
+# all, which may name filters: that is done in the private store (see `snapshot_store`).
+_SEALED = (f"core.hooksPath={os.devnull}", "core.fsmonitor=false", "submodule.recurse=false")
+_SEALED_ENV = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+_SEALED_OPTIONS = tuple(part for setting in _SEALED for part in ("-c", setting))
+
 # `--is-inside-work-tree` stands between the two paths to part them: either may contain newlines.
 _QUESTIONS = ("--is-bare-repository", "--absolute-git-dir", "--is-inside-work-tree", "--show-toplevel")
 _ANSWERS = re.compile(rb"(true|false)\n(/.*)\n(true|false)\n(/.*\n)?", re.DOTALL)
@@ -116,9 +124,9 @@ class Git(msgspec.Struct, frozen=True, kw_only=True):
         options = [part for setting in self.config for part in ("-c", setting)]
         try:
             process = subprocess.Popen(
-                ["git", *options, *argv],
+                ["git", *_SEALED_OPTIONS, *options, *argv],
                 cwd=self.cwd,
-                env={**self.env, **env} if env else self.env,
+                env={**self.env, **_SEALED_ENV, **(env or {})},
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -173,8 +181,8 @@ def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[bytes]:
     """One git command in `directory`. A status other than 0 is the caller's to read; only a missing git raises."""
     try:
         return subprocess.run(
-            ["git", "-C", str(directory), *argv],
-            env=clean_env(os.environ),
+            ["git", *_SEALED_OPTIONS, "-C", str(directory), *argv],
+            env={**clean_env(os.environ), **_SEALED_ENV},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

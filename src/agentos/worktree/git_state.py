@@ -9,7 +9,7 @@ from agentos.exceptions import GitError, RestoreError
 from agentos.worktree.git import Git
 from agentos.worktree.known import STAGED_CONFLICTS
 from agentos.worktree.manifest import Head
-from agentos.worktree.session import session
+from agentos.worktree.session import Session, session
 from agentos.worktree.snapshot_store import Worktree
 from agentos.worktree.snapshots import Snapshot
 from agentos.worktree.survey import read_head
@@ -42,9 +42,16 @@ def restore_git(worktree: Worktree, target: Snapshot, *, expected: Head) -> Head
             os.replace(lock, worktree.git_dir / "index")
         finally:
             lock.unlink(missing_ok=True)
-        # Only times and sizes, so that the next `git status` need not read every file.
-        user.done("update-index", "-q", "--refresh", ok=range(256))
+        refresh_index(opened)
         return before
+
+
+def refresh_index(opened: Session) -> None:
+    """Note times and sizes in the user's index, so that their next `git status` need not read every file.
+
+    By the private store: files are compared as they are, and no filter of the repository's runs.
+    """
+    opened.git(index=opened.worktree.git_dir / "index").done("update-index", "-q", "--refresh", ok=range(256))
 
 
 def check_git(worktree: Worktree, target: Snapshot) -> None:

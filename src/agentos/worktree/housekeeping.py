@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,12 +18,14 @@ from agentos.worktree.git import Git, joined
 from agentos.worktree.intent import read_from
 from agentos.worktree.keeping import own_folder, own_objects
 from agentos.worktree.session import PATIENCE_S, Session, locked, make_session
-from agentos.worktree.snapshot_store import FOLDER, Worktree, ref_name, safe_part, write_durably
+from agentos.worktree.snapshot_store import FOLDER, Worktree, ref_name, run_of, safe_part, write_durably
 from agentos.worktree.snapshots import Snapshot, read, taken, write_snapshot
 from agentos.worktree.trees import tree_with
 
 _SECONDS = 3600.0
 _UNDO = safe_part("undo")
+_PRIVATE = ("index", "known.json", "restoring.json", "alive")
+"""What is known of a worktree beside its snapshots: the index holds content of files, too."""
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,34 @@ def retain_ids(worktree: Worktree, workflow_id: str, ids: Collection[str], *, un
 def forget(worktree: Worktree, workflow_id: str) -> int:
     """Let go of every snapshot of a run."""
     return retain(worktree, workflow_id, (), undo=0)
+
+
+def captured_runs(worktree: Worktree) -> dict[str, int]:
+    """The runs of this worktree that snapshots are kept of, and how many; whether a database knows them or not."""
+    return Counter(run_of(ref) for ref in _own_refs(worktree))
+
+
+def forget_worktree(worktree: Worktree, *, patience_s: float = PATIENCE_S) -> int:
+    """Let go of every snapshot of this worktree's runs, and of all else that is kept of it; how many went.
+
+    Their content is gone from the store on return. Other worktrees of the repository keep theirs.
+    """
+    with (
+        locked(worktree.folder / "lock", patience_s=patience_s) as own,
+        locked(worktree.store.parent / "store.lock", patience_s=patience_s) as store,
+    ):
+        opened = make_session(worktree, (own, store), _SECONDS)
+        gone = [f"delete {ref}\0{oid}\0" for ref, oid in _own_refs(worktree).items()]
+        opened.git().ask("update-ref", "-z", "--stdin", stdin="".join(gone).encode())
+        for name in _PRIVATE:
+            (worktree.folder / name).unlink(missing_ok=True)
+        _collect(opened)
+    return len(gone)
+
+
+def _own_refs(worktree: Worktree) -> dict[str, str]:
+    owner = safe_part(worktree.owner)
+    return {ref: oid for ref, oid in taken(worktree).items() if ref.split("/")[2].partition("@")[2] == owner}
 
 
 def sizes(worktree: Worktree) -> Sizes:

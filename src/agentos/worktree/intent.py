@@ -9,9 +9,13 @@ from pathlib import Path
 import msgspec
 
 from agentos import typed
-from agentos.worktree.manifest import Modes
+from agentos.exceptions import RestoreError
+from agentos.worktree.manifest import PERMISSIONS, Modes, check_modes
+from agentos.worktree.names import refuse_no_oid, refuse_unsafe
 from agentos.worktree.snapshot_store import Worktree, write_durably
 from agentos.worktree.trees import Change
+
+_MODES = {"0", "100644", "100755", "120000"}
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +41,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """The paths to give them to: what is written, and what has others now."""
     make_folders: tuple[str, ...] = ()
     remove_folders: tuple[str, ...] = ()
+    locked: Mapping[str, int] = {}
+    """Folders that we may not write to until we allow it ourselves, and the permission bits they end with."""
 
     @property
     def paths(self) -> list[str]:
@@ -62,12 +68,27 @@ def read(worktree: Worktree) -> Intent | None:
 
 
 def read_from(folder: Path) -> Intent | None:
-    """The same, by the private folder of a worktree."""
+    """The same, by the private folder of a worktree. RestoreError for a note that no restore of ours wrote."""
     try:
-        content: Mapping[str, object] = json.loads((folder / "restoring.json").read_bytes())
+        return _check(typed.convert(json.loads((folder / "restoring.json").read_bytes()), Intent, strict=False))
     except FileNotFoundError:
         return None
-    return typed.convert(content, Intent, strict=False)
+    except ValueError as error:  # of JSON, of msgspec, of what it says
+        raise RestoreError(
+            f"a restore was cut off here, and the note of what is left to do cannot be used: {error}",
+            next_step="Go on with the files as they are: --files keep.",
+        ) from error
+
+
+def _check(intent: Intent) -> Intent:
+    refuse_no_oid(intent.target, intent.undo, *(change.oid for change in intent.changes))
+    if unknown := {change.mode for change in intent.changes} - _MODES:
+        raise ValueError(f"it names the mode {min(unknown)!r}")
+    refuse_unsafe((*intent.paths, *intent.modes_of, *intent.make_folders, *intent.remove_folders))
+    refuse_unsafe(path for path in intent.locked if path)  # empty: the root
+    modes = check_modes(intent.modes) if intent.modes is not None else None
+    locked = {path: bits & PERMISSIONS for path, bits in intent.locked.items()}
+    return msgspec.structs.replace(intent, modes=modes, locked=locked)
 
 
 def clear(worktree: Worktree) -> None:

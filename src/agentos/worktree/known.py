@@ -104,9 +104,7 @@ def user_index(worktree: Worktree) -> Signature:
 
 def rules(worktree: Worktree) -> Signature:
     """Changes when what is ignored may have changed by something other than a .gitignore in the worktree."""
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
-    excludes = Path(worktree.excludes) if worktree.excludes else home / "git/ignore"
-    return signature(worktree.common_dir / "info/exclude", excludes)
+    return signature(worktree.common_dir / "info/exclude", worktree.excludes_file)
 
 
 def look_at_user_index(session: Session, known: Known) -> bool:

@@ -16,12 +16,15 @@ import msgspec
 
 from agentos.exceptions import GitError, SnapshotError
 from agentos.worktree.budget import Limits
-from agentos.worktree.git import joined, shown, split
-from agentos.worktree.placing import behind_link, place_extras
+from agentos.worktree.git import joined, path_text, shown, split
+from agentos.worktree.git_state import refresh_index
+from agentos.worktree.names import unsafe_path
+from agentos.worktree.placing import Ground, place_extras
 from agentos.worktree.session import session
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from agentos.worktree.snapshots import Snapshot
 from agentos.worktree.survey import is_ours
+from agentos.worktree.trees import check_whole
 
 INCLUDE = ".worktreeinclude"
 """At the root: patterns, as in .gitignore, of ignored files that a linked worktree gets a copy of (`.env`)."""
@@ -51,6 +54,7 @@ def make_linked(
             "a linked worktree needs a commit, and this repository had none",
             next_step="Commit something first, or run without isolation.",
         )
+    check_whole(worktree.store_git(timeout_s=limits.seconds), snapshot.tree, snapshot.id, snapshot.head.oid)
     path.parent.mkdir(parents=True, exist_ok=True)
     user = worktree.user_git(timeout_s=limits.seconds)
     reason = " ".join([_MARK, quote(workflow_id, safe=""), quote(label, safe="")])
@@ -72,10 +76,12 @@ def _fill(linked: Worktree, snapshot: Snapshot, limits: Limits) -> None:
     if user.done("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).stdout.strip() == b"true":
         user.ask("sparse-checkout", "reapply")  # before there are files, so that only marks are set
     with session(linked, seconds=limits.seconds) as opened:
-        opened.git().ask("read-tree", "--reset", "-u", snapshot.tree)
         paths = opened.git().names("ls-tree", "-r", "-t", "-z", "--name-only", snapshot.tree)
+        if (path := unsafe_path(paths)) is not None:
+            raise SnapshotError(f"snapshot {snapshot.id} has {path_text(path)!r} in it, which no snapshot may write to")
+        opened.git().ask("read-tree", "--reset", "-u", snapshot.tree)
         place_extras(linked.root, snapshot.manifest.modes, paths, make=snapshot.manifest.empty)
-    user.done("update-index", "-q", "--refresh", ok=range(256))
+        refresh_index(opened)
 
 
 def _copy_included(worktree: Worktree, linked: Worktree) -> None:
@@ -85,13 +91,10 @@ def _copy_included(worktree: Worktree, linked: Worktree) -> None:
     matching = user.names("ls-files", "-z", "--others", "--ignored", f"--exclude-from={INCLUDE}")
     # What is not ignored is in the snapshot, or came after it: then it is not to be here.
     ignored = user.done("check-ignore", "-z", "--stdin", stdin=joined(matching), ok=(0, 1)).stdout
-    for name in split(ignored):
-        source, copy = worktree.root / name, linked.root / name
-        if is_ours(name) or os.path.lexists(copy) or behind_link(worktree.root, name):
-            continue
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if not behind_link(linked.root, name):
-            shutil.copy2(source, copy, follow_symlinks=False)
+    with Ground(worktree.root) as there, Ground(linked.root) as here:
+        for name in split(ignored):
+            if not is_ours(name):
+                here.copy(name, there)
 
 
 def linked_worktrees(worktree: Worktree, workflow_id: str | None = None) -> list[Linked]:

@@ -7,14 +7,18 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from agentos import typed
+from agentos.worktree.names import refuse_no_branch, refuse_no_oid, refuse_outside, refuse_unsafe
 
 FORMAT = 1
 _YOUNG_S = 2.0
+PERMISSIONS = 0o777
+"""The bits that are kept and put back: none that lets a program run as somebody else."""
 
 
 class Left(msgspec.Struct, frozen=True, order=True):
@@ -76,6 +80,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The identity of that worktree: one of the same name in another clone is another."""
     replaced_by: str = ""
     """Of what a restore replaced: the tree that came in its place. It is kept as long as the snapshot is."""
+    replaced_modes: tuple[str, ...] = ()
+    """The paths whose permission bits that restore set."""
+    rules: tuple[str, str] | None = None
+    """What was ignored by `info/exclude` and by the file that `core.excludesFile` names. None: not known."""
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -85,13 +93,31 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(message: bytes) -> Manifest:
-    """ValueError for a message that is no manifest of a format we know."""
+    """ValueError for a message that is no manifest of a format we know, or names a path outside the worktree."""
     import json
 
     manifest = typed.convert(json.loads(message), Manifest, strict=False)
     if manifest.format != FORMAT:
         raise ValueError(f"its format is {manifest.format}, and this release knows {FORMAT}")
-    return manifest
+    datetime.fromisoformat(manifest.at)
+    refuse_no_oid(manifest.index, manifest.replaced_by, manifest.head.oid, *manifest.repositories.values())
+    refuse_no_branch(manifest.head.ref)
+    named = (*manifest.ignored, *manifest.repositories, *manifest.purged, *(left.path for left in manifest.partial))
+    refuse_outside(path.removesuffix("/") for path in named)
+    refuse_unsafe((*manifest.empty, *manifest.replaced_modes))
+    return msgspec.structs.replace(manifest, modes=check_modes(manifest.modes))
+
+
+def check_modes(modes: Modes) -> Modes:
+    """The modes with permission bits alone. ValueError where they name a path outside the worktree."""
+    refuse_unsafe((*modes.odd, *modes.odd_folders))
+    return msgspec.structs.replace(
+        modes,
+        file=modes.file & PERMISSIONS,
+        executable=modes.executable & PERMISSIONS,
+        folder=modes.folder & PERMISSIONS,
+        odd={path: bits & PERMISSIONS for path, bits in modes.odd.items()},
+    )
 
 
 def read_modes(root: Path, paths: Iterable[str]) -> tuple[Modes, list[str]]:
@@ -127,7 +153,7 @@ def _bits(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], list[str]]:
         except OSError:
             continue  # it went away meanwhile; the next snapshot says so
         if is_file(seen.st_mode):
-            found[path] = seen.st_mode & 0o7777
+            found[path] = seen.st_mode & PERMISSIONS
             if seen.st_ctime >= settled:
                 young.append(path)
     return found, young
@@ -137,7 +163,7 @@ def _with_folders(root: Path, paths: Iterable[str], files: Modes) -> Modes:
     found: dict[str, int] = {}
     for folder in _with_parents({path.rpartition("/")[0] for path in paths}):
         try:
-            found[folder] = os.lstat(f"{root}/{folder}").st_mode & 0o7777
+            found[folder] = os.lstat(f"{root}/{folder}").st_mode & PERMISSIONS
         except OSError:
             continue
     return _summed(found, files, folders=True)

@@ -16,7 +16,7 @@ import msgspec
 from agentos.worktree.git import Git
 from agentos.worktree.session import Session, session
 from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.trees import Change, diff_trees, files_in, tree_with
+from agentos.worktree.trees import Change, check_ids, diff_trees, files_in, tree_with
 
 _SECONDS = 300.0
 _FILES = ("100644", "100755")
@@ -85,6 +85,7 @@ def versions_changed(worktree: Worktree, base: str, tree: str) -> dict[str, Vers
 
 def content(worktree: Worktree, version: Version) -> bytes:
     """The bytes of a version: a file's content, or where a link leads."""
+    check_ids(version.oid)
     return worktree.store_git(timeout_s=60).ask("cat-file", "blob", version.oid)
 
 

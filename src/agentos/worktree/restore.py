@@ -3,8 +3,7 @@
     1. capture what is there now: `undo`. If that fails, nothing is changed
     2. see that the target is whole, and which paths differ; leave out what is protected
     3. write the intent down
-    4. let git switch from the one tree to the other: only differing paths are written, and if one of them was changed
-       after step 1, nothing is
+    4. write the differing paths, by handles of their folders; if one of them was changed after step 1, none is
     5. permission bits, empty folders
     6. prove it: the files are what the tree says
     7. clear the intent
@@ -16,8 +15,10 @@ Killed anywhere, `finish_interrupted` brings it to the same end. HEAD, branches 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,19 +29,32 @@ from agentos.ids import new_id
 from agentos.worktree import intent as intents
 from agentos.worktree import known
 from agentos.worktree.budget import Limits
-from agentos.worktree.git import Git, shown
+from agentos.worktree.git import Git, path_text, shown
+from agentos.worktree.ignore_rules import find_unignored
 from agentos.worktree.intent import Intent, wanted
-from agentos.worktree.manifest import Left, Manifest
-from agentos.worktree.placing import behind_link, is_pipe, place_extras, remove_pipes
+from agentos.worktree.manifest import Left, Manifest, Modes
+from agentos.worktree.names import unsafe_path
+from agentos.worktree.placing import (
+    Ground,
+    behind_link,
+    is_pipe,
+    keep_open,
+    locked_folders,
+    open_to_us,
+    place_extras,
+    remove_pipes,
+)
 from agentos.worktree.protection import Protection
 from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree
 from agentos.worktree.snapshots import Snapshot, read, take_in, taken, write_snapshot
 from agentos.worktree.survey import survey
-from agentos.worktree.trees import Change, diff_trees, mode_changes, tree_with
+from agentos.worktree.trees import Change, check_whole, diff_trees, mode_changes, reading_blobs, tree_with
 
 _TRIES = 3
-_REPOSITORY = "160000"
+_CLOSED = 20
+"""So many folders inside each other may be closed to us before we give up opening them."""
+_REPOSITORY, _LINK, _EXECUTABLE = "160000", "120000", "100755"
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +64,14 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What was there before; restoring it brings it back."""
     tree: str
     """What is there now, proved."""
-    paths: tuple[str, ...]
-    """What was written or deleted."""
+    changes: tuple[Change, ...]
+    """What was written or deleted, permission bits and empty folders (which end in `/`) among it."""
     left: tuple[Left, ...]
     """What differs from the target still, and why it was left alone."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(change.path for change in self.changes)
 
 
 def restore(
@@ -113,8 +131,8 @@ def undo(
 
 def touched(worktree: Worktree, replaced: Snapshot) -> Protection:
     """The paths that a restore touched, by its undo snapshot."""
-    git = worktree.store_git(timeout_s=60)
-    return Protection(change.path for change in diff_trees(git, replaced.tree, replaced.manifest.replaced_by))
+    changes = diff_trees(worktree.store_git(timeout_s=60), replaced.tree, replaced.manifest.replaced_by)
+    return Protection([*(change.path for change in changes), *replaced.manifest.replaced_modes])
 
 
 def apply_tree(
@@ -160,13 +178,47 @@ def finish_interrupted(worktree: Worktree, *, limits: Limits = Limits()) -> Rest
 
 
 def _finish(opened: Session, intent: Intent, limits: Limits) -> Restored:
-    undo = _undo(opened, intent.workflow_id, intent.paths, limits)
-    return _perform(opened, intent, undo, ())
+    undo = _undo(opened, intent.workflow_id, lambda: intent.paths, limits)
+    return _perform(opened, intent, undo, (), ())
+
+
+def give_up_interrupted(worktree: Worktree) -> str | None:
+    """Leave the files as the restore that was begun here left them: it is not finished any more.
+
+    Gives the snapshot of what was there before it, empty where that cannot be told; None where there was no restore.
+    """
+    with session(worktree, seconds=Limits().seconds):
+        try:
+            intent = intents.read(worktree)
+            undo = intent.undo if intent is not None else None
+        except RestoreError:  # a note that nobody can use
+            undo = ""
+        intents.clear(worktree)
+        return undo
 
 
 def interrupted(worktree: Worktree) -> Intent | None:
     """The restore that was begun here and not ended, if any."""
     return intents.read(worktree)
+
+
+def look(
+    worktree: Worktree,
+    target: Snapshot,
+    *,
+    workflow_id: str,
+    name: str,
+    limits: Limits = Limits(),
+    patience_s: float = PATIENCE_S,
+) -> Snapshot:
+    """What is there now, captured as `restore` does before it puts `target` back: for `foresee`.
+
+    So with files that are ignored now and were not then; but what is closed to us is not opened.
+    """
+    with session(worktree, seconds=limits.seconds, patience_s=patience_s) as opened:
+        check_whole(opened.git(), target.tree, target.id, target.head.oid)
+        also = _paths_to_compare(opened, target.tree, target.manifest)
+        return take_in(opened, workflow_id=workflow_id, name=name, limits=limits, also=also)
 
 
 def preview(worktree: Worktree, target: Snapshot, now: Snapshot, *, protected: Iterable[str] = ()) -> list[Change]:
@@ -182,10 +234,23 @@ def foresee(
     protected: Iterable[str] = (),
     only: Protection | None = None,
 ) -> tuple[list[Change], tuple[Left, ...]]:
-    """The same, and what it would leave alone although it differs; `only`: of these paths, as `undo` does."""
-    differing = diff_trees(worktree.store_git(timeout_s=60), now.tree, target.tree)
-    meant = [change for change in differing if _is_meant(only, change.path)]
-    return _divided(worktree.root, meant, Protection(protected), _kept(target.manifest), now)
+    """The same, and what it would leave alone although it differs; `only`: of these paths, as `undo` does.
+
+    Permission bits and empty folders are changes, too.
+    """
+    git = worktree.store_git(timeout_s=60)
+    meant = _Target(
+        workflow_id="",
+        id=target.id,
+        tree=target.tree,
+        manifest=target.manifest,
+        protected=Protection(protected),
+        kept=_kept(target.manifest),
+        only=only,
+    )
+    differing = diff_trees(git, now.tree, target.tree)
+    changes, left = _divided(worktree.root, meant, differing, now)
+    return [*changes, *_extras(git, worktree.root, meant, now, differing)], left
 
 
 def _kept(manifest: Manifest) -> Protection:
@@ -223,22 +288,40 @@ def _is_meant(only: Protection | None, path: str) -> bool:
 
 
 def _put_back(opened: Session, target: _Target, limits: Limits) -> Restored:
-    git = opened.git()
-    _check_whole(git, target)
-    paths = git.names("ls-tree", "-r", "-z", "--name-only", target.tree)
-    if target.only is not None:
-        paths = [path for path in paths if _is_meant(target.only, path)]
-    undo = _undo(opened, target.workflow_id, paths, limits)
+    git, root = opened.git(), opened.worktree.root
+    check_whole(git, target.tree, target.id, target.manifest.head.oid if target.manifest is not None else None)
+    compared = partial(_paths_to_compare, opened, target.tree, target.manifest, target.only)
+    undo = _undo(opened, target.workflow_id, compared, limits)
     differing = diff_trees(git, undo.tree, target.tree)
-    meant = [change for change in differing if _is_meant(target.only, change.path)]
+    meant = differing
     if target.before:
         wanted_paths = {change.path for change in diff_trees(git, target.before, target.tree)}
-        meant = [change for change in meant if change.path in wanted_paths]
+        meant = [change for change in differing if change.path in wanted_paths]
         _refuse_moved(git, target.before, undo, {change.path for change in meant})
-    changes, left = _divided(opened.worktree.root, meant, target.protected, target.kept, undo)
+    changes, left = _divided(root, target, meant, undo)
+    _refuse_unsafe(target, changes)
     _check_readable(git, target.id, changes)
-    others = {change.path for change in differing} - {change.path for change in meant}
-    return _perform(opened, _intent(git, target, undo, changes, others), undo, left)
+    extras = _extras(git, root, target, undo, differing)
+    return _perform(opened, _intent(root, target, undo, changes, extras), undo, left, extras)
+
+
+def _paths_to_compare(
+    opened: Session, tree: str, manifest: Manifest | None, only: Protection | None = None
+) -> list[str]:
+    """The paths to capture, ignored or not, for a comparison: those of the tree, and what it would not have ignored."""
+    paths = opened.git().names("ls-tree", "-r", "-z", "--name-only", tree)
+    if manifest is not None:
+        paths += find_unignored(opened, tree, manifest, paths)
+    return [path for path in paths if _is_meant(only, path)]
+
+
+def _refuse_unsafe(target: _Target, changes: Iterable[Change]) -> None:
+    """A tree of somebody else's making may name what no capture of ours would."""
+    if (path := unsafe_path(change.path for change in changes if change.status != "D")) is not None:
+        raise RestoreError(
+            f"snapshot {target.id} would write to {path_text(path)!r}, which no snapshot may",
+            next_step="Nothing was changed. It was not made by AgentOS: delete the run that it came with.",
+        )
 
 
 def _refuse_moved(git: Git, before: str, undo: Snapshot, paths: Collection[str]) -> None:
@@ -267,21 +350,38 @@ def _until_quiet(act: Callable[[], Restored]) -> Restored:
         ) from error
 
 
-def _undo(opened: Session, workflow_id: str, paths: Collection[str], limits: Limits) -> Snapshot:
-    """Capture what is there, the ignored files among `paths` included: they are about to be written over."""
-    return take_in(opened, workflow_id=workflow_id, name=f"undo/{new_id()}", limits=limits, also=paths)
+def _undo(opened: Session, workflow_id: str, also: Callable[[], Collection[str]], limits: Limits) -> Snapshot:
+    """Capture what is there, the ignored files of `also` included: they are about to be written over.
+
+    What its owner closed to us, who are its owner, is opened first.
+    """
+
+    def take() -> Snapshot:
+        return take_in(opened, workflow_id=workflow_id, name=f"undo/{new_id()}", limits=limits, also=also())
+
+    now = take()
+    for _ in range(_CLOSED):
+        if not open_to_us(opened.worktree.root, (left.path for left in now.partial)):
+            break
+        opened.git().ask("update-ref", "-d", now.ref)
+        now = take()
+    return now
 
 
 def _divided(
-    root: Path, changes: list[Change], protected: Protection, kept: Protection, now: Snapshot
+    root: Path, target: _Target, changes: Iterable[Change], now: Snapshot
 ) -> tuple[list[Change], tuple[Left, ...]]:
     """What to do, and what is left alone although it differs."""
+    protected, kept = target.protected, target.kept
+    missing = {left.path: left.why for left in now.partial if left.path not in now.manifest.repositories}
     # What is there now and not in the undo snapshot could not be brought back.
-    uncaptured = Protection([*now.manifest.ignored, *(left.path for left in now.partial), *now.manifest.repositories])
+    uncaptured = Protection([*now.manifest.ignored, *missing, *now.manifest.repositories])
     do: list[Change] = []
     left: list[Left] = []
     for change in changes:
         path = change.path
+        if not _is_meant(target.only, path):
+            continue
         if protected.covers(path):
             left.append(Left(path, "it is protected"))
         elif change.status == "D" and kept.covers(path):
@@ -296,7 +396,43 @@ def _divided(
             left.append(Left(path, "something is in its place that is not captured"))
         else:
             do.append(change)
+    told = {one.path for one in left}
+    if target.manifest is not None and target.only is None:
+        left += [Left(path, why) for path, why in missing.items() if path not in told and not kept.covers(path)]
     return do, tuple(left)
+
+
+def _extras(git: Git, root: Path, target: _Target, now: Snapshot, differing: Collection[Change]) -> tuple[Change, ...]:
+    """What trees do not have: permission bits that differ where the content does not, and empty folders."""
+    then = target.manifest
+    if then is None:
+        return ()
+    other = {change.path for change in differing}
+    bits = mode_changes(git, target.tree, then.modes, now.manifest.modes) - other
+    # A folder that is new has bits of its own, which are nothing to put back.
+    new = {path for path in bits if path in now.manifest.modes.odd_folders and path not in then.modes.odd_folders}
+    gone = set() if target.only is not None else set(now.manifest.empty) - set(then.empty)
+    made = {path for path in then.empty if not os.path.isdir(root / path)}
+    if new or gone:
+        folders = set(git.names("ls-tree", "-r", "-d", "-z", "--name-only", target.tree))
+        bits, gone = bits - (new - folders), gone - folders
+    found = [
+        *(_extra(path, "M", now.manifest.modes, then.modes) for path in bits if os.path.lexists(root / path)),
+        *(_extra(f"{path}/", "D", now.manifest.modes, then.modes) for path in gone),
+        *(_extra(f"{path}/", "A", now.manifest.modes, then.modes) for path in made),
+    ]
+    return tuple(
+        sorted(
+            change
+            for change in found
+            if _is_meant(target.only, change.path.rstrip("/")) and not target.protected.covers(change.path.rstrip("/"))
+        )
+    )
+
+
+def _extra(path: str, status: str, now: Modes, then: Modes) -> Change:
+    old, new = (f"{modes.odd.get(path, 0):o}" for modes in (now, then))
+    return Change(path=path, status=status, old_mode=old, new_mode=new, old_oid="", new_oid="")
 
 
 def _in_the_way(root: Path, path: str) -> bool:
@@ -307,15 +443,6 @@ def _in_the_way(root: Path, path: str) -> bool:
         return behind_link(root, path)
     except NotADirectoryError:
         return True
-
-
-def _check_whole(git: Git, target: _Target) -> None:
-    try:
-        git.ask("rev-list", "--objects", "--quiet", target.tree)
-    except GitError as error:
-        if error.status is None:
-            raise
-        raise SnapshotNotFoundError(target.id, f"objects of it are missing ({error.said})") from error
 
 
 def _check_readable(git: Git, target: str, changes: list[Change]) -> None:
@@ -330,49 +457,71 @@ def _check_readable(git: Git, target: str, changes: list[Change]) -> None:
         raise SnapshotNotFoundError(target, f"contents of files cannot be read ({error.said})") from error
 
 
-def _intent(git: Git, target: _Target, undo: Snapshot, changes: list[Change], others: Collection[str]) -> Intent:
-    """The changes, with what trees do not have: permission bits and empty folders. `others` differ and may."""
+def _intent(root: Path, target: _Target, undo: Snapshot, changes: list[Change], extras: tuple[Change, ...]) -> Intent:
+    """The changes, with what trees do not have: permission bits and empty folders."""
     do = Intent(workflow_id=target.workflow_id, target=target.id, undo=undo.id, changes=tuple(map(wanted, changes)))
-    then, now = target.manifest, undo.manifest
+    touched = [change.path.rstrip("/") for change in (*changes, *extras)]
+    locked, others = locked_folders(root, touched)
+    if others:
+        raise RestoreError(
+            f"files in {', '.join(map(shown, others[:5]))} are to be put back, where you may not write",
+            next_step="Nothing was changed. Make it writable, or go on with the files as they are: --files keep.",
+        )
+    then = target.manifest
     if then is None:
-        return do
-    paths = mode_changes(git, target.tree, then.modes, now.modes)
-    paths |= {change.path for change in changes if change.status != "D"}
-    gone = set() if target.only is not None else set(now.empty) - set(then.empty)
+        return msgspec.structs.replace(do, locked=locked)
+    written = {change.path for change in changes if change.status != "D"}
+    paths = {change.path for change in extras if change.status == "M"} | written
+    paths |= {"/".join(path.split("/")[:depth]) for path in written for depth in range(1, path.count("/") + 1)}
     return msgspec.structs.replace(
         do,
         modes=then.modes,
-        modes_of=tuple(sorted(path for path in paths if path not in others and not target.protected.covers(path))),
+        modes_of=tuple(sorted(path for path in paths if not target.protected.covers(path))),
         make_folders=tuple(path for path in then.empty if not target.protected.covers(path)),
-        remove_folders=tuple(sorted(gone, reverse=True)),
+        remove_folders=tuple(sorted((change.path[:-1] for change in extras if change.status == "D"), reverse=True)),
+        locked={path: then.modes.of(path, folder=True) if path in paths else bits for path, bits in locked.items()},
     )
 
 
 class _ChangedMeanwhile(Exception):
-    """Git found a file that is not what was captured a moment ago, and changed nothing."""
+    """A file is not what was captured a moment ago. Nothing was changed."""
 
 
-def _perform(opened: Session, intent: Intent, undo: Snapshot, left: tuple[Left, ...]) -> Restored:
+def _perform(
+    opened: Session, intent: Intent, undo: Snapshot, left: tuple[Left, ...], extras: tuple[Change, ...]
+) -> Restored:
     worktree = opened.worktree
     tree = tree_with(opened, undo.tree, [(change.path, change.mode, change.oid) for change in intent.changes])
+    changes = diff_trees(opened.git(), undo.tree, tree)
     first = intents.read(worktree) is None
     if first:
         intents.write(worktree, intent)
     crashpoints.reach("restore.intent")
-    remove_pipes(worktree.root, intent.paths)
     try:
-        _switch(opened, undo, tree)
+        with keep_open(worktree.root, intent.locked):
+            remove_pipes(worktree.root, intent.paths)
+            _switch(opened, undo, tree, changes)
+            crashpoints.reach("restore.inside")
+            others = place_extras(
+                worktree.root, intent.modes, intent.modes_of, make=intent.make_folders, remove=intent.remove_folders
+            )
     except _ChangedMeanwhile:
         if first:
             intents.clear(worktree)
         raise
-    crashpoints.reach("restore.inside")
-    place_extras(worktree.root, intent.modes, intent.modes_of, make=intent.make_folders, remove=intent.remove_folders)
+    except OSError as error:
+        raise RestoreError(
+            f"not all files could be put back: {error}",
+            undo=undo.id,
+            next_step="Remove what is in the way (permissions, a full disk), and repeat it: it goes on where it "
+            "stopped. Or go on with the files as they are: --files keep.",
+        ) from error
     _prove(opened, tree, undo)
     crashpoints.reach("restore.before_clear")
     undo = _remember(opened, intent, undo)
     intents.clear(worktree)
-    return Restored(undo=undo, tree=tree, paths=tuple(sorted(intent.paths)), left=left)
+    left += tuple(Left(path, "its permission bits: it belongs to another user") for path in others)
+    return Restored(undo=undo, tree=tree, changes=tuple(sorted((*changes, *extras))), left=left)
 
 
 def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
@@ -389,7 +538,7 @@ def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
     git = opened.writing_git()
     first = read(git, intent.undo, intent.undo, ref=ref)
     tree = tree_with(opened, first.tree, [(change.path, change.mode, change.oid) for change in intent.changes])
-    manifest = msgspec.structs.replace(first.manifest, replaced_by=tree)
+    manifest = msgspec.structs.replace(first.manifest, replaced_by=tree, replaced_modes=intent.modes_of)
     noted = write_snapshot(git, first.tree, manifest, int(datetime.fromisoformat(manifest.at).timestamp()))
     git.ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, noted, intent.undo)
     if undo.id != intent.undo:
@@ -397,24 +546,50 @@ def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
     return Snapshot(id=noted, tree=first.tree, manifest=manifest, ref=ref)
 
 
-def _switch(opened: Session, undo: Snapshot, tree: str) -> None:
+def _switch(opened: Session, undo: Snapshot, tree: str, changes: Collection[Change]) -> None:
     known.forget(opened.worktree)  # the private index is about to hold what no rule would put there
     if undo.tree == tree:
         return
-    # Where the capture did not note new times (of files copied, or touched), git would take them for changed.
-    opened.git().done("update-index", "-q", "--refresh", ok=(0, 1, 128))
-    done = opened.git().done("read-tree", "-m", "-u", undo.tree, tree, ok=(0, 1, 128))
-    if done.status == 0:
-        return
-    if any(
-        text in done.stderr for text in (b"not uptodate", b"would be overwritten", b"would be removed", b"would lose")
-    ):
-        raise _ChangedMeanwhile(done.said)
-    raise RestoreError(
-        f"git could not put all files back: {done.said}",
-        undo=undo.id,
-        next_step="Remove what is in the way (permissions, a full disk), and repeat it: it goes on where it stopped.",
-    )
+    _refuse_changed(opened, changes)
+    _write(opened, undo, changes)
+    opened.git().ask("read-tree", "-i", "-m", tree)
+    opened.read_files("update-index", "-q", "--refresh", ok=(0, 1, 128))
+
+
+def _refuse_changed(opened: Session, changes: Iterable[Change]) -> None:
+    """Before the first write: everything that is about to be written over is still what was captured."""
+    meant = Protection(change.path for change in changes)
+    found = survey(opened, refresh=False)
+    now = (*found.changed, *found.deleted, *found.untracked, *found.new_repositories)
+    if moved := [path for path in now if meant.covers(path) or meant.lies_below(path)]:
+        raise _ChangedMeanwhile(", ".join(map(path_text, moved[:5])))
+
+
+def _write(opened: Session, undo: Snapshot, changes: Collection[Change]) -> None:
+    gone = [change.path for change in changes if change.status == "D"]
+    with Ground(opened.worktree.root) as ground, reading_blobs(opened.git()) as content:
+        for path in gone:
+            ground.remove(path)
+        for change in changes:
+            if change.status == "D":
+                continue
+            path = change.path
+            ground.remove(path)
+            if stat.S_ISDIR(ground.mode(path) or 0):
+                _clear_folder(ground, path, [*undo.manifest.empty, *(os.path.dirname(one) for one in gone)])
+            if change.new_mode == _LINK:
+                ground.link(path, b"".join(content(change.new_oid)))
+            else:
+                ground.write(path, content(change.new_oid), executable=change.new_mode == _EXECUTABLE)
+        for path in gone:
+            ground.remove_empty(os.path.dirname(path))
+
+
+def _clear_folder(ground: Ground, path: str, empty: Iterable[str]) -> None:
+    """Make way for a file: the folder in its place holds nothing any more but empty ones."""
+    for folder in sorted({one for one in empty if one.startswith(f"{path}/")}, reverse=True):
+        ground.remove_empty(folder)
+    ground.remove_empty(path)
 
 
 def _prove(opened: Session, tree: str, undo: Snapshot) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from agentos.exceptions import GitError, WorktreeBusyError
 from agentos.worktree.git import Done, Git, shown
-from agentos.worktree.snapshot_store import Worktree
+from agentos.worktree.snapshot_store import Worktree, repair_store
 
 PATIENCE_S = 60.0
 _POLL_S = 0.02
@@ -101,6 +101,7 @@ def session(worktree: Worktree, *, seconds: float, patience_s: float = PATIENCE_
         locked(worktree.folder / "lock", patience_s=patience_s) as own,
         locked(worktree.store.parent / "store.lock", patience_s=patience_s, shared=True) as store,
     ):
+        repair_store(worktree)  # a task may have written to its settings since it was opened
         opened = make_session(worktree, (own, store), seconds)
         opened.clear_lock()
         yield opened

@@ -13,7 +13,8 @@ import os
 import re
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -28,8 +29,7 @@ STATE_FOLDER = ".agentos"
 """Of the worktree: databases and logs. Never captured."""
 
 OLDEST_GIT = (2, 31)
-_QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-_NO_HOOKS = (f"core.hooksPath={os.devnull}", "core.fsmonitor=false")
+_QUIET = {"GIT_OPTIONAL_LOCKS": "0"}
 
 # The object format stands between the two paths to part them: either may contain newlines.
 _QUESTIONS = (
@@ -137,6 +137,12 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
         return self.folder / "index"
 
     @property
+    def excludes_file(self) -> Path:
+        """The user's own file of what is ignored everywhere."""
+        home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        return Path(self.excludes or f"{home}/git/ignore")
+
+    @property
     def null_id(self) -> str:
         return "0" * (64 if self.object_format == "sha256" else 40)
 
@@ -145,9 +151,8 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(map(str, self.git_version))
 
     def user_git(self, *, timeout_s: float | None = None) -> Git:
-        """Git in the user's repository: no hooks, no locks that are not needed."""
-        env = {**clean_env(os.environ), **_QUIET}
-        return Git(cwd=self.root, env=env, config=_NO_HOOKS, timeout_s=timeout_s)
+        """Git in the user's repository, with their settings: for what needs no content of files."""
+        return Git(cwd=self.root, env={**clean_env(os.environ), **_QUIET}, timeout_s=timeout_s)
 
     def store_git(
         self, *, index: Path | None = None, held: tuple[int, ...] = (), timeout_s: float | None = None
@@ -252,12 +257,10 @@ def _excludes(asking: Git) -> str:
 
 
 def _make_store(worktree: Worktree) -> None:
-    wanted = _CONFIG.format(version=1 if worktree.object_format == "sha256" else 0)
-    if worktree.object_format == "sha256":
-        wanted += _SHA256
+    wanted = _config(worktree.object_format)
     store = worktree.store
     if (store / "HEAD").exists():
-        _repair(store, wanted)
+        repair_store(worktree)
         return
     store.parent.mkdir(mode=0o700, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="making-", dir=store.parent))
@@ -283,11 +286,35 @@ def _fill(folder: Path, config: str) -> None:
     _write(folder / "HEAD", "ref: refs/heads/none\n")
 
 
-def _repair(store: Path, config: str) -> None:
+@contextmanager
+def blank_repository(worktree: Worktree, *, head: str = "", exclude: str = "") -> Iterator[Path]:
+    """A git folder with our own settings and nothing else, for questions in which nobody else's may take part."""
+    with tempfile.TemporaryDirectory(prefix="blank-", dir=worktree.folder) as made:
+        folder = Path(made)
+        for name in ("objects", "refs", "info"):
+            (folder / name).mkdir()
+        (folder / "config").write_text(_config(worktree.object_format))
+        (folder / "info/attributes").write_text(_ATTRIBUTES)
+        (folder / "info/exclude").write_bytes(os.fsencode(exclude))
+        (folder / "HEAD").write_text(f"{head or 'ref: refs/heads/none'}\n")
+        yield folder
+
+
+def _config(object_format: str) -> str:
+    if object_format == "sha256":
+        return _CONFIG.format(version=1) + _SHA256
+    return _CONFIG.format(version=0)
+
+
+def repair_store(worktree: Worktree) -> None:
     """Bring settings that another release wrote, or somebody changed, to what this one relies on."""
-    for name, content in (("config", config), ("info/attributes", _ATTRIBUTES)):
-        path = store / name
-        if not path.exists() or path.read_text() != content:
+    for name, content in (("config", _config(worktree.object_format)), ("info/attributes", _ATTRIBUTES)):
+        path = worktree.store / name
+        try:
+            same = path.read_bytes() == content.encode()
+        except FileNotFoundError:
+            same = False
+        if not same:
             _write(path, content)
 
 
@@ -332,3 +359,9 @@ def ref_folder(worktree: Worktree, workflow_id: str) -> str:
 def safe_part(part: str) -> str:
     # Dots make ref names invalid in several ways (`..`, `.lock`), and `%` marks what was replaced.
     return re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"%%%02X" % found[0][0], os.fsencode(part)).decode("ascii")
+
+
+def run_of(ref: str) -> str:
+    """The run that a snapshot's ref belongs to."""
+    part = ref.split("/")[2].partition("@")[0]
+    return os.fsdecode(re.sub(rb"%([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), part.encode()))

@@ -14,11 +14,12 @@ from agentos.worktree import known
 from agentos.worktree.budget import Limits
 from agentos.worktree.capture import Captured, capture
 from agentos.worktree.git import Git
+from agentos.worktree.ignore_rules import read_rules
 from agentos.worktree.keeping import begin_keeping, keep_objects
 from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, decode, encode
 from agentos.worktree.session import PATIENCE_S, Session, session
 from agentos.worktree.snapshot_store import Worktree, ref_folder, ref_name, sync_folder
-from agentos.worktree.trees import Change, diff_trees, mode_changes
+from agentos.worktree.trees import Change, check_ids, check_whole, diff_trees, mode_changes
 
 _TRIES = 4
 _REPLACED_BY = "the files that came in its place"
@@ -106,9 +107,14 @@ def keep_tree(worktree: Worktree, tree: str, like: Snapshot, *, workflow_id: str
 
 
 def _write_ref(opened: Session, ref: str, commit: str) -> None:
+    store = opened.worktree.store
+    folders = [folder for folder in (store / ref).parents if folder.is_relative_to(store / "refs")]
+    there = [folder.is_dir() for folder in folders]
     opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
-    if (folder := (opened.worktree.store / ref).parent).is_dir():
-        sync_folder(folder)  # git syncs the ref's content, not its name
+    # Git syncs the ref's content, not its name, nor those of the folders that it made for it.
+    for number, folder in enumerate(folders):
+        if folder.is_dir() and (number == 0 or not there[number - 1]):
+            sync_folder(folder)
 
 
 def _commit(git: Git, captured: Captured, manifest: Manifest) -> str:
@@ -140,6 +146,7 @@ def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: st
         repositories=captured.repositories,
         worktree=worktree.name,
         place=worktree.identity,
+        rules=read_rules(worktree),
     )
 
 
@@ -163,6 +170,7 @@ def named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
 
 def read(git: Git, oid: str, asked: str, *, ref: str = "") -> Snapshot:
     """The snapshot whose commit is `oid`."""
+    check_ids(oid)
     try:
         header, _, message = git.ask("cat-file", "commit", oid).partition(b"\n\n")
         manifest = decode(message)
@@ -188,7 +196,14 @@ def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str]
     """The same of two trees."""
     argv = ("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--find-renames")
     only = ("--", *(f":(top,literal){path}" for path in paths)) if paths else ()
-    return worktree.store_git(timeout_s=60).ask(*argv, old, new, *only)
+    git = worktree.store_git(timeout_s=60)
+    check_ids(old, new)
+    try:
+        return git.ask(*argv, old, new, *only)
+    except GitError:
+        for tree in (old, new):
+            check_whole(git, tree, tree)
+        raise
 
 
 def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Limits()) -> list[str]:
@@ -198,7 +213,8 @@ def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Li
         known.save(worktree, now.known)
         changes = diff_trees(opened.git(), snapshot.tree, now.tree)
         modes = mode_changes(opened.git(), snapshot.tree, snapshot.manifest.modes, now.modes)
-    return sorted({change.path for change in changes} | modes)
+    folders = set(snapshot.manifest.empty) ^ set(now.empty)
+    return sorted({change.path for change in changes} | modes | folders)
 
 
 def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: Limits = Limits()) -> bool:

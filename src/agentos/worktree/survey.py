@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,22 +15,15 @@ from agentos.worktree.manifest import Head
 from agentos.worktree.session import Session
 from agentos.worktree.snapshot_store import STATE_FOLDER
 
-# The store has no commit at its HEAD, so that everything in the index is listed, too: as "added".
+# The store has no commit at its HEAD, so that everything in the index is listed, too: as "added". Of repositories
+# inside only where they stand is asked: for more, git would start a process in each, with the settings it finds there.
 _STATUS = (
     *("status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignored=matching"),
-    *("--no-renames", "--ignore-submodules=none"),
+    *("--no-renames", "--ignore-submodules=dirty"),
 )
+_CLOSED = re.compile(rb"^warning: could not open directory '(.+)/': Permission denied$", re.MULTILINE)
 _HEAD = ("rev-parse", "HEAD", "--symbolic-full-name", "HEAD")
 _FOLDERS = ("ls-files", "-z", "--others", "--directory", "--exclude-standard")
-
-
-class Nested(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository inside the worktree: a submodule, or any other."""
-
-    head: str | None
-    """None: it has no commit."""
-    dirty: bool
-    """Whether there is work in it that is not in its commits."""
 
 
 class Survey(msgspec.Struct, kw_only=True):
@@ -42,12 +36,14 @@ class Survey(msgspec.Struct, kw_only=True):
     deleted: list[str] = msgspec.field(default_factory=list)
     """Of these, what is gone."""
     untracked: list[str] = msgspec.field(default_factory=list)
-    repositories: dict[str, Nested] = msgspec.field(default_factory=dict)
-    """Repositories that are in the private index."""
+    repositories: dict[str, str] = msgspec.field(default_factory=dict)
+    """Repositories that are in the private index, with the commit that stands there."""
     moved: bool = False
     """Whether the HEAD of one of them is another than in the private index, or one is gone."""
     new_repositories: list[str] = msgspec.field(default_factory=list)
     ignored: list[str] = msgspec.field(default_factory=list)
+    closed: list[str] = msgspec.field(default_factory=list)
+    """Folders that we may not look into."""
     folders: list[str] = msgspec.field(default_factory=list)
     """Folders without anything that git tracks: empty, or new."""
     head: Head = msgspec.field(default_factory=Head)
@@ -60,8 +56,7 @@ class Survey(msgspec.Struct, kw_only=True):
 def survey(session: Session, *, refresh: bool = True) -> Survey:
     """Look at the whole worktree; no file is hashed whose size and times are as they were.
 
-    `refresh` lets git write what it learned to the private index; submodules then get their own index refreshed, too,
-    as by any `git status`.
+    `refresh` lets git write what it learned to the private index.
     """
     git, user = session.git(), session.user_git()
     folders = git.start(*_FOLDERS)
@@ -69,6 +64,7 @@ def survey(session: Session, *, refresh: bool = True) -> Survey:
     try:
         status = session.read_files(*_STATUS, env={"GIT_OPTIONAL_LOCKS": "1"} if refresh else {})
         found = _read(os.fsdecode(status.stdout))
+        found.closed = [os.fsdecode(name) for name in _CLOSED.findall(status.stderr)]
         listed = split(folders.end().stdout)
         found.folders = [name.rstrip("/") for name in listed if name.endswith("/") and not is_ours(name)]
         found.head = _head(head.end(ok=(0, 128)), user)
@@ -116,7 +112,7 @@ def _read_tracked(found: Survey, entry: str) -> None:
     if submodule[0] == "S":
         found.moved = found.moved or "C" in submodule or state[1] in "DT"
         if state[1] not in "DT":
-            found.repositories[path] = Nested(head=head, dirty="M" in submodule or "U" in submodule)
+            found.repositories[path] = head
         return
     found.tracked.append(path)
     if state[1] == "D":

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
+from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree.git import Git, joined, split
 from agentos.worktree.manifest import Modes
+from agentos.worktree.names import refuse_no_oid
 from agentos.worktree.session import Session
+
+_PART = 1 << 20
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -23,10 +28,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def diff_trees(git: Git, old: str, new: str) -> list[Change]:
-    """What differs between two trees."""
+    """What differs between two trees. SnapshotNotFoundError where one of them is not whole any more."""
     if old == new:
         return []
-    fields = split(git.ask("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new))
+    check_ids(old, new)
+    try:
+        fields = split(git.ask("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new))
+    except GitError:
+        for tree in (old, new):
+            check_whole(git, tree, tree)
+        raise
     changes = []
     for about, path in zip(fields[::2], fields[1::2], strict=True):
         old_mode, new_mode, old_oid, new_oid, status = about[1:].split(" ")
@@ -38,6 +49,7 @@ def diff_trees(git: Git, old: str, new: str) -> list[Change]:
 
 def files_in(git: Git, tree: str) -> dict[str, tuple[str, str]]:
     """Mode and id of everything in a tree but folders, by path."""
+    check_ids(tree)
     found = {}
     for entry in git.names("ls-tree", "-r", "-z", tree):
         about, _, path = entry.partition("\t")
@@ -61,6 +73,7 @@ def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
 
 def tree_with(opened: Session, tree: str, changes: Iterable[tuple[str, str, str]]) -> str:
     """`tree` with other entries: (path, mode, id of the content); an empty id takes the path out."""
+    check_ids(tree)
     null = opened.worktree.null_id
     # Removals first: a folder can only take a file's place when that is gone.
     ordered = sorted(changes, key=lambda change: bool(change[2]))
@@ -72,3 +85,59 @@ def tree_with(opened: Session, tree: str, changes: Iterable[tuple[str, str, str]
         git.ask("read-tree", tree)
         git.ask("update-index", "-z", "--index-info", stdin=joined(lines))
         return git.line("write-tree")
+
+
+def check_ids(*oids: str) -> None:
+    """SnapshotNotFoundError for what is no id: in a journal that was imported it could be an option for git."""
+    for oid in oids:
+        try:
+            refuse_no_oid(oid)
+        except ValueError as error:
+            raise SnapshotNotFoundError(oid, str(error)) from error
+
+
+def check_whole(git: Git, tree: str, asked: str, base: str | None = None) -> None:
+    """SnapshotNotFoundError where objects of the tree are gone; `base` is the commit its snapshot relied on."""
+    check_ids(tree)
+    try:
+        git.ask("rev-list", "--objects", "--quiet", tree)
+    except GitError as error:
+        if error.status is None:
+            raise
+        commit = f"commit {base[:12]}" if base else "the commit that was HEAD when it was taken"
+        raise SnapshotNotFoundError(
+            asked,
+            f"files in it that were as in {commit} are gone: a snapshot relies on that commit, which was rewritten "
+            f"away and purged from the repository (`git gc --prune=now`). Files can only be left as they are "
+            f"(`agentos resume RUN --files keep`). Git says: {error.said}",
+        ) from error
+
+
+@contextmanager
+def reading_blobs(git: Git) -> Iterator[Callable[[str], Iterator[bytes]]]:
+    """Gives a function that reads the content of a file by its id, in parts."""
+    argv = ("cat-file", "--batch")
+    running = git.start(*argv, stdin=True)
+    asked, answers = running.process.stdin, running.process.stdout
+    assert asked is not None
+    assert answers is not None
+
+    def read(oid: str) -> Iterator[bytes]:
+        asked.write(f"{oid}\n".encode())
+        asked.flush()
+        header = answers.readline().split()
+        if len(header) != 3:
+            raise GitError(argv, 128, b" ".join(header).decode(errors="replace"))
+        left = int(header[2])
+        while left:
+            part = answers.read(min(left, _PART))
+            if not part:
+                raise GitError(argv, 128, f"{oid} ended too soon")
+            left -= len(part)
+            yield part
+        answers.read(1)
+
+    try:
+        yield read
+    finally:
+        running.stop()

@@ -11,6 +11,7 @@ from agentos.cli import completing
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.space import give_space_back
+from agentos.cli.text import count, printable
 from agentos.client import Client
 from agentos.workflow.settings import load_settings
 
@@ -42,7 +43,8 @@ Examples:
 Runs do this by themselves after each checkpoint. Events stay: a pruned run still resumes and can be read in full; it
 cannot be rolled back to, or forked from, what was pruned. The newest checkpoint and named ones are never deleted.
 Snapshots of files go with their checkpoints, all but the newest and what `agentos undo` brings back; their space is
-given back, unless somebody is using them right now.
+given back, unless somebody is using them right now. Those of runs that this database does not know (their own is
+gone, or another one) are left, and said with --all.
 Runs are looked for in this worktree alone; --repo names another.
 """,
 )
@@ -76,3 +78,8 @@ def command(run: str | None, keep: int | None, every: bool, as_json: bool, repo:
     rows = [(row.workflow_id, str(row.deleted), str(row.kept)) for row in pruned]
     print_table(("RUN", "DELETED", "KEPT"), rows, empty="No runs here yet.")
     say(f"{sum(row.deleted for row in pruned)} checkpoints deleted.")
+    if every and (unknown := client.unknown_snapshots()):
+        runs = count(len(unknown), "run")
+        say(f"{count(sum(unknown.values()), 'snapshot')} of {runs} that this database does not know stay: "
+            f"`agentos delete RUN` forgets one of them ({', '.join(map(printable, sorted(unknown)[:5]))}"
+            f"{', …' if len(unknown) > 5 else ''}), `agentos delete --all` everything here.")  # fmt: skip

@@ -18,7 +18,13 @@ from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable, printable_lines
 from agentos.cli.view.words import resume_in_short
-from agentos.exceptions import AgentosError, NotFoundError, WorkflowConfigurationError
+from agentos.exceptions import (
+    AgentosError,
+    NotFoundError,
+    SnapshotNotFoundError,
+    WorkflowConfigurationError,
+    WorkflowNotFoundError,
+)
 from agentos.run.resume import ResumeOptions
 from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.finding import find_run
@@ -123,6 +129,8 @@ def command(
             msgspec.structs.replace(options, files=files),
             manner,
         )
+    except (SnapshotNotFoundError, WorkflowNotFoundError):  # the run itself was found
+        raise
     except NotFoundError:
         _refuse_elsewhere(target, repo)
         raise
