@@ -17,6 +17,7 @@
     |-- IntegrityError                  do not trust this record
     |   |-- CheckpointCorruptedError    a stored row is damaged
     |   |-- StateInvariantError         a state contradicts itself
+    |   |-- DatabaseGoneError           removed, replaced or cut short while it was in use
     |   `-- NewerSchemaError            written by a newer AgentOS
     |-- CheckpointCutError              a checkpoint could not be written while the journal works
     |-- SnapshotError                   the worktree's files could not be captured or put back
@@ -184,6 +185,10 @@ class CheckpointCorruptedError(IntegrityError):
 
 class StateInvariantError(IntegrityError):
     """A workflow state contradicts itself; the old state stays valid."""
+
+
+class DatabaseGoneError(IntegrityError):
+    """The database was removed, replaced or cut short while it was in use, and cannot be put back soundly."""
 
 
 class NewerSchemaError(IntegrityError):

@@ -8,13 +8,13 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 from agentos import crashpoints
 from agentos.exceptions import (
     AgentosError,
     CheckpointCutError,
+    DatabaseGoneError,
     LeaseLostError,
     NewerSchemaError,
     RunNotFoundError,
@@ -37,8 +37,9 @@ from agentos.store.port import (
     Scope,
 )
 from agentos.store.sqlfiles import queries
-from agentos.store.sqlite_driver import Transaction, verb
+from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, verb
 from agentos.store.sqlite_leases import Clock, StoredLease
+from agentos.store.sqlite_live import LiveConnection, Reading, Writing
 from agentos.values import decode_value, encode_value
 
 Durability = Literal["full", "process"]
@@ -52,8 +53,7 @@ class SqliteStore:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
-        path: Path,
+        live: LiveConnection,
         *,
         durability: Durability,
         schema_version: int,
@@ -61,21 +61,26 @@ class SqliteStore:
         busy_s: float,
         clock: Clock,
     ) -> None:
-        self.path = path
+        self.live = live
+        self.path = live.path
         self.durability: Durability = durability
         """`full`: what a verb wrote survives loss of power. `process`: a killed process only; the last writes may be
         gone after the power failed, never a part of one."""
         self.busy_s = busy_s
-        self._connection = connection
         self._schema_version = schema_version
         self._blob_limit = blob_limit
         self._clock = clock
-        self._writing = Transaction(connection)
-        self._reading = Transaction(connection, "BEGIN")
-        self._queries = _SqliteQueries(connection)
+        self._writing = Writing(live)
+        self._reading = Reading(live)
+        self._queries = _SqliteQueries(live)
         self._journal = JournalReader(self._queries)
         self._heads: dict[WorkflowId, Head] = {}
+        self._seen_moves = 0
         self._data_version = self._read_data_version()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self.live.get()
 
     # --- runs and leases ------------------------------------------------------------------------------------------
 
@@ -122,7 +127,7 @@ class SqliteStore:
         with self._writing:
             renewed = self._connection.execute(_Q["renew_lease"], (*until, lease.workflow_id, lease.token))
         if renewed.rowcount != 1:
-            raise LeaseLostError(lease.workflow_id)
+            raise self._lost(lease.workflow_id)
 
     @verb
     def release_lease(self, lease: Lease) -> None:
@@ -136,6 +141,20 @@ class SqliteStore:
             moved = self._connection.execute(_Q["move_run"], (root, host, lease.workflow_id, lease.token))
         if moved.rowcount != 1:
             raise LeaseLostError(lease.workflow_id)
+
+    def _lost(self, workflow_id: WorkflowId) -> AgentosError:
+        """Why the run is not this store's to write any more."""
+        if self.live.moves and self._journal.find_head(workflow_id) is None:
+            return self._without(workflow_id)
+        return LeaseLostError(workflow_id)
+
+    def _without(self, workflow_id: WorkflowId) -> DatabaseGoneError:
+        return DatabaseGoneError(
+            f"the database {self.path} was replaced while run {workflow_id} was driven, and the one that is there now "
+            "does not have what was written of it",
+            next_step="Nothing was written over it. Put the database back from a copy, and resume the run there; or "
+            "begin the run anew.",
+        )
 
     def _check_schema(self) -> None:
         # A migration may have run since this store was opened; it waits for live leases, so none may begin now.
@@ -172,6 +191,11 @@ class SqliteStore:
         rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
         at = rows[-1].at if rows else int(time.time() * 1_000_000)
         after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
+        if self._seen_moves != self.live.moves:
+            head = self._find_again({**self._heads, workflow_id: head}, workflow_id, after)
+            if rows and head[1:] == after[1:]:
+                return  # what was put back has it already
+            after = after._replace(no=head.no)
         state = (progress.layer, progress.layers, progress.epoch, at)
         run = self._connection
         with self._writing:
@@ -194,12 +218,23 @@ class SqliteStore:
             crashpoints.reach("commit.inside")
         self._heads[workflow_id] = after
 
+    def _find_again(self, known: dict[WorkflowId, Head], workflow_id: WorkflowId, after: Head) -> Head:
+        """The head of a run in the file where the database is now, which must be that of the file where it was."""
+        found: dict[WorkflowId, Head] = {}
+        for each, head in known.items():
+            there = self._journal.find_head(each)
+            if there is None or not (there[1:] == head[1:] or (each == workflow_id and there[1:] == after[1:])):
+                raise self._without(each)
+            found[each] = there
+        self._heads, self._seen_moves = found, self.live.moves
+        return found[workflow_id]
+
     def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> Head:
         head = self._heads.get(workflow_id)
         if head is None or (events and events[0].seq != head.sequence + 1):
             head = self._journal.find_head(workflow_id)
         if head is None or (events and events[0].seq != head.sequence + 1):
-            raise LeaseLostError(workflow_id)
+            raise self._lost(workflow_id)
         return head
 
     def _follow_up(self, no: int, events: Sequence[Event], rows: Sequence[codec.Row]) -> None:
@@ -374,11 +409,15 @@ class SqliteStore:
     @verb
     def _give_back(self) -> None:
         # Not `execute`, which takes one step, and so gives back one page.
-        self._connection.executescript("PRAGMA incremental_vacuum")
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with self.live.locks.turn(BUSY_TIMEOUT_S):
+            self._connection.executescript("PRAGMA incremental_vacuum")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self.live.files.accept_sizes()
 
     @verb
     def changed(self) -> bool:
+        if self.live.find_trouble() is not None:
+            self.live.follow()
         before, self._data_version = self._data_version, self._read_data_version()
         return before != self._data_version
 
@@ -390,20 +429,20 @@ class SqliteStore:
         return sum(_file_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
 
     def close(self) -> None:
-        self._connection.close()
+        self.live.close()
 
 
 class _SqliteQueries:
     """The queries of queries.sql on one connection."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, live: LiveConnection) -> None:
+        self._live = live
 
     def rows(self, name: str, *arguments: Any) -> Iterable[tuple[Any, ...]]:
-        return self._connection.execute(_Q[name], arguments)
+        return self._live.get().execute(_Q[name], arguments)
 
     def each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        self._connection.executemany(_Q[name], arguments)
+        self._live.get().executemany(_Q[name], arguments)
 
 
 def _file_size(path: str) -> int:

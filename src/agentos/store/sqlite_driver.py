@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from urllib.parse import quote
 
 from agentos.exceptions import (
     AgentosError,
     CheckpointCorruptedError,
-    ForeignDatabaseError,
-    NotFoundError,
     StoreUnavailableError,
     ValueEncodingError,
     WorkflowConfigurationError,
@@ -26,11 +26,28 @@ BUSY_TIMEOUT_S = 0.25
 BUSY_S = 30.0
 """After waiting this long for other writers in all, give up with StoreUnavailableError."""
 
+DOUBTS = 3
+"""So often what looks like damage is tried again."""
+
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DOUBTFUL = frozenset(
+    {
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+_TOLD = (sqlite3.Error, UnicodeError, MemoryError)
 _PRIMARY = 0xFF  # extended result codes carry the primary one in the low byte
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Moved(Exception):
+    """The database is in another file now, where the same has to be done again."""
 
 
 class Driven(Protocol):
@@ -38,45 +55,75 @@ class Driven(Protocol):
 
     path: Path
     busy_s: float
+    live: Any
 
 
 S = TypeVar("S", bound=Driven)
 
 
 def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P], T]:
-    """Makes a method that is one transaction wait its turn, and raise our errors only.
+    """Makes a method that is one transaction wait its turn, follow a database that moved, and raise our errors only.
 
-    A locked database rolls the transaction back, so the whole method is simply called again.
+    Whatever fails rolls the transaction back, so the whole method is simply called again.
     """
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return method(self, *args, **kwargs)
-        except (sqlite3.Error, UnicodeError) as error:
+            with self.live.busy:
+                return method(self, *args, **kwargs)
+        except (*_TOLD, Moved, CheckpointCorruptedError) as error:
             first = error
-        return insist(lambda: method(self, *args, **kwargs), self.path, self.busy_s, first=first)
+        return insist(lambda: _again(self, method, args, kwargs), self.path, self.busy_s, first=first)
 
     return call
 
 
+def _again(self: Driven, method: Callable[..., T], args: Any, kwargs: Any) -> T:
+    with self.live.busy:
+        if self.live.find_trouble() is not None:  # which may be why it failed
+            self.live.follow()
+        return method(self, *args, **kwargs)
+
+
 def insist(act: Callable[[], T], path: Path, busy_s: float, *, first: Exception | None = None) -> T:
-    """Do it, again and again while others hold the lock, for `busy_s` at most."""
+    """Do it, again and again while others hold the lock, for `busy_s` at most.
+
+    What looks like damage is tried again as well: somebody who drops our locks can make a single read go wrong.
+    """
     deadline = time.monotonic() + busy_s
-    error = first
+    error, doubts = first, 0
     while True:
         if error is not None:
-            if not is_locked(error) or time.monotonic() >= deadline:
+            doubts += is_doubtful(error)
+            given_up = time.monotonic() >= deadline if is_locked(error) else not 0 < doubts <= DOUBTS
+            if given_up:
                 raise translated(error, path) from error
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 (only to break step with the others)
         try:
             return act()
-        except (sqlite3.Error, UnicodeError) as again:
+        except (*_TOLD, Moved, CheckpointCorruptedError) as again:
             error = again
+
+
+def uri_of(path: Path, query: str) -> str:
+    return f"file:{quote(os.fsencode(os.path.abspath(path)))}?{query}"
+
+
+def busy_error() -> sqlite3.Error:
+    """What SQLite raises where another holds the lock."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    return error
 
 
 def is_locked(error: Exception) -> bool:
     return _code(error) & _PRIMARY in _LOCKED
+
+
+def is_doubtful(error: Exception) -> bool:
+    """Whether the same may succeed in a moment, or on the file that is there now."""
+    return isinstance(error, (Moved, CheckpointCorruptedError)) or _code(error) & _PRIMARY in _DOUBTFUL
 
 
 def _code(error: Exception) -> int:
@@ -84,31 +131,44 @@ def _code(error: Exception) -> int:
 
 
 def translated(error: Exception, path: Path) -> AgentosError:
-    """The error of ours that says what the driver's means, and what to do."""
-    if _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
-        # Only the transaction that makes the database has a rollback journal: its process was killed in it.
-        return NotFoundError(f"the database at {path} was never finished", next_step="It is made by the next run.")
+    """The error of ours that says what the driver's means, and what to do.
+
+    Damage is only what SQLite itself calls so, or a schema that lacks what it must have.
+    """
+    code = _code(error) & _PRIMARY
+    if isinstance(error, CheckpointCorruptedError):
+        return error
     if isinstance(error, UnicodeEncodeError):
         return ValueEncodingError("$", f"an id or name holds what is no text: {error}")
-    if isinstance(error, UnicodeDecodeError):
-        # What SQLite quotes in its message about a schema that was changed.
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
+        # What SQLite quotes in its message about a schema that was changed; a text that is none.
         return CheckpointCorruptedError(f"database {path}", f"it holds what is no text: {error}")
-    code = _code(error) & _PRIMARY
-    if code == sqlite3.SQLITE_NOTADB:
-        return ForeignDatabaseError(
-            f"{path} is not an SQLite database",
-            next_step="Name another file, or move this one away. It was not changed.",
-        )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
-        # Our statements are always the same: one that makes no sense to SQLite has met a schema that is not ours.
+    if _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
+        # Only earlier releases made a database in its place, in a transaction with a rollback journal.
+        return CheckpointCorruptedError(f"database {path}", "it was never finished: who made it was killed meanwhile")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _lacks_schema(code, error):
         return CheckpointCorruptedError(f"database {path}", str(error))
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return WorkflowConfigurationError(
             f"the database {path} cannot be opened: {error}",
             next_step="Check that the file and its folder exist, and may be read and written by you.",
         )
-    why, next_step = _UNAVAILABLE.get(code, (f"{error}", "See the cause above; nothing was written."))
+    if isinstance(error, MemoryError):
+        code = sqlite3.SQLITE_NOMEM
+    if isinstance(error, Moved):
+        why, next_step = "is replaced again and again", "Find out which program does that, and try again."
+    elif code in _UNAVAILABLE:
+        why, next_step = _UNAVAILABLE[code]
+    else:
+        return AgentosError(
+            f"SQLite refused what AgentOS asked of the database {path}: {error}",
+            next_step="This is a fault of AgentOS, not of the database, which is as it was: please report it.",
+        )
     return StoreUnavailableError(f"the database {path} {why}", next_step=next_step)
+
+
+def _lacks_schema(code: int, error: Exception) -> bool:
+    return code == sqlite3.SQLITE_ERROR and str(error).startswith(("no such table", "no such column", "table "))
 
 
 _UNAVAILABLE = {
@@ -124,8 +184,14 @@ _UNAVAILABLE = {
         "cannot be read or written: the disk reports an error, or a limit on its size",
         "Check the disk, its free space and quotas, and try again. Nothing stored was lost.",
     ),
+    sqlite3.SQLITE_NOMEM: (
+        "cannot be read or written: there is not enough memory",
+        "Free some, or raise the limit (`ulimit -v`), and try again. Nothing stored was lost.",
+    ),
     sqlite3.SQLITE_BUSY: ("is locked by other processes for too long", "Try again when they are done."),
     sqlite3.SQLITE_LOCKED: ("is locked by this process", "Try again when its other work is done."),
+    sqlite3.SQLITE_PROTOCOL: ("is in use by too many at once", "Try again in a moment."),
+    sqlite3.SQLITE_INTERRUPT: ("was left in the middle of a question", "Try again."),
 }
 
 

@@ -12,12 +12,12 @@ from agentos import crashpoints
 from agentos.exceptions import NewerSchemaError, StoreUnavailableError
 from agentos.run.events import JOURNALED
 from agentos.store.codec import NEWER
+from agentos.store.private_files import make_private, remove_database
 from agentos.store.sqlfiles import Migration, queries, script, statements
 from agentos.store.sqlite_driver import Transaction
 from agentos.store.sqlite_leases import Clock, StoredLease, driver
+from agentos.store.sqlite_live import APPLICATION_ID
 
-APPLICATION_ID = 0x41674F53
-"""`AgOS`: marks the file as ours."""
 PAGE_BYTES = 8192
 
 _Q = queries()
@@ -25,20 +25,20 @@ _STABLE_VIEWS = "views.sql"
 
 
 def lay_out(connection: sqlite3.Connection, version: int) -> None:
-    """The current schema in an empty file, in one transaction; nothing if another process was quicker."""
+    """The current schema in an empty file that nobody else knows of, in one transaction."""
     # Both must be said before the first page is written. Smaller pages would leave a quarter of their room empty
     # between results of 1 KB; the vacuum lets free pages be given back. Saying so is itself a write, so that it stands
     # in the transaction, first in it, which begins without a lock: taking one writes the first page.
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     with Transaction(connection, "BEGIN"):
-        if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-            return
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         for statement in statements(script("schema.sql") + script(_STABLE_VIEWS)):
             connection.execute(statement)
         name_types(connection)
         made = datetime.now(UTC).isoformat(timespec="seconds")
-        connection.executemany(_Q["insert_fact"], [("made_at", made), ("made_with_schema", str(version))])
+        connection.executemany(
+            _Q["insert_fact"], [("made_at", made), ("made_with_schema", str(version)), ("id", os.urandom(8).hex())]
+        )
         connection.execute(f"PRAGMA user_version = {version}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
@@ -107,13 +107,13 @@ def backup_path(path: Path, version: int) -> Path:
 def _back_up(path: Path, version: int) -> None:
     """A copy of what is committed, private, complete or absent. The caller holds the write lock."""
     final = backup_path(path, version)
-    partial = final.with_name(f"{final.name}.partial")
-    partial.unlink(missing_ok=True)
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    partial = make_private(final)
     source, target = sqlite3.connect(path), sqlite3.connect(partial)
     try:
         source.backup(target)
+        target.close()
+        os.replace(partial, final)
     finally:
         target.close()
         source.close()
-    os.replace(partial, final)
+        remove_database(partial)

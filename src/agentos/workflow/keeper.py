@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from agentos.exceptions import AgentosError, LeaseLostError
+from agentos.exceptions import AgentosError, DatabaseGoneError, LeaseLostError
 from agentos.store.port import Lease, PostedCommand, StorePort
 
 log = logging.getLogger("agentos")
@@ -58,7 +58,7 @@ class LeaseKeeper:
             return
         try:
             self._watch(store)
-        except LeaseLostError as error:
+        except (LeaseLostError, DatabaseGoneError) as error:
             self._tell(self._lose, error)
         finally:
             store.close()
@@ -76,6 +76,8 @@ class LeaseKeeper:
                 if unread and (posted := store.read_inbox(self._lease.workflow_id)):
                     self._tell(self._deliver, posted)
                 unread = False
+            except DatabaseGoneError:
+                raise
             except AgentosError as error:
                 if error.message != told:
                     log.warning("the inbox of %s cannot be read: %s", self._lease.workflow_id, error.message)
@@ -85,7 +87,7 @@ class LeaseKeeper:
         """Renew now; a store that cannot be written is tried again, since the token is what protects the journal."""
         try:
             store.renew_lease(self._lease)
-        except LeaseLostError:
+        except (LeaseLostError, DatabaseGoneError):
             raise
         except AgentosError as error:
             log.warning("the lease of %s cannot be renewed: %s", self._lease.workflow_id, error.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,7 +69,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         # sqlite3 is loaded only by those who keep something.
         from agentos.store.sqlite_open import open_store
 
-        return open_store(self.database, durability=self.durability, create=create, readonly=readonly)
+        folder = Path(self.database).parent
+        git = self.root / ".git"
+        return open_store(
+            self.database,
+            durability=self.durability,
+            create=create,
+            readonly=readonly,
+            make_folder=lambda: make_private(folder),
+            repository=git if folder.is_relative_to(self.root) and os.path.lexists(git) else None,
+        )
 
     def _open_shared(self, *, create: bool, readonly: bool) -> StorePort:
         try:

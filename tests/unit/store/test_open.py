@@ -109,17 +109,16 @@ def test_nothing_is_made_unless_asked_for(path: Path, options: dict[str, Any]) -
     with pytest.raises(NotFoundError, match="no database"):
         open_store(path, **options)
     assert os.listdir(path.parent) == []
-    path.touch()
-    with pytest.raises(NotFoundError, match="is empty"):
-        open_store(path, **options)
 
 
-def test_an_empty_file_is_filled(path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"create": False}, {"readonly": True}])
+def test_an_empty_file_is_damage_and_is_left_alone(path: Path, options: dict[str, Any]) -> None:
     path.parent.mkdir()
     path.touch()
-    store = open_store(path)
-    create(store)
-    store.close()
+    check = untouched(path)
+    with pytest.raises(CheckpointCorruptedError, match="0 bytes"):
+        open_store(path, **options)
+    check()
 
 
 def test_a_kill_while_the_database_is_made_is_no_harm(path: Path) -> None:
@@ -133,6 +132,9 @@ sqlite_open.open_store({database!r})
 """
     argv = [sys.executable, "-c", code.format(path=sys.path, database=str(path))]
     assert subprocess.run(argv, check=False).returncode == -9
+    assert not path.exists()
+    with pytest.raises(NotFoundError):
+        open_store(path, readonly=True)
     store = open_store(path)
     create(store)
     store.close()
@@ -425,10 +427,13 @@ def test_a_short_lock_is_waited_for(tmp_path: Path) -> None:
         (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailableError),
         (sqlite3.SQLITE_BUSY, StoreUnavailableError),
         (sqlite3.SQLITE_CORRUPT, CheckpointCorruptedError),
-        (sqlite3.SQLITE_NOTADB, ForeignDatabaseError),
+        (sqlite3.SQLITE_NOTADB, CheckpointCorruptedError),
         (sqlite3.SQLITE_CANTOPEN, WorkflowConfigurationError),
-        (sqlite3.SQLITE_ERROR, CheckpointCorruptedError),
+        (sqlite3.SQLITE_ERROR, AgentosError),
+        (sqlite3.SQLITE_MISUSE, AgentosError),
+        (sqlite3.SQLITE_CONSTRAINT_UNIQUE, AgentosError),
         (sqlite3.SQLITE_NOMEM, StoreUnavailableError),
+        (sqlite3.SQLITE_PROTOCOL, StoreUnavailableError),
     ],
 )
 def test_every_driver_error_has_one_of_ours_with_a_next_step(code: int, kind: type[AgentosError]) -> None:

@@ -1,4 +1,4 @@
-"""A database whose process was killed while it was made."""
+"""A database of an earlier release, whose process was killed while it was made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.exceptions import NotFoundError
+from agentos.exceptions import CheckpointCorruptedError
 from agentos.store.sqlite_migrate import APPLICATION_ID
 from agentos.store.sqlite_open import open_store
 
@@ -28,11 +28,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_look_at_a_database_that_was_never_finished_finds_nothing(tmp_path: Path) -> None:
+def test_a_look_at_a_database_that_was_never_finished_finds_damage(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     killed = subprocess.run([sys.executable, "-c", HALF_MADE, str(path), str(APPLICATION_ID)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert os.path.getsize(f"{path}-journal") > 0
 
-    with pytest.raises(NotFoundError, match="never finished"):
+    with pytest.raises(CheckpointCorruptedError, match="never finished"):
         open_store(path, readonly=True)

@@ -1,0 +1,71 @@
+"""New database files: for the user alone, whatever the umask, and complete before anybody finds them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_MAKING = ".new-"
+_FORGOTTEN_S = 3600.0
+SQLITE_FILES = ("", "-journal", "-shm", "-wal")
+
+
+def make_private(beside: Path, content: bytes = b"") -> Path:
+    """A new file in the same folder, under a name of its own; durable."""
+    _remove_forgotten(beside)
+    path = beside.with_name(f"{beside.name}{_MAKING}{os.urandom(6).hex()}")
+    opened = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    with open(opened, "wb") as file:
+        os.fchmod(opened, 0o600)
+        if content:
+            file.write(content)
+            file.flush()
+            os.fsync(opened)
+    return path
+
+
+def link_private(complete: Path, path: Path, leftovers: Callable[[str], bool] = lambda _: True) -> bool:
+    """Give a complete file its name, durably. False where something has that name already: it is left as it is.
+
+    A log without a database is removed first, or SQLite would fold it into this one; `leftovers` says which may be.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # or of two who link, the second would remove the log of the first
+        if os.path.lexists(path):
+            return False
+        for end in SQLITE_FILES[1:]:
+            if os.path.lexists(f"{path}{end}"):
+                if not leftovers(end):
+                    return False
+                os.unlink(f"{path}{end}")
+        os.link(complete, path, follow_symlinks=False)
+        os.fsync(folder)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EINVAL or not os.path.lexists(path):  # some have nothing to flush for a folder
+            raise
+    finally:
+        os.close(folder)
+    return True
+
+
+def remove_database(path: Path) -> None:
+    """A file under a name of its own, and what SQLite put beside it."""
+    for end in SQLITE_FILES:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{end}")
+
+
+def _remove_forgotten(beside: Path) -> None:
+    """What a kill left unfinished."""
+    for path in beside.parent.glob(f"{beside.name}{_MAKING}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _FORGOTTEN_S:
+                path.unlink()

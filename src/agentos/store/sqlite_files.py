@@ -1,0 +1,84 @@
+"""The files that a connection has open, and whether they are still those at their paths.
+
+Looked at by `stat` alone, before each commit and again before it is acknowledged: a database, or its log, may be
+removed, replaced or cut short under a live driver, and SQLite writes on to what nobody will ever find.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+
+from agentos.store.sqlite_locks import Identity, identity_of
+
+LOG_BYTES = 500 * 8192
+"""A longer log is folded into the database, and cut back to this: leftovers stay near 4 MB."""
+
+
+class Trouble(Enum):
+    """What became of the files."""
+
+    GONE = "removed"
+    REPLACED = "replaced by another file"
+    LOG_GONE = "left without its log"
+    CUT = "cut short"
+    WRITTEN = "written to past its log"
+
+
+class OpenFiles:
+    """Which files a connection has open. Made right after it first read: from then on it has them all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = os.path.realpath(path)
+        database = os.stat(self._path)
+        self.database = identity_of(database)
+        self.log = self._find("-wal")
+        self.index = self._find("-shm")
+        self._bytes = database.st_size
+        self._written_at = self._seen_written_at = database.st_mtime_ns
+        self.log_bytes = 0
+
+    def _find(self, end: str) -> Identity | None:
+        try:
+            return identity_of(os.stat(f"{self._path}{end}"))
+        except FileNotFoundError:
+            return None
+
+    def find_trouble(self) -> Trouble | None:
+        """What is wrong now; what is not, is what the next look is compared with."""
+        try:
+            database = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return Trouble.GONE
+        if identity_of(database) != self.database:
+            return Trouble.REPLACED
+        try:
+            log, index = os.stat(f"{self._path}-wal"), os.stat(f"{self._path}-shm")
+        except FileNotFoundError:
+            return Trouble.LOG_GONE
+        if (identity_of(log), identity_of(index)) != (self.log, self.index):
+            return Trouble.LOG_GONE
+        if database.st_size < self._bytes or log.st_size < min(self.log_bytes, LOG_BYTES):
+            return Trouble.CUT
+        self._bytes, self.log_bytes = database.st_size, log.st_size
+        self._seen_written_at = database.st_mtime_ns
+        if database.st_mtime_ns != self._written_at:
+            return Trouble.WRITTEN  # by whoever folded the log in, or by a copy over it
+        return None
+
+    def accept_content(self) -> None:
+        """What was written to the file, when it was last looked at, was its own."""
+        self._written_at = self._seen_written_at
+
+    def accept_sizes(self) -> None:
+        """The files are sound as they are, though shorter than they were."""
+        self._bytes = self.log_bytes = 0
+
+    def is_ours(self, end: str) -> bool:
+        """Whether the log (-wal) or its index (-shm) at the path is the one that the connection has open."""
+        return self._find(end) == {"-wal": self.log, "-shm": self.index}.get(end)
+
+    def log_is_nobody_elses(self) -> bool:
+        """Whether nobody can have opened the database since its log was removed: there is no other log or index."""
+        return self._find("-wal") in (None, self.log) and self._find("-shm") in (None, self.index)

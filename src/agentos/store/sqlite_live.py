@@ -1,0 +1,324 @@
+"""A store's connection, and what to do where the files under it were removed, replaced or cut short meanwhile.
+
+Before each commit and again before it is acknowledged the files are looked at. A commit that went to a file which
+nobody will find is done again where the database is now: `Moved` tells whoever wrote that.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
+from pathlib import Path
+from types import TracebackType
+
+from agentos.exceptions import (
+    AgentosError,
+    DatabaseGoneError,
+    IntegrityError,
+    NotFoundError,
+    WorkflowConfigurationError,
+)
+from agentos.store import sqlite_locks
+from agentos.store.private_files import link_private, make_private, remove_database
+from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, uri_of
+from agentos.store.sqlite_files import LOG_BYTES, OpenFiles, Trouble
+
+APPLICATION_ID = 0x41674F53
+"""`AgOS`: marks the file as ours."""
+
+_LOOK = "SELECT count(*) FROM sqlite_schema"
+_WAIT_S = 2.0
+
+
+class LiveConnection:
+    """One connection, and which files it has open."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        *,
+        connect: Callable[[], sqlite3.Connection],
+        readonly: bool,
+        make_folder: Callable[[], object],
+        repository: Path | None = None,
+    ) -> None:
+        self.path = path
+        self.busy = threading.RLock()
+        """Held during each verb, so that another store of this process can close the connection between two."""
+        self.moves = 0
+        """How often it went to another file."""
+        self._connect = connect
+        self._readonly = readonly
+        self._make_folder = make_folder
+        self._repository = repository
+        self._closed = False
+        self._adopt(connection)
+
+    def _adopt(self, connection: sqlite3.Connection) -> None:
+        self.connection: sqlite3.Connection | None = connection
+        connection.execute(_LOOK).fetchone()  # from here on it has all its files open
+        self.files = OpenFiles(self.path)
+        self._name = name_of(self.path)
+        self.locks = sqlite_locks.join(self, self.files.database, self.files.index)
+
+    def get(self) -> sqlite3.Connection:
+        """The connection; opened anew where another store had to close it."""
+        if self.connection is None:
+            if self._closed:
+                raise AgentosError(
+                    f"the store of {self.path} is closed", next_step="Open another, or look before you close it."
+                )
+            self._adopt(self._connect_again())
+            self.moves += 1
+        return self.connection  # type: ignore[return-value]  # adopted just now
+
+    def close(self) -> None:
+        with self.busy:
+            self._closed = True
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            sqlite_locks.leave(self, self.files.database)
+            connection.close()
+
+    def roll_back(self) -> None:
+        """End a transaction that wrote nothing, or failed."""
+        # SQLite has already rolled back by itself after some errors (full disk, I/O).
+        if self.connection is not None and self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def find_trouble(self) -> Trouble | None:
+        # One that reads a folder nobody writes in has no log, and nothing to lose.
+        return None if self.connection is None or self.files.log is None else self.files.find_trouble()
+
+    def confirm(self) -> None:
+        """What was just committed is in the files that others find. Raises Moved where it has to be done again."""
+        if self.find_trouble() is not None and not self.follow():
+            raise Moved
+        if self._repository is not None and not os.path.lexists(self._repository):
+            raise DatabaseGoneError(
+                f"{self._repository} was removed while AgentOS was at work here",
+                next_step=f"All is kept in {self.path}, which belongs to that repository. Put {self._repository} back "
+                "(from a copy, or with `git init`), and resume the run with `agentos resume`.",
+            )
+        if self.files.log_bytes > LOG_BYTES:
+            # Never by SQLite itself inside COMMIT: a log that was removed must not be folded into the database.
+            with suppress(sqlite3.Error):
+                self.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def follow(self) -> bool:
+        """Go where the database is now. True: all that was committed on this connection is there, too."""
+        match self.find_trouble():
+            case None:
+                return True
+            case Trouble.GONE if self._readonly:
+                return True  # who drives it puts it back
+            case Trouble.GONE:
+                kept = self._put_back()
+                self._go_to_other_file()
+                return kept
+            case Trouble.REPLACED:
+                self._go_to_other_file()
+                return False
+            case Trouble.LOG_GONE:
+                self._open_log_anew()
+                return False
+            case Trouble.WRITTEN:
+                self._refuse_other_content()
+                return True
+            case Trouble.CUT:
+                self._look_closer()
+                return True
+
+    # --- the database is gone, or another ---------------------------------------------------------------------------
+
+    def _put_back(self) -> bool:
+        """A copy of the removed file, linked to where nothing stands; False where somebody was quicker."""
+        old = self.get()
+        try:
+            # The lock of the removed file: who else has it open commits nothing between the copy and the link.
+            old.execute("BEGIN IMMEDIATE")
+            try:
+                return self._link_copy(old.serialize())
+            finally:
+                old.execute("ROLLBACK")
+        except (sqlite3.Error, OSError, AttributeError, MemoryError) as error:
+            raise self._gone(f"was removed, and could not be put back: {error}") from error
+
+    def _link_copy(self, image: bytes) -> bool:
+        if self._repository is not None and not os.path.lexists(self._repository):
+            raise self._gone(f"was removed, and {self._repository} with it")
+        if not self.path.parent.exists():
+            self._make_folder()
+        copy = make_private(self.path, image)
+        try:
+            self._refuse_unsound(copy)
+            if link_private(copy, self.path, self.files.is_ours):
+                return True
+            if not os.path.lexists(self.path):
+                raise self._gone("was removed, and another one's log is in its place")
+            return False
+        finally:
+            remove_database(copy)
+
+    def _refuse_unsound(self, copy: Path) -> None:
+        connection = sqlite3.connect(copy, isolation_level=None)
+        try:
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        finally:
+            connection.close()
+        if found != "ok":
+            raise self._gone(f"was removed, and what is left of it is damaged: {found}")
+
+    def _go_to_other_file(self) -> None:
+        for end in ("-shm", "-wal"):
+            if self.files.is_ours(end):  # SQLite would fold our log into the other database
+                os.unlink(f"{self.path}{end}")
+        connection = self._connect_again()
+        self._drop()  # SQLite sees that the file has moved, and folds no log into what is there now
+        self._adopt(connection)
+        self.moves += 1
+
+    def _connect_again(self) -> sqlite3.Connection:
+        try:
+            return self._connect()
+        except (NotFoundError, IntegrityError, WorkflowConfigurationError) as error:
+            raise self._gone(f"was removed or replaced; what is there now cannot be used: {error.message}") from error
+
+    def _gone(self, what: str) -> DatabaseGoneError:
+        return DatabaseGoneError(
+            f"the database {self.path} {what}",
+            next_step="Nothing was written over what is there now. Put the file back from a copy, and resume the run.",
+        )
+
+    # --- the log is gone, or another ---------------------------------------------------------------------------------
+
+    def _open_log_anew(self) -> None:
+        """Close every connection that this process has to the file: they share the index of the log that is gone."""
+        if not sqlite_locks.are_known():
+            raise self._gone("was left without its log, which somebody removed")
+        if not self.locks.moving.acquire(blocking=False):
+            raise busy_error()
+        locks, others = self.locks, [live for live in self.locks.stores if live is not self]
+        waited: list[LiveConnection] = []
+        try:
+            for live in others:
+                if not live.busy.acquire(timeout=_WAIT_S):
+                    raise busy_error()
+                waited.append(live)
+            if locks.keep_newcomers_out() and self.files.log_is_nobody_elses():
+                self.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            for live in (*waited, self):
+                live.give_up()
+        finally:
+            for live in waited:
+                live.busy.release()
+            locks.moving.release()
+        self.get()
+
+    def give_up(self) -> None:
+        """Close the connection as it is: our lock keeps SQLite from folding its log in, or deleting another's."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+            sqlite_locks.leave(self, self.files.database)
+
+    def _refuse_other_content(self) -> None:
+        """The file was written to: by SQLite, which folded the log in, or by somebody who copied another over it."""
+        try:
+            found = name_of(self.path)
+        except sqlite3.Error as error:
+            raise self._gone(f"was overwritten: {error}") from error
+        if found != self._name:
+            raise self._gone("was overwritten with another one")
+        self.files.accept_content()
+
+    def _look_closer(self) -> None:
+        """Space may have been given back, or the file was truncated by somebody."""
+        if os.stat(self.path).st_size == 0:
+            raise self._gone("was emptied: it has 0 bytes")
+        connection = sqlite3.connect(uri_of(self.path, "mode=ro"), uri=True, isolation_level=None)
+        try:
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.Error as error:
+            found = str(error)
+        finally:
+            connection.close()
+        if found != "ok":
+            raise self._gone(f"or its log was cut short: {found}")
+        self.files.accept_sizes()
+
+
+def name_of(path: Path) -> tuple[int, str | None]:
+    """What tells this database from others, as its file says, not its log."""
+    # Immutable: no locks. Its log is not read, so that a live database may have more pages by its first page than there
+    # are in the file: `writable_schema` lets that pass.
+    with closing(sqlite3.connect(uri_of(path, "mode=ro&immutable=1"), uri=True)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+        if application != APPLICATION_ID:
+            return application, None
+        [(made,)] = connection.execute("SELECT group_concat(value) FROM meta WHERE key IN ('made_at', 'id')").fetchall()
+        return application, made
+
+
+class Reading(AbstractContextManager[None]):
+    """`with reading:` sees one moment of the database."""
+
+    def __init__(self, live: LiveConnection) -> None:
+        self._live = live
+
+    def __enter__(self) -> None:
+        self._live.get().execute("BEGIN")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._live.roll_back()  # nothing was written
+
+
+class Writing(AbstractContextManager[None]):
+    """`with writing:` writes all or nothing, to the files that others find."""
+
+    def __init__(self, live: LiveConnection) -> None:
+        self._live = live
+        self._turn: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> None:
+        live = self._live
+        live.get()
+        self._turn = turn = live.locks.turn(BUSY_TIMEOUT_S)
+        turn.__enter__()
+        try:
+            live.get().execute("BEGIN IMMEDIATE")
+            if live.find_trouble() is not None:
+                live.get().execute("ROLLBACK")
+                live.follow()
+                raise Moved
+        except BaseException:
+            turn.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        assert self._turn is not None
+        try:
+            if kind is None:
+                self._commit()
+            else:
+                self._live.roll_back()
+        finally:
+            self._turn.__exit__(None, None, None)
+
+    def _commit(self) -> None:
+        try:
+            self._live.get().execute("COMMIT")
+        except BaseException:
+            self._live.roll_back()
+            raise
+        self._live.confirm()
