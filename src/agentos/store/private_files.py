@@ -1,4 +1,4 @@
-"""New database files: for the user alone, whatever the umask, and complete before anybody finds them."""
+"""New files and folders: for the user alone, whatever the umask, and complete before anybody finds them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,20 @@ from pathlib import Path
 _MAKING = ".new-"
 _FORGOTTEN_S = 3600.0
 SQLITE_FILES = ("", "-journal", "-shm", "-wal")
+
+
+def make_folders(folder: Path) -> None:
+    """`folder` and what is missing above it, for the user alone; `mkdir -p` leaves the ones above to the umask."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        make_folders(folder.parent)
+        make_folders(folder)
 
 
 def make_private(beside: Path, content: bytes = b"") -> Path:

@@ -134,6 +134,7 @@ class SqliteStore:
         with self._writing:
             self._connection.execute(_Q["release_lease"], (lease.workflow_id, lease.token))
         self._heads.pop(lease.workflow_id, None)
+        self.live.look_around()
 
     @verb
     def move_run(self, lease: Lease, root: str, host: str, scope: Scope) -> None:
@@ -409,15 +410,18 @@ class SqliteStore:
     @verb
     def _give_back(self) -> None:
         # Not `execute`, which takes one step, and so gives back one page.
-        with self.live.locks.turn(BUSY_TIMEOUT_S):
+        locks = self.live.locks
+        turn = locks.take_turn(BUSY_TIMEOUT_S)
+        try:
             self._connection.executescript("PRAGMA incremental_vacuum")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self.live.files.accept_sizes()
+        finally:
+            locks.end_turn(turn)
 
     @verb
     def changed(self) -> bool:
-        if self.live.find_trouble() is not None:
-            self.live.follow()
+        self.live.look_around()
         before, self._data_version = self._data_version, self._read_data_version()
         return before != self._data_version
 

@@ -10,7 +10,7 @@ import os
 from enum import Enum
 from pathlib import Path
 
-from agentos.store.sqlite_locks import Identity, identity_of
+from agentos.store.sqlite_locks import Identity, Log, identity_of
 
 LOG_BYTES = 500 * 8192
 """A longer log is folded into the database, and cut back to this: leftovers stay near 4 MB."""
@@ -31,6 +31,7 @@ class OpenFiles:
 
     def __init__(self, path: Path) -> None:
         self._path = os.path.realpath(path)
+        self._log_path = f"{self._path}-wal"
         database = os.stat(self._path)
         self.database = identity_of(database)
         self.log = self._find("-wal")
@@ -51,21 +52,36 @@ class OpenFiles:
             database = os.stat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             return Trouble.GONE
-        if identity_of(database) != self.database:
+        if (database.st_dev, database.st_ino) != self.database:
             return Trouble.REPLACED
-        try:
-            log, index = os.stat(f"{self._path}-wal"), os.stat(f"{self._path}-shm")
-        except FileNotFoundError:
-            return Trouble.LOG_GONE
-        if (identity_of(log), identity_of(index)) != (self.log, self.index):
-            return Trouble.LOG_GONE
-        if database.st_size < self._bytes or log.st_size < min(self.log_bytes, LOG_BYTES):
+        if (trouble := self.find_trouble_of_log()) is not None:
+            return trouble
+        size = database.st_size
+        if size < self._bytes:
             return Trouble.CUT
-        self._bytes, self.log_bytes = database.st_size, log.st_size
-        self._seen_written_at = database.st_mtime_ns
-        if database.st_mtime_ns != self._written_at:
+        self._bytes = size
+        self._seen_written_at = written_at = database.st_mtime_ns
+        if written_at != self._written_at:
             return Trouble.WRITTEN  # by whoever folded the log in, or by a copy over it
         return None
+
+    def find_trouble_of_log(self) -> Trouble | None:
+        """The same of the log alone, which is what a commit writes to."""
+        try:
+            log = os.stat(self._log_path)
+        except OSError:
+            return Trouble.LOG_GONE
+        if (log.st_dev, log.st_ino) != self.log:
+            return Trouble.LOG_GONE
+        size = log.st_size
+        if size < self.log_bytes and size < LOG_BYTES:
+            return Trouble.CUT
+        self.log_bytes = size
+        return None
+
+    def find_trouble_of_index(self) -> Trouble | None:
+        """The same of the log's index: without it, who opens the database anew writes to the log beside us."""
+        return None if self._find("-shm") == self.index else Trouble.LOG_GONE
 
     def accept_content(self) -> None:
         """What was written to the file, when it was last looked at, was its own."""
@@ -79,6 +95,6 @@ class OpenFiles:
         """Whether the log (-wal) or its index (-shm) at the path is the one that the connection has open."""
         return self._find(end) == {"-wal": self.log, "-shm": self.index}.get(end)
 
-    def log_is_nobody_elses(self) -> bool:
-        """Whether nobody can have opened the database since its log was removed: there is no other log or index."""
-        return self._find("-wal") in (None, self.log) and self._find("-shm") in (None, self.index)
+    def find_log(self) -> Log:
+        """What is at the paths of the log and its index now."""
+        return Log(self._find("-wal"), self._find("-shm"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
@@ -25,12 +26,15 @@ from agentos.store import sqlite_locks
 from agentos.store.private_files import link_private, make_private, remove_database
 from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, uri_of
 from agentos.store.sqlite_files import LOG_BYTES, OpenFiles, Trouble
+from agentos.store.sqlite_locks import Log
 
 APPLICATION_ID = 0x41674F53
 """`AgOS`: marks the file as ours."""
 
 _LOOK = "SELECT count(*) FROM sqlite_schema"
 _WAIT_S = 2.0
+LOOK_S = 0.05
+"""How often, at most, it is looked at what no commit writes to."""
 
 
 class LiveConnection:
@@ -56,6 +60,7 @@ class LiveConnection:
         self._make_folder = make_folder
         self._repository = repository
         self._closed = False
+        self._looked_at = 0.0
         self._adopt(connection)
 
     def _adopt(self, connection: sqlite3.Connection) -> None:
@@ -63,7 +68,7 @@ class LiveConnection:
         connection.execute(_LOOK).fetchone()  # from here on it has all its files open
         self.files = OpenFiles(self.path)
         self._name = name_of(self.path)
-        self.locks = sqlite_locks.join(self, self.files.database, self.files.index)
+        self.locks = sqlite_locks.join(self, self.files.database, Log(self.files.log, self.files.index))
 
     def get(self) -> sqlite3.Connection:
         """The connection; opened anew where another store had to close it."""
@@ -72,7 +77,8 @@ class LiveConnection:
                 raise AgentosError(
                     f"the store of {self.path} is closed", next_step="Open another, or look before you close it."
                 )
-            self._adopt(self._connect_again())
+            with sqlite_locks.opening:
+                self._adopt(self._connect_again())
             self.moves += 1
         return self.connection  # type: ignore[return-value]  # adopted just now
 
@@ -97,22 +103,34 @@ class LiveConnection:
 
     def find_trouble(self) -> Trouble | None:
         # One that reads a folder nobody writes in has no log, and nothing to lose.
-        return None if self.connection is None or self.files.log is None else self.files.find_trouble()
+        if self.connection is None or self.files.log is None:
+            return None
+        if self.locks.log != (self.files.log, self.files.index):  # opened after the log was removed
+            return self.files.find_trouble() or Trouble.LOG_GONE
+        return self.files.find_trouble() or self.files.find_trouble_of_index()
 
     def confirm(self) -> None:
         """What was just committed is in the files that others find. Raises Moved where it has to be done again."""
-        if self.find_trouble() is not None and not self.follow():
+        if self.files.find_trouble() is not None and not self.follow():
             raise Moved
+        if time.monotonic() - self._looked_at > LOOK_S:
+            self.look_around()
+        if self.files.log_bytes > LOG_BYTES:
+            # Never by SQLite itself inside COMMIT: a log that was removed must not be folded into the database.
+            with suppress(sqlite3.Error):
+                self.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def look_around(self) -> None:
+        """Whether all is in its place: for now and then, and for the end."""
+        self._looked_at = time.monotonic()
+        if self.find_trouble() is not None:
+            self.follow()
         if self._repository is not None and not os.path.lexists(self._repository):
             raise DatabaseGoneError(
                 f"{self._repository} was removed while AgentOS was at work here",
                 next_step=f"All is kept in {self.path}, which belongs to that repository. Put {self._repository} back "
                 "(from a copy, or with `git init`), and resume the run with `agentos resume`.",
             )
-        if self.files.log_bytes > LOG_BYTES:
-            # Never by SQLite itself inside COMMIT: a log that was removed must not be folded into the database.
-            with suppress(sqlite3.Error):
-                self.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def follow(self) -> bool:
         """Go where the database is now. True: all that was committed on this connection is there, too."""
@@ -182,9 +200,10 @@ class LiveConnection:
         for end in ("-shm", "-wal"):
             if self.files.is_ours(end):  # SQLite would fold our log into the other database
                 os.unlink(f"{self.path}{end}")
-        connection = self._connect_again()
-        self._drop()  # SQLite sees that the file has moved, and folds no log into what is there now
-        self._adopt(connection)
+        with sqlite_locks.opening:
+            connection = self._connect_again()
+            self._drop()  # SQLite sees that the file has moved, and folds no log into what is there now
+            self._adopt(connection)
         self.moves += 1
 
     def _connect_again(self) -> sqlite3.Connection:
@@ -205,8 +224,11 @@ class LiveConnection:
         """Close every connection that this process has to the file: they share the index of the log that is gone."""
         if not sqlite_locks.are_known():
             raise self._gone("was left without its log, which somebody removed")
-        if not self.locks.moving.acquire(blocking=False):
-            raise busy_error()
+        with sqlite_locks.opening:
+            self._close_all()
+            self.get()
+
+    def _close_all(self) -> None:
         locks, others = self.locks, [live for live in self.locks.stores if live is not self]
         waited: list[LiveConnection] = []
         try:
@@ -214,15 +236,14 @@ class LiveConnection:
                 if not live.busy.acquire(timeout=_WAIT_S):
                     raise busy_error()
                 waited.append(live)
-            if locks.keep_newcomers_out() and self.files.log_is_nobody_elses():
-                self.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            for live in (*waited, self):
+            connections = [live for live in (*waited, self) if live.connection is not None]
+            if locks.keep_newcomers_out():
+                _fold_log_in(connections)
+            for live in connections:
                 live.give_up()
         finally:
             for live in waited:
                 live.busy.release()
-            locks.moving.release()
-        self.get()
 
     def give_up(self) -> None:
         """Close the connection as it is: our lock keeps SQLite from folding its log in, or deleting another's."""
@@ -257,6 +278,20 @@ class LiveConnection:
         self.files.accept_sizes()
 
 
+def _fold_log_in(connections: list[LiveConnection]) -> None:
+    """What a removed log holds goes to the database, unless another process may have written there since."""
+    there = connections[-1].files.find_log()
+    ours = [(None, None), *((live.files.log, live.files.index) for live in connections)]
+    if there.log not in [log for log, _ in ours] or there.index not in [index for _, index in ours]:
+        return
+    for live in connections:
+        # Not by one that was opened since: it has another log, and the index of this one.
+        if live.connection is not None and live.locks.log == (live.files.log, live.files.index):
+            with suppress(sqlite3.Error):
+                live.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            return
+
+
 def name_of(path: Path) -> tuple[int, str | None]:
     """What tells this database from others, as its file says, not its log."""
     # Immutable: no locks. Its log is not read, so that a live database may have more pages by its first page than there
@@ -288,32 +323,32 @@ class Writing(AbstractContextManager[None]):
 
     def __init__(self, live: LiveConnection) -> None:
         self._live = live
-        self._turn: AbstractContextManager[None] | None = None
+        self._locks = live.locks
+        self._turn = -1
 
     def __enter__(self) -> None:
         live = self._live
-        live.get()
-        self._turn = turn = live.locks.turn(BUSY_TIMEOUT_S)
-        turn.__enter__()
+        connection = live.get()
+        self._locks = live.locks
+        self._turn = self._locks.take_turn(BUSY_TIMEOUT_S)
         try:
-            live.get().execute("BEGIN IMMEDIATE")
-            if live.find_trouble() is not None:
-                live.get().execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            if live.files.find_trouble_of_log() is not None:
+                connection.execute("ROLLBACK")
                 live.follow()
                 raise Moved
         except BaseException:
-            turn.__exit__(None, None, None)
+            self._locks.end_turn(self._turn)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        assert self._turn is not None
         try:
             if kind is None:
                 self._commit()
             else:
                 self._live.roll_back()
         finally:
-            self._turn.__exit__(None, None, None)
+            self._locks.end_turn(self._turn)
 
     def _commit(self) -> None:
         try:

@@ -16,8 +16,6 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -31,19 +29,18 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _SETLK = getattr(fcntl, "F_OFD_SETLK", None)
 
 
-class _Bytes(NamedTuple):
-    """Where a lock lies in a file."""
-
-    start: int
-    length: int
+def _flock(kind: int, start: int, length: int) -> bytes:
+    return struct.pack("hhqqi0q", kind, os.SEEK_SET, start, length, 0)
 
 
-# As in SQLite's os_unix.c: who holds SHARED keeps others from deleting the log, and who holds the last byte of -shm
-# keeps them from emptying it. PENDING keeps newcomers out.
-_PENDING = _Bytes(0x40000000, 1)
-_SHARED = _Bytes(0x40000002, 510)
-_INDEX_IN_USE = _Bytes(128, 1)
-_TURN = _Bytes(0x40000200, 1)  # the first byte behind SQLite's own
+# The bytes are those of SQLite's os_unix.c: who holds SHARED keeps others from deleting the log, and who holds the last
+# byte of -shm keeps them from emptying it. PENDING keeps newcomers out. The first byte behind its own is ours.
+_KEEP_LOG = _flock(fcntl.F_RDLCK, 0x40000002, 510)
+_LEAVE_LOG = _flock(fcntl.F_UNLCK, 0x40000002, 510)
+_KEEP_INDEX = _flock(fcntl.F_RDLCK, 128, 1)
+_KEEP_OUT = _flock(fcntl.F_WRLCK, 0x40000000, 1)
+_TAKE_TURN = _flock(fcntl.F_WRLCK, 0x40000200, 1)
+_END_TURN = _flock(fcntl.F_UNLCK, 0x40000200, 1)
 
 
 class Identity(NamedTuple):
@@ -57,13 +54,20 @@ def identity_of(found: os.stat_result) -> Identity:
     return Identity(found.st_dev, found.st_ino)
 
 
+class Log(NamedTuple):
+    """A write-ahead log and its index (-shm)."""
+
+    log: Identity | None
+    index: Identity | None
+
+
 class FileLocks:
     """The locks that this process has on one database, shared by all its stores of it."""
 
     def __init__(self) -> None:
         self.stores: WeakSet[Any] = WeakSet()
-        self.moving = threading.Lock()
-        """Held by the store that closes all of them to open them anew."""
+        self.log: Log | None = None
+        """That of the first connection, whose index all others of this process use as well, whatever is at the path."""
         self._turn = threading.Lock()
         self._database: list[int] = []
 
@@ -71,53 +75,61 @@ class FileLocks:
         """Lock the files of a connection that was just opened."""
         self._database = _descriptors_of(database)
         for descriptor in self._database:
-            _lock(descriptor, fcntl.F_RDLCK, _SHARED)
+            _lock(descriptor, _KEEP_LOG)
         for descriptor in _descriptors_of(index) if index else []:
-            _lock(descriptor, fcntl.F_RDLCK, _INDEX_IN_USE)
+            _lock(descriptor, _KEEP_INDEX)
 
     def let_go(self, database: Identity) -> None:
         """The last connection is about to be closed: it may find itself alone, and tidy up."""
         for descriptor in _descriptors_of(database):
-            _lock(descriptor, fcntl.F_UNLCK, _SHARED)
+            _lock(descriptor, _LEAVE_LOG)
 
     def keep_newcomers_out(self) -> bool:
         """Until the descriptors are closed nobody else opens the database. False where that cannot be had now."""
-        return any(_lock(descriptor, fcntl.F_WRLCK, _PENDING) for descriptor in self._database)
+        return any(_lock(descriptor, _KEEP_OUT) for descriptor in self._database)
 
-    @contextmanager
-    def turn(self, busy_s: float) -> Iterator[None]:
-        """Write, while no other process of ours does, however it lost SQLite's lock."""
+    def take_turn(self, busy_s: float) -> int:
+        """Write, while no other process of ours does, however it lost SQLite's lock. Gives what `end_turn` wants."""
         if not self._turn.acquire(timeout=busy_s):
             raise busy_error()
-        descriptor = -1
         try:
-            descriptor = self._wait_for_turn()
-            yield
-        finally:
-            if descriptor >= 0:
-                _lock(descriptor, fcntl.F_UNLCK, _TURN)
+            for descriptor in self._database:
+                if _lock(descriptor, _TAKE_TURN):
+                    return descriptor
+            return self._wait_for_turn()
+        except BaseException:
             self._turn.release()
+            raise
+
+    def end_turn(self, descriptor: int) -> None:
+        if descriptor >= 0:
+            _lock(descriptor, _END_TURN)
+        self._turn.release()
 
     def _wait_for_turn(self) -> int:
         until = time.monotonic() + TURN_S
-        while True:
-            taken = next((one for one in self._database if _lock(one, fcntl.F_WRLCK, _TURN)), -1)
-            if taken >= 0 or not self._database or time.monotonic() >= until:
-                return taken
+        while self._database and time.monotonic() < until:
             time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
+            for descriptor in self._database:
+                if _lock(descriptor, _TAKE_TURN):
+                    return descriptor
+        return -1
 
 
 # POSIX locks belong to the process, and so does this: every store of a file has to know of the others.
 _held: dict[Identity, FileLocks] = {}
 _registry = threading.Lock()
+opening = threading.RLock()
+"""Held while a connection is opened: whoever closes all of them must know of all."""
 
 
-def join(store: object, database: Identity, index: Identity | None) -> FileLocks:
+def join(store: object, database: Identity, log: Log) -> FileLocks:
     """The locks of a database that a store has just opened a connection to."""
     with _registry:
         locks = _held.setdefault(database, FileLocks())
+        locks.log = locks.log or log
         locks.stores.add(store)
-        locks.take_up(database, index)
+        locks.take_up(database, log.index)
         return locks
 
 
@@ -151,8 +163,7 @@ def _descriptors_of(file: Identity) -> list[int]:
     return found
 
 
-def _lock(descriptor: int, kind: int, where: _Bytes) -> bool:
-    wanted = struct.pack("hhqqi0q", kind, os.SEEK_SET, where.start, where.length, 0)
+def _lock(descriptor: int, wanted: bytes) -> bool:
     try:
         fcntl.fcntl(descriptor, _SETLK, wanted)  # type: ignore[arg-type]  # without it there are no descriptors
     except OSError as error:

@@ -17,6 +17,7 @@ from agentos.exceptions import (
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
+from agentos.store import sqlite_locks
 from agentos.store import sqlite_migrate as schema
 from agentos.store.codec import BLOB_LIMIT
 from agentos.store.private_files import link_private, make_private, remove_database
@@ -73,30 +74,31 @@ def open_store(
             raise
         return connection
 
-    connection = connect(create=create)
-    try:
-        return insist(
-            lambda: SqliteStore(
-                LiveConnection(
-                    connection,
-                    path,
-                    connect=connect,
-                    readonly=readonly,
-                    make_folder=make_folder or (lambda: path.parent.mkdir(mode=0o700)),
-                    repository=repository,
+    with sqlite_locks.opening:
+        connection = connect(create=create)
+        try:
+            return insist(
+                lambda: SqliteStore(
+                    LiveConnection(
+                        connection,
+                        path,
+                        connect=connect,
+                        readonly=readonly,
+                        make_folder=make_folder or (lambda: path.parent.mkdir(mode=0o700)),
+                        repository=repository,
+                    ),
+                    durability=durability,
+                    schema_version=len(known),
+                    blob_limit=blob_limit,
+                    busy_s=busy_s,
+                    clock=clock,
                 ),
-                durability=durability,
-                schema_version=len(known),
-                blob_limit=blob_limit,
-                busy_s=busy_s,
-                clock=clock,
-            ),
-            path,
-            busy_s,
-        )
-    except BaseException:
-        connection.close()
-        raise
+                path,
+                busy_s,
+            )
+        except BaseException:
+            connection.close()
+            raise
 
 
 # --- the file -----------------------------------------------------------------------------------------------------

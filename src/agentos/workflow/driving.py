@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.exceptions import AgentosError
+from agentos.exceptions import AgentosError, DatabaseGoneError
 from agentos.run import events as ev
 from agentos.run.events import Event
 from agentos.run.facts import Facts, reduce
@@ -151,6 +151,8 @@ async def _end_drive(
         await _retain_snapshots(ready.files, drive.facts, journal)
     try:
         await journal.call(lambda store: store.release_lease(ready.lease))
+    except DatabaseGoneError:
+        raise
     except AgentosError as error:
         log.warning("the lease of %s could not be let go, it runs out: %s", ready.lease.workflow_id, error.message)
     finally:

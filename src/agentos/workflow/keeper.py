@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from agentos.exceptions import AgentosError, DatabaseGoneError, LeaseLostError
+from agentos.exceptions import AgentosError, DatabaseGoneError, LeaseLostError, StoreUnavailableError
 from agentos.store.port import Lease, PostedCommand, StorePort
 
 log = logging.getLogger("agentos")
@@ -52,7 +52,7 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         try:
-            store = self._open_store()
+            store = self._opened()
         except AgentosError as error:
             self._tell(self._lose, error)
             return
@@ -62,6 +62,16 @@ class LeaseKeeper:
             self._tell(self._lose, error)
         finally:
             store.close()
+
+    def _opened(self) -> StorePort:
+        """A store of its own; one that cannot be opened now is tried again while the lease is good."""
+        until = time.monotonic() + self._lease.lease_s / 2
+        while True:
+            try:
+                return self._open_store()
+            except StoreUnavailableError:
+                if time.monotonic() >= until or self._ended.wait(self._poll_s):
+                    raise
 
     def _watch(self, store: StorePort) -> None:
         renewed = time.monotonic()

@@ -90,17 +90,36 @@ def test_the_database_says_what_it_is(made: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("process", 1)])
-def test_durability_is_what_was_asked_for_also_after_a_prune(path: Path, durability: str, level: int) -> None:
+def test_durability_is_what_was_asked_for_from_the_first_commit_to_the_last(
+    path: Path, durability: Any, level: int
+) -> None:
+    """2: each commit waits for the disk. Looked at when a commit is made: after opening, a prune, and a move."""
     path.parent.mkdir()
-    store = open_store(path, durability=durability)  # type: ignore[arg-type]
+    store = open_store(path, durability=durability)
+
+    def check() -> None:
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+    check()
     lease, journal = create(store), Journal()
     for layer in range(3):
         journal.cut(layer)
     store.append(lease, journal.take(), RUNNING)
+    check()
     assert store.prune(RUN, 1) == 2
-    assert store.durability == durability
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    check()
+    for file in path.parent.iterdir():
+        file.unlink()
+    journal.start("b")
+    store.append(lease, journal.take(), RUNNING)
+    assert path.exists()
+    check()
     store.close()
+    other = open_store(path, durability=durability)
+    assert other._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert len(other.read_events(RUN)) == 4
+    other.close()
 
 
 @pytest.mark.parametrize("options", [{"create": False}, {"readonly": True}])

@@ -1,0 +1,196 @@
+"""Stores of one process whose files are taken away under them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agentos.exceptions import DatabaseGoneError, StoreUnavailableError
+from agentos.store import sqlite_files
+from agentos.store.port import Lease
+from agentos.store.sqlite import SqliteStore
+from agentos.store.sqlite_open import open_store
+from tests.contract.journals import RUN, RUNNING, Journal, create
+
+
+class Written:
+    """A store with a run in it, whose journal can be written on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store: SqliteStore = open_store(path)
+        self.lease: Lease = create(self.store)
+        self.journal = Journal()
+        self.tasks = 0
+
+    def write(self) -> None:
+        self.journal.start(f"t{self.tasks}")
+        self.store.append(self.lease, self.journal.take(), RUNNING)
+        self.tasks += 1
+
+    def remove(self, *ends: str) -> None:
+        for end in ends:
+            os.unlink(f"{self.path}{end}")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Written]:
+    made = Written(tmp_path / "x.db")
+    made.write()
+    yield made
+    made.store.close()
+
+
+def count(path: Path) -> int:
+    """Events as another process finds them."""
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from agentos.store.sqlite_open import open_store\n"
+        f"store = open_store({str(path)!r}); store.verify({RUN!r})\n"
+        f"print(len(store.read_events({RUN!r}))); store.close()"
+    )
+    return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize("ends", [("-wal",), ("-shm",), ("-wal", "-shm"), ("",), ("", "-wal", "-shm")])
+@pytest.mark.parametrize("other", ["before", "after", "none"])
+def test_what_was_acknowledged_is_there_for_others(written: Written, ends: tuple[str, ...], other: str) -> None:
+    """Another store of this process shares the log's index, though it was opened when the log was gone."""
+    second: Callable[[], SqliteStore] = lambda: open_store(written.path, create=False, busy_s=0.1)  # noqa: E731
+    stores = [second()] if other == "before" else []
+    written.remove(*ends)
+    if other == "after" and "" not in ends:
+        with suppress(StoreUnavailableError):  # it cannot be read until the first store has put it right
+            stores.append(second())
+    written.write()
+    assert count(written.path) == written.tasks
+    written.write()
+    for store in stores:
+        store.renew_lease(written.lease)
+        assert len(store.read_events(RUN)) == written.tasks
+        store.close()
+    assert count(written.path) == written.tasks
+
+
+def test_a_batch_is_not_written_twice_where_another_put_the_database_back(written: Written) -> None:
+    other = open_store(written.path)
+    written.remove("", "-wal", "-shm")
+    other.changed()  # as the thread does that keeps the lease
+    assert written.path.exists()
+    written.write()
+    other.close()
+    assert count(written.path) == written.tasks
+
+
+def test_two_processes_share_what_one_of_them_put_back(written: Written) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from agentos.store.sqlite_open import open_store\n"
+        "from tests.contract.journals import *\n"
+        f"store = open_store({str(written.path)!r})\n"
+        "lease, journal = create(store, 'other'), Journal('other')\n"
+        "print('ready', flush=True)\n"
+        "for number in range(3):\n"
+        "    input()\n"
+        "    journal.start(f't{number}'); store.append(lease, journal.take(), RUNNING)\n"
+        "    print('written', flush=True)\n"
+        "store.close()\n"
+    )
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def go_on() -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "written\n"
+
+        assert process.stdout.readline() == "ready\n"
+        go_on()
+        written.remove("", "-wal", "-shm")
+        go_on()  # puts it back
+        written.write()
+        written.remove("", "-wal", "-shm")
+        written.write()  # puts it back
+        go_on()
+    assert process.returncode == 0
+    assert count(written.path) == written.tasks
+    assert len(written.store.read_events("other")) == 3  # type: ignore[arg-type]
+
+
+def test_a_database_that_has_another_history_is_never_written_to(written: Written, tmp_path: Path) -> None:
+    other = Written(tmp_path / "other.db")  # a run of the same id, with other events
+    other.write()
+    other.write()
+    other.store.close()
+    os.replace(tmp_path / "other.db", written.path)
+    with pytest.raises(DatabaseGoneError, match="replaced"):
+        written.write()
+    assert count(written.path) == other.tasks
+
+
+def test_a_long_log_is_folded_in_and_stays_short(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(400):
+        written.journal.complete(f"t{written.tasks}", b'"' + b"x" * 60_000 + b'"')
+        written.store.append(written.lease, written.journal.take(), RUNNING)
+    assert os.path.getsize(f"{written.path}-wal") <= 2 * sqlite_files.LOG_BYTES
+    assert os.path.getsize(written.path) > 16_000_000
+
+
+def test_closing_a_descriptor_does_not_let_another_process_delete_the_log(written: Written) -> None:
+    """That is what drops SQLite's own locks; ours are of the open file."""
+    for end in ("", "-wal", "-shm"):
+        os.close(os.open(f"{written.path}{end}", os.O_RDONLY))
+    log = os.stat(f"{written.path}-wal").st_ino
+    assert count(written.path) == 1  # opens, and closes
+    assert os.stat(f"{written.path}-wal").st_ino == log
+    written.write()
+    assert count(written.path) == 2
+
+
+def test_the_last_to_close_still_tidies_up(written: Written) -> None:
+    second = open_store(written.path)
+    second.close()
+    written.store.close()
+    assert os.listdir(written.path.parent) == [written.path.name]
+
+
+def test_many_who_make_a_database_at_once_use_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    stores: list[SqliteStore] = []
+    makers = [threading.Thread(target=lambda: stores.append(open_store(path))) for _ in range(8)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    create(stores[0])
+    assert all(store.find_run(RUN).workflow_id == RUN for store in stores)
+    for store in stores:
+        store.close()
+    assert os.listdir(tmp_path) == ["x.db"]
+
+
+def test_a_log_that_lost_its_database_is_not_folded_into_a_new_one(written: Written) -> None:
+    code = f"import os, sqlite3; c = sqlite3.connect({str(written.path)!r}); c.execute('SELECT 1 FROM run'); os.abort()"
+    written.store.close()
+    with sqlite3.connect(written.path) as connection:
+        connection.execute("CREATE TABLE stray (x)")
+        subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+        log = Path(f"{written.path}-wal").read_bytes()
+    connection.close()
+    os.unlink(written.path)
+    Path(f"{written.path}-wal").write_bytes(log)
+    store = open_store(written.path)
+    assert store._connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'stray'").fetchone() == (0,)
+    written.store = store
