@@ -35,6 +35,8 @@ from agentos.exceptions import AttemptError, CheckpointCorruptedError, NewerSche
 TAG: Final = "$agentos"
 MAX_DEPTH: Final = 200
 """Lists and maps inside each other. An escaped level costs three, and SQLite's JSON functions stop at 1000."""
+_ROOM = 20
+"""Levels that our own records put around a value: whatever can be stored can be shown, compared and handed on."""
 _MAX_BITS = 1024  # the digits stay below every limit of Python (640 at least), msgspec and SQL
 
 _TAG_BYTES = TAG.encode()
@@ -46,14 +48,17 @@ _decode = msgspec.json.Decoder().decode
 Path = tuple[str | int, ...]
 
 
-def encode_value(value: object) -> bytes:
-    """The stored form of a value: compact JSON. ValueEncodingError says where the part lies that has none."""
-    return _encode(value, _ordered)
+def encode_value(value: object, *, around: bool = False) -> bytes:
+    """The stored form of a value: compact JSON. ValueEncodingError says where the part lies that has none.
+
+    `around`: a record of ours around values that were already found fit, and so may be a few levels deeper.
+    """
+    return _encode(value, _ordered, 0 if around else _ROOM)
 
 
 def canonical_json(value: object) -> bytes:
     """Like `encode_value`, with sorted keys: equal values give equal bytes."""
-    return _encode(value, _sorted)
+    return _encode(value, _sorted, _ROOM)
 
 
 def encode_plain(value: object, loose: Iterable[object]) -> bytes | None:
@@ -62,7 +67,7 @@ def encode_plain(value: object, loose: Iterable[object]) -> bytes | None:
     `loose` are those values: everything else inside is known to be text, numbers and the like.
     """
     try:
-        if all(_is_plain(part, 0) for part in loose):
+        if all(_is_plain(part, _ROOM) for part in loose):
             data = _ordered.encode(value)
             if _TAG_BYTES not in data and _NUL_BYTES not in data:
                 return data
@@ -83,18 +88,18 @@ def decode_value(data: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
 # --- encoding -----------------------------------------------------------------------------------------------------
 
 
-def _encode(value: object, encoder: msgspec.json.Encoder) -> bytes:
+def _encode(value: object, encoder: msgspec.json.Encoder, depth: int) -> bytes:
     # Nearly every value is plain JSON: a look at the types is then all it costs. What the look leaves open (NUL, lone
     # surrogates, our tag) shows in the bytes.
     try:
-        if _is_plain(value, 0):
+        if _is_plain(value, depth):
             data = encoder.encode(value)
             if _TAG_BYTES not in data and _NUL_BYTES not in data:
                 return data
     except (UnicodeEncodeError, RecursionError):
         pass
     try:
-        return encoder.encode(_tagged(value, (), (), encoder is _sorted))
+        return encoder.encode(_tagged(value, (), (0,) * depth, encoder is _sorted))
     except RecursionError:
         raise ValueEncodingError("$", "it is nested too deeply for the stack that is left") from None
 
@@ -107,7 +112,7 @@ def _is_plain(value: object, depth: int) -> bool:
         return value.bit_length() <= _MAX_BITS  # type: ignore[attr-defined, no-any-return]
     if kind is float:
         return value - value == 0.0  # type: ignore[operator, no-any-return]  # NaN and infinities give NaN
-    if depth == MAX_DEPTH:
+    if depth == MAX_DEPTH + _ROOM:
         return False
     if kind is dict:
         for key, item in value.items():  # type: ignore[attr-defined]
@@ -146,7 +151,7 @@ def _tagged(value: object, path: Path, above: tuple[int, ...], sort: bool) -> ob
 def _tagged_container(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
     if id(value) in above:
         raise ValueEncodingError(_dotted(path), "it contains itself")
-    if len(above) >= MAX_DEPTH:
+    if len(above) >= MAX_DEPTH + _ROOM:
         raise ValueEncodingError(_dotted(path), f"it is nested more than {MAX_DEPTH} levels deep")
     above = (*above, id(value))
     if isinstance(value, (list, tuple)):

@@ -62,13 +62,24 @@ def guarded(program: Callable[[], int]) -> NoReturn:
         tell(printable(f"agentos: {error.strerror or error}{where}"))
         _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
-    except Exception:  # noqa: BLE001 - the last boundary
+    except Exception as error:  # noqa: BLE001 - the last boundary
+        if _lacks_memory(error):
+            tell(
+                "agentos: there is not enough memory, or room for another thread.\nFree some, or raise the limits "
+                "(`ulimit -v`, `ulimit -u`), and try again. What was written is kept: `agentos resume` goes on."
+            )
+            sys.exit(Exit.TRY_AGAIN)
         import traceback
 
         say(_masked(traceback.format_exc()))
         say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
         code = Exit.FAILED
     sys.exit(code)
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    # Python has no exception of its own for a thread that the system refuses.
+    return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
 def tell(text: str) -> None:

@@ -24,7 +24,7 @@ def expand(board: Board, task: PlannedTask) -> None:
         change = ev.PlanChanged(
             origin="for_each",
             parent=task.id,
-            items=msgspec.Raw(encode_value(items)),
+            items=msgspec.Raw(encode_value(items, around=True)),
             children=tuple(item.id for item in item_tasks(board.plan, task.id, items, scope)),
             min_layer=task.layer,
         )

@@ -27,7 +27,7 @@ def close_round(board: Board, task: PlannedTask, repeat: Repeat) -> None:
     try:
         scope = scope_of(board.plan, board.facts, task)
         if evaluate(parse_condition(repeat.until), scope, succeeded=True, failed=False):
-            output = msgspec.Raw(encode_value({"rounds": done}))
+            output = msgspec.Raw(encode_value({"rounds": done}, around=True))
             board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
         elif done < repeat.max:
             board.change_plan(_another_round(board, task, done + 1))

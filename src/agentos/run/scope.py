@@ -106,8 +106,8 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
     asked = [definition.approve.question, definition.approve.file] if definition.approve is not None else []
     if references_in(asked):
         about = [about, resolve(asked, scope)]
-    digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about), digest_size=16).hexdigest()
-    text = encode_value(inputs).decode() if inputs else ""
+    digest = blake2b(task.fingerprint.encode() + b"\0" + encode_value(about, around=True), digest_size=16).hexdigest()
+    text = encode_value(inputs, around=True).decode() if inputs else ""
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
 
 

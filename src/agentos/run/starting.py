@@ -107,4 +107,5 @@ def _approved(board: Board, task: PlannedTask) -> None:
     answer: dict[str, object] = {"approved": True, "author": gate.author, "reason": gate.reason}
     if gate.choice:
         answer["choice"] = gate.choice
-    board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=Raw(encode_value(answer))))
+    output = Raw(encode_value(answer, around=True))
+    board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))

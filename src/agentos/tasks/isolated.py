@@ -135,7 +135,7 @@ def _request(spec: AttemptSpec) -> bytes:
     try:
         request = Request(
             function=reference_of(spec.function, spec.definition.call),
-            arguments=Raw(encode_value(dict(spec.arguments))),
+            arguments=Raw(encode_value(dict(spec.arguments), around=True)),
             root=str(spec.root),
             worktree=str(spec.worktree or ""),
             path=tuple(sys.path),

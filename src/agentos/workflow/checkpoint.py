@@ -282,21 +282,21 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _parts(state: WorkflowState) -> SavedState:
-    context = encode_value(dict(state.context))
+    context = encode_value(dict(state.context), around=True)
     if not context.startswith(b"{") or b'"$agentos":"dict"' in context[:20]:
         raise StateInvariantError("the context has a key that cannot be stored")
     return SavedState(
         current_layer=state.current_layer,
-        messages=pieces(encode_value(list(state.messages))),
+        messages=pieces(encode_value(list(state.messages), around=True)),
         tasks=pieces(_encoded_tasks(state.tasks)),
-        decisions=pieces(encode_value(list(state.decisions))),
+        decisions=pieces(encode_value(list(state.decisions), around=True)),
         context=msgspec.json.decode(context, type=dict[str, Raw]),
     )
 
 
 def _encoded_tasks(tasks: tuple[TaskEntry, ...]) -> bytes:
     loose = (part for entry in tasks for part in (entry.output, entry.error) if part is not None)
-    return encode_plain(tasks, loose) or encode_value([_plain(entry) for entry in tasks])
+    return encode_plain(tasks, loose) or encode_value([_plain(entry) for entry in tasks], around=True)
 
 
 def _plain(entry: TaskEntry) -> dict[str, Any]:

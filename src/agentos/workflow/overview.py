@@ -167,7 +167,11 @@ def run_view(journal: Journal) -> RunView:
 
 def stored_state(state: WorkflowState) -> Any:
     """A state in its stored form, as plain JSON values: what the SQL view shows, too."""
-    return msgspec.json.decode(encode_value(state))
+    return _as_json(state)
+
+
+def _as_json(value: object) -> Any:
+    return msgspec.json.decode(encode_value(value, around=True))
 
 
 def gate_views(facts: Facts) -> list[GateView]:
@@ -208,7 +212,7 @@ def _tasks(journal: Journal) -> list[TaskView]:
                 status=entry.status,
                 attempts=0,
                 execution_time_ms=entry.execution_time_ms,
-                output=msgspec.json.decode(encode_value(entry.output)) if entry.status == "complete" else UNSET,
+                output=_as_json(entry.output) if entry.status == "complete" else UNSET,
                 error=typed.convert(entry.error, TaskFailure) if entry.error else UNSET,
             )
             for entry in workflow_state(facts).tasks
