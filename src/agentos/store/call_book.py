@@ -21,6 +21,7 @@ import msgspec
 from agentos import typed
 from agentos.store.holder import current_holder, is_alive
 from agentos.store.port import Holder
+from agentos.store.private_files import make_folders
 from agentos.store.sqlfiles import queries, script, statements
 from agentos.store.sqlite_driver import Transaction
 
@@ -160,7 +161,7 @@ def _own_holder() -> str:
 
 def open_book(path: Path, clock: Callable[[], float] = time.time) -> CallBook:
     """The book at `path`, made where there is none, for the user alone. OSError or sqlite3.Error where it cannot be."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(path.parent)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600))
     except FileExistsError:

@@ -24,7 +24,7 @@ from agentos.worktree.housekeeping import retain_ids
 from agentos.worktree.intent import Intent
 from agentos.worktree.manifest import Left
 from agentos.worktree.restore import finish_interrupted, give_up_interrupted, interrupted, restore
-from agentos.worktree.snapshot_store import Worktree, open_worktree
+from agentos.worktree.snapshot_store import Worktree, open_private, open_worktree
 from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
 
 log = logging.getLogger("agentos")
@@ -168,7 +168,8 @@ def write_beat(worktree: Worktree, workflow_id: str) -> None:
     path = worktree.folder / _BEAT
     with suppress(OSError):
         fresh = path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(beat))
+        with open(fresh, "wb", opener=open_private) as file:
+            file.write(msgspec.json.encode(beat))
         os.replace(fresh, path)  # never half written, whenever the process is killed
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.postgres.address import without_password
+from agentos.store.private_files import SQLITE_FILES, make_folders
 from agentos.workflow.settings_file import SETTINGS, SettingsFile, read_settings_file
 from agentos.worktree import git
 from agentos.worktree.git import shown
@@ -39,7 +40,6 @@ _OWN_FOLDER = f'Write a path in a folder of its own, as in database = "{FOLDER}/
 _MOVE_AWAY = "Find out where it came from, and move it out of the way."
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres(ql)?:", re.IGNORECASE)
 """What is meant as a URL, if not well written: nobody calls a file so."""
-_SQLITE_FILES = ("", "-journal", "-shm", "-wal")
 
 
 class Source(StrEnum):
@@ -112,7 +112,7 @@ def prepare(location: Location) -> Location:
     database = Path(location.database)
     if location.source is Source.VARIABLE:
         with _os_errors_told("make the directory", database.parent):
-            database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(database.parent)
     else:
         make_private(database.parent)
     with _os_errors_told("write in", database.parent):
@@ -234,7 +234,7 @@ def check_private(database: Path, root: Path, repository: git.Repository | None)
     with _os_errors_told("look into", folder):
         for depth in range(1, len(inside.parts) + 1):
             _check_ours(root.joinpath(*inside.parts[:depth]), stat.S_IFDIR)
-        for name in (".gitignore", *(database.name + suffix for suffix in _SQLITE_FILES)):
+        for name in (".gitignore", *(database.name + suffix for suffix in SQLITE_FILES)):
             _check_ours(folder / name, stat.S_IFREG)
     if repository is not None and _is_tracked(repository, inside):
         raise refused(
@@ -267,7 +267,7 @@ def _check_ours(path: Path, kind: int) -> None:
 def make_private(folder: Path) -> None:
     """`folder` with mode 0700 and a .gitignore that hides all of it. What a kill left half done is completed."""
     with _os_errors_told("make the directory", folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder)
         # Through a descriptor that follows no link: nobody can put another folder in its place between two steps.
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

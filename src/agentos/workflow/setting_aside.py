@@ -19,9 +19,8 @@ from agentos.exceptions import (
     RunRefusedError,
     StoreUnavailableError,
 )
+from agentos.store.private_files import SQLITE_FILES
 from agentos.workflow.location import Location, Source
-
-_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +47,7 @@ def set_aside(location: Location) -> SetAside:
     name = _free_name(path, f"damaged-{stamp}")
     moved: dict[str, str] = {}
     # The database first: a log without one is thrown away by SQLite, never folded into another.
-    for suffix in _SUFFIXES:
+    for suffix in SQLITE_FILES:
         with suppress(FileNotFoundError):
             os.rename(f"{path}{suffix}", f"{name}{suffix}")
             moved[f"{path}{suffix}"] = f"{name}{suffix}"
@@ -59,7 +58,7 @@ def _free_name(path: Path, ending: str) -> Path:
     number = 1
     while True:
         name = path.with_name(f"{path.name}.{ending}" + (f"-{number}" if number > 1 else ""))
-        if not any(os.path.lexists(f"{name}{suffix}") for suffix in _SUFFIXES):
+        if not any(os.path.lexists(f"{name}{suffix}") for suffix in SQLITE_FILES):
             return name
         number += 1
 
@@ -113,7 +112,7 @@ def _processes_with(path: Path) -> list[int]:
     import psutil
 
     found: list[int] = []
-    names = {f"{os.path.realpath(path)}{suffix}" for suffix in _SUFFIXES}
+    names = {f"{os.path.realpath(path)}{suffix}" for suffix in SQLITE_FILES}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and any(opened.path in names for opened in process.open_files()):

@@ -23,6 +23,7 @@ from agentos import typed
 from agentos.exceptions import AgentosError, WorkflowConfigurationError
 from agentos.store.port import RunRecord
 from agentos.store.postgres.address import without_password
+from agentos.store.private_files import make_folders
 from agentos.workflow.location import check_private
 from agentos.workflow.moving import renamed_since
 from agentos.workflow.place import Place, is_home, scope_now, was_begun_here
@@ -75,7 +76,10 @@ def remember(root: Path, database: str) -> None:
         file = folder / _name(entry)
         if _read(file) is not None:
             return
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder)
+        for ours in (folder.parent, folder):  # earlier releases left the first to the umask
+            if ours.stat().st_mode & 0o077:
+                ours.chmod(0o700)
         _write(file, entry)
         _forget_gone(folder)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: no text in UTF-8; RuntimeError: no home folder

@@ -111,7 +111,7 @@ def own_objects(git: Git, store: Path, oids: Iterable[str] | None = None) -> set
 def own_folder(store: Path) -> Path:
     """An object folder without alternates, on the same objects: only so can git be asked about what is ours alone."""
     alone = store / "own"
-    alone.mkdir(exist_ok=True)
+    alone.mkdir(mode=0o700, exist_ok=True)
     for name in ("pack", *(f"{byte:02x}" for byte in range(256))):
         if not (alone / name).is_symlink():
             with contextlib.suppress(FileExistsError):  # somebody else was first

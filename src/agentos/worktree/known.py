@@ -13,7 +13,7 @@ from agentos import typed
 from agentos.worktree.git import Git
 from agentos.worktree.manifest import Modes
 from agentos.worktree.session import Session
-from agentos.worktree.snapshot_store import Worktree
+from agentos.worktree.snapshot_store import Worktree, open_private
 
 Signature = tuple[int, ...]
 """Of files: time, size and inode of each. Equal means unchanged."""
@@ -60,7 +60,8 @@ def save(worktree: Worktree, known: Known) -> None:
     path = worktree.folder / "known.json"
     fresh = path.with_name("known.json.new")
     # Not by msgspec, which refuses names that are no UTF-8.
-    fresh.write_bytes(json.dumps(msgspec.to_builtins(known)).encode())
+    with open(fresh, "wb", opener=open_private) as file:
+        file.write(json.dumps(msgspec.to_builtins(known)).encode())
     os.replace(fresh, path)
 
 

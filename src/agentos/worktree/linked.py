@@ -55,7 +55,7 @@ def make_linked(
             next_step="Commit something first, or run without isolation.",
         )
     check_whole(worktree.store_git(timeout_s=limits.seconds), snapshot.tree, snapshot.id, snapshot.head.oid)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     user = worktree.user_git(timeout_s=limits.seconds)
     reason = " ".join([_MARK, quote(workflow_id, safe=""), quote(label, safe="")])
     where = ("--detach", "--no-checkout", str(path), snapshot.head.oid)

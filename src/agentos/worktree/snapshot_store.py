@@ -46,6 +46,7 @@ _ATTRIBUTES = "* -text -ident !filter !working-tree-encoding !eol !merge !diff\n
 _CONFIG = """\
 [core]
 	repositoryformatversion = {version}
+	sharedRepository = 0600
 	bare = false
 	filemode = true
 	trustctime = true
@@ -277,7 +278,9 @@ def _make_store(worktree: Worktree) -> None:
 
 def _fill(folder: Path, config: str) -> None:
     for name in ("objects/info", "objects/pack", "refs/heads", "info"):
-        (folder / name).mkdir(parents=True)
+        for part in (folder / name).relative_to(folder).parents[-2::-1]:
+            (folder / part).mkdir(mode=0o700, exist_ok=True)
+        (folder / name).mkdir(mode=0o700)
     _write(folder / "config", config)
     _write(folder / "info/attributes", _ATTRIBUTES)
     # Relative, so that a repository can be moved.
@@ -323,9 +326,14 @@ def _write(path: Path, content: str) -> None:
     write_durably(fresh, content.encode(), path)
 
 
+def open_private(name: str, flags: int) -> int:
+    """An `opener` of files for the user alone, whatever the umask."""
+    return os.open(name, flags, 0o600)
+
+
 def write_durably(fresh: Path, content: bytes, path: Path) -> None:
     """`content` at `path`, all of it or what was there before, durable on return; `fresh` is a name beside it."""
-    with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open(fresh, "wb", opener=open_private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
