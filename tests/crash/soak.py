@@ -1,7 +1,8 @@
 """Random workflows, killed at random moments and resumed until they end: `python tests/crash/soak.py --minutes 5`.
 
 Each case runs a workflow made by chance once undisturbed and once with SIGKILLs, not only at the named points, and
-compares how the two ended. A case that went wrong keeps its folder, and `--seed S --only N` makes its workflow again.
+compares how the two ended. Every fourth is a crowd: several processes on one database. A case that went wrong keeps
+its folder, and `--seed S --only N` makes its workflow again.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from tests.crash import checks  # noqa: E402 (the path comes first)
+from tests.crash.crowd import play_crowd  # noqa: E402
 from tests.crash.harness import Theatre  # noqa: E402
 from tests.crash.playing import check_after_kill, check_end, next_act, state_of  # noqa: E402
 from tests.crash.random_flows import random_flow  # noqa: E402
 
 MAX_STEPS = 60
 MAX_KILLS = 6
+CROWD_EVERY = 4
+"""Every so many cases one is of several processes on one database."""
 
 
 class Played(NamedTuple):
@@ -40,9 +44,11 @@ class Played(NamedTuple):
 
 
 def play_case(folder: Path, seed: int, number: int) -> Played:
-    """One workflow, undisturbed and disturbed. Whatever goes wrong comes back as text; then the folder is kept."""
+    """One workflow, undisturbed and disturbed, or a crowd. What goes wrong comes back as text; its folder is kept."""
     chance = random.Random(f"{seed}/{number}")
     name = f"soak --seed {seed} --only {number}"
+    if number % CROWD_EVERY == CROWD_EVERY - 1:
+        return play_crowd_case(folder, chance, number, name)
     flow = random_flow(name, chance)
     theatres = [Theatre.of_text(folder / part, flow, f"{name} ({part})") for part in ("undisturbed", "disturbed")]
     try:
@@ -60,6 +66,21 @@ def play_case(folder: Path, seed: int, number: int) -> Played:
     drives = len(theatres[1].ended)
     shutil.rmtree(folder)
     return Played(number, kills, drives)
+
+
+def play_crowd_case(folder: Path, chance: random.Random, number: int, name: str) -> Played:
+    """Several processes on one database."""
+    try:
+        theatre, kills = play_crowd(folder, chance, name)
+    except Exception:
+        told = "\n".join(theatre.told() for theatre in Theatre.made if theatre.folder == folder)
+        return Played(number, wrong=f"{traceback.format_exc()}\n{told}")
+    finally:
+        for theatre in [theatre for theatre in Theatre.made if theatre.folder == folder]:
+            theatre.clear()
+            Theatre.made.remove(theatre)
+    shutil.rmtree(folder)
+    return Played(number, kills, len(theatre.ended))
 
 
 def play_to_the_end(theatre: Theatre) -> list[float]:
