@@ -25,7 +25,7 @@ MEANINGS = {
     Exit.USAGE: "wrong usage, no such id, or a workflow that cannot be run as it is",
     Exit.WAITING: "waiting for a decision, or paused",
     Exit.ABORTED: "aborted",
-    Exit.INTEGRITY: "a record is damaged, or was written by a newer AgentOS; or the database was taken away under a run",
+    Exit.INTEGRITY: "a record is damaged or of a newer AgentOS, or the database was taken away under a run",
     Exit.TRY_AGAIN: "try again later: another process is at it, or the disk is full",
     Exit.INTERRUPTED: "stopped by Ctrl-C (SIGINT), in order",
     Exit.TERMINATED: "stopped by SIGTERM, in order",

@@ -380,7 +380,8 @@ class SqliteStore:
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         if keep < 1:
             raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
-        no = (self._heads.get(workflow_id) or self._journal.head(workflow_id)).no
+        known = self._heads.get(workflow_id) if self._seen_moves == self.live.moves else None
+        no = (known or self._journal.head(workflow_id)).no
         if self._connection.execute(_Q["count_checkpoints"], (no,)).fetchone()[0] <= keep:
             return 0
         # Not worth waiting for the disk: what a power failure brings back is pruned again.

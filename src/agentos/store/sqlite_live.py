@@ -24,14 +24,13 @@ from agentos.exceptions import (
 )
 from agentos.store import sqlite_locks
 from agentos.store.private_files import link_private, make_private, remove_database
-from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, uri_of
+from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, is_locked, uri_of
 from agentos.store.sqlite_files import LOG_BYTES, OpenFiles, Trouble
 from agentos.store.sqlite_locks import Log
 
-APPLICATION_ID = 0x41674F53
-"""`AgOS`: marks the file as ours."""
-
 _LOOK = "SELECT count(*) FROM sqlite_schema"
+_NAME = "SELECT group_concat(value) FROM meta WHERE key IN ('made_at', 'id')"
+"""What tells a database from others."""
 _WAIT_S = 2.0
 LOOK_S = 0.05
 """How often, at most, it is looked at what no commit writes to."""
@@ -64,10 +63,16 @@ class LiveConnection:
         self._adopt(connection)
 
     def _adopt(self, connection: sqlite3.Connection) -> None:
-        self.connection: sqlite3.Connection | None = connection
         connection.execute(_LOOK).fetchone()  # from here on it has all its files open
-        self.files = OpenFiles(self.path)
-        self._name = name_of(self.path)
+        self._name = None
+        with suppress(sqlite3.Error):  # that a table is damaged is told to whoever reads it
+            self._name = connection.execute(_NAME).fetchone()
+        try:
+            self.files = OpenFiles(self.path)
+        except OSError as error:
+            connection.close()
+            raise self._gone(f"was removed while it was opened: {error.strerror}") from error
+        self.connection: sqlite3.Connection | None = connection
         self.locks = sqlite_locks.join(self, self.files.database, Log(self.files.log, self.files.index))
 
     def get(self) -> sqlite3.Connection:
@@ -113,24 +118,24 @@ class LiveConnection:
         """What was just committed is in the files that others find. Raises Moved where it has to be done again."""
         if self.files.find_trouble() is not None and not self.follow():
             raise Moved
-        if time.monotonic() - self._looked_at > LOOK_S:
-            self.look_around()
+        if time.monotonic() - self._looked_at > LOOK_S and not self.look_around():
+            raise Moved
         if self.files.log_bytes > LOG_BYTES:
             # Never by SQLite itself inside COMMIT: a log that was removed must not be folded into the database.
             with suppress(sqlite3.Error):
                 self.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def look_around(self) -> None:
-        """Whether all is in its place: for now and then, and for the end."""
+    def look_around(self) -> bool:
+        """Look whether all is in its place, now and then, and at the end. As `follow` says."""
         self._looked_at = time.monotonic()
-        if self.find_trouble() is not None:
-            self.follow()
+        kept = self.find_trouble() is None or self.follow()
         if self._repository is not None and not os.path.lexists(self._repository):
             raise DatabaseGoneError(
                 f"{self._repository} was removed while AgentOS was at work here",
                 next_step=f"All is kept in {self.path}, which belongs to that repository. Put {self._repository} back "
                 "(from a copy, or with `git init`), and resume the run with `agentos resume`.",
             )
+        return kept
 
     def follow(self) -> bool:
         """Go where the database is now. True: all that was committed on this connection is there, too."""
@@ -169,6 +174,8 @@ class LiveConnection:
             finally:
                 old.execute("ROLLBACK")
         except (sqlite3.Error, OSError, AttributeError, MemoryError) as error:
+            if is_locked(error):
+                raise  # by another process that has the removed file open: tried again
             raise self._gone(f"was removed, and could not be put back: {error}") from error
 
     def _link_copy(self, image: bytes) -> bool:
@@ -199,7 +206,8 @@ class LiveConnection:
     def _go_to_other_file(self) -> None:
         for end in ("-shm", "-wal"):
             if self.files.is_ours(end):  # SQLite would fold our log into the other database
-                os.unlink(f"{self.path}{end}")
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{self.path}{end}")
         with sqlite_locks.opening:
             connection = self._connect_again()
             self._drop()  # SQLite sees that the file has moved, and folds no log into what is there now
@@ -254,12 +262,13 @@ class LiveConnection:
 
     def _refuse_other_content(self) -> None:
         """The file was written to: by SQLite, which folded the log in, or by somebody who copied another over it."""
-        try:
-            found = name_of(self.path)
-        except sqlite3.Error as error:
-            raise self._gone(f"was overwritten: {error}") from error
-        if found != self._name:
-            raise self._gone("was overwritten with another one")
+        if self._name is not None:
+            try:
+                found = _name_in_file(self.path)
+            except sqlite3.Error as error:
+                raise self._gone(f"was overwritten: {error}") from error
+            if found != self._name:
+                raise self._gone("was overwritten with another one")
         self.files.accept_content()
 
     def _look_closer(self) -> None:
@@ -292,17 +301,13 @@ def _fold_log_in(connections: list[LiveConnection]) -> None:
             return
 
 
-def name_of(path: Path) -> tuple[int, str | None]:
+def _name_in_file(path: Path) -> object:
     """What tells this database from others, as its file says, not its log."""
     # Immutable: no locks. Its log is not read, so that a live database may have more pages by its first page than there
     # are in the file: `writable_schema` lets that pass.
     with closing(sqlite3.connect(uri_of(path, "mode=ro&immutable=1"), uri=True)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
-        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-        if application != APPLICATION_ID:
-            return application, None
-        [(made,)] = connection.execute("SELECT group_concat(value) FROM meta WHERE key IN ('made_at', 'id')").fetchall()
-        return application, made
+        return connection.execute(_NAME).fetchone()
 
 
 class Reading(AbstractContextManager[None]):

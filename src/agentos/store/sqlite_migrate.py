@@ -16,8 +16,9 @@ from agentos.store.private_files import make_private, remove_database
 from agentos.store.sqlfiles import Migration, queries, script, statements
 from agentos.store.sqlite_driver import Transaction
 from agentos.store.sqlite_leases import Clock, StoredLease, driver
-from agentos.store.sqlite_live import APPLICATION_ID
 
+APPLICATION_ID = 0x41674F53
+"""`AgOS`: marks the file as ours."""
 PAGE_BYTES = 8192
 
 _Q = queries()
