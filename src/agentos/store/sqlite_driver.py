@@ -29,6 +29,9 @@ BUSY_S = 30.0
 DOUBTS = 3
 """So often what looks like damage is tried again."""
 
+MOVES = 30
+"""So often in a row a database is followed to where it is now."""
+
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DOUBTFUL = frozenset(
     {
@@ -96,7 +99,8 @@ def insist(act: Callable[[], T], path: Path, busy_s: float, *, first: Exception 
     while True:
         if error is not None:
             doubts += is_doubtful(error)
-            given_up = time.monotonic() >= deadline if is_locked(error) else not 0 < doubts <= DOUBTS
+            allowed = MOVES if isinstance(error, Moved) else DOUBTS
+            given_up = time.monotonic() >= deadline if is_locked(error) else not 0 < doubts <= allowed
             if given_up:
                 raise translated(error, path) from error
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 (only to break step with the others)

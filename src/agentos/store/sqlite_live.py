@@ -291,7 +291,7 @@ def _fold_log_in(connections: list[LiveConnection]) -> None:
     """What a removed log holds goes to the database, unless another process may have written there since."""
     there = connections[-1].files.find_log()
     ours = [(None, None), *((live.files.log, live.files.index) for live in connections)]
-    if there.log not in [log for log, _ in ours] or there.index not in [index for _, index in ours]:
+    if there.file not in [log for log, _ in ours] or there.shared not in [index for _, index in ours]:
         return
     for live in connections:
         # Not by one that was opened since: it has another log, and the index of this one.

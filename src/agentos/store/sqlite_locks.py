@@ -57,8 +57,8 @@ def identity_of(found: os.stat_result) -> Identity:
 class Log(NamedTuple):
     """A write-ahead log and its index (-shm)."""
 
-    log: Identity | None
-    index: Identity | None
+    file: Identity | None
+    shared: Identity | None
 
 
 class FileLocks:
