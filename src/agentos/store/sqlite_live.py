@@ -82,7 +82,7 @@ class LiveConnection:
                 raise AgentosError(
                     f"the store of {self.path} is closed", next_step="Open another, or look before you close it."
                 )
-            with sqlite_locks.opening:
+            with sqlite_locks.door(self.path):
                 self._adopt(self._connect_again())
             self.moves += 1
         return self.connection  # type: ignore[return-value]  # adopted just now
@@ -95,8 +95,9 @@ class LiveConnection:
     def _drop(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
-            sqlite_locks.leave(self, self.files.database)
-            connection.close()
+            with sqlite_locks.door(self.path):
+                sqlite_locks.leave(self, self.files.database)
+                connection.close()
 
     def roll_back(self) -> None:
         """End a transaction that wrote nothing, or failed."""
@@ -209,10 +210,8 @@ class LiveConnection:
                 with suppress(FileNotFoundError):
                     os.unlink(f"{self.path}{end}")
         with sqlite_locks.opening:
-            connection = self._connect_again()
             self._drop()  # SQLite sees that the file has moved, and folds no log into what is there now
-            self._adopt(connection)
-        self.moves += 1
+            self.get()
 
     def _connect_again(self) -> sqlite3.Connection:
         try:

@@ -13,14 +13,17 @@ import errno
 import fcntl
 import os
 import random
+import sqlite3
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from agentos.store.sqlite_driver import busy_error
+from agentos.store.sqlite_driver import busy_error, uri_of
 
 TURN_S = 5.0
 """A turn that does not come for so long is no longer waited for: a fork of a killed process may hold it."""
@@ -34,12 +37,15 @@ def _flock(kind: int, start: int, length: int) -> bytes:
 
 
 # The bytes are those of SQLite's os_unix.c: who holds SHARED keeps others from deleting the log, and who holds the last
-# byte of -shm keeps them from emptying it. PENDING keeps newcomers out. The first byte behind its own is ours.
+# byte of -shm keeps them from emptying it. PENDING keeps newcomers out. The first bytes behind its own are ours.
 _KEEP_LOG = _flock(fcntl.F_RDLCK, 0x40000002, 510)
 _LEAVE_LOG = _flock(fcntl.F_UNLCK, 0x40000002, 510)
 _KEEP_INDEX = _flock(fcntl.F_RDLCK, 128, 1)
 _KEEP_OUT = _flock(fcntl.F_WRLCK, 0x40000000, 1)
 _TAKE_TURN = _flock(fcntl.F_WRLCK, 0x40000200, 1)
+_SHUT_DOOR = _flock(fcntl.F_WRLCK, 0x40000201, 1)
+_SHUT_DOOR_READING = _flock(fcntl.F_RDLCK, 0x40000201, 1)
+_OPEN_DOOR = _flock(fcntl.F_UNLCK, 0x40000201, 1)
 _END_TURN = _flock(fcntl.F_UNLCK, 0x40000200, 1)
 
 
@@ -123,13 +129,45 @@ opening = threading.RLock()
 """Held while a connection is opened: whoever closes all of them must know of all."""
 
 
+@contextmanager
+def door(path: Path) -> Iterator[None]:
+    """Open or close a connection while no other process of ours does: one that is half open has no locks of ours yet.
+
+    From here on nobody deletes the log.
+    """
+    with opening, ExitStack() as bare:
+        try:
+            # It reads nothing, and so has no locks: a descriptor of SQLite's to have ours on.
+            bare.enter_context(closing(sqlite3.connect(uri_of(path, "mode=rw"), uri=True)))
+            file = identity_of(os.stat(path))
+        except (OSError, sqlite3.Error):  # whoever reads it will be told
+            yield
+            return
+        descriptors = _descriptors_of(file)
+        until = time.monotonic() + TURN_S
+        # Who may only read it has descriptors that cannot keep other readers out.
+        writable = [one for one in descriptors if fcntl.fcntl(one, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY]
+        wanted = _SHUT_DOOR if writable else _SHUT_DOOR_READING
+        while descriptors and time.monotonic() < until:
+            if any(_lock(one, wanted) for one in writable or descriptors):
+                break
+            time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
+        try:
+            while descriptors and not all(_lock(one, _KEEP_LOG) for one in descriptors) and time.monotonic() < until:
+                time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (as above)
+            yield
+        finally:
+            for one in descriptors:
+                _lock(one, _OPEN_DOOR)
+
+
 def join(store: object, database: Identity, log: Log) -> FileLocks:
     """The locks of a database that a store has just opened a connection to."""
     with _registry:
         locks = _held.setdefault(database, FileLocks())
         locks.log = locks.log or log
         locks.stores.add(store)
-        locks.take_up(database, log.index)
+        locks.take_up(database, log.shared)
         return locks
 
 

@@ -64,8 +64,8 @@ def open_store(
     clock = clock or Clock()
     known = migrations() if steps is None else tuple(steps)
 
-    def connect(*, create: bool = False) -> sqlite3.Connection:
-        check_file(path, create=create and not readonly)
+    def connect() -> sqlite3.Connection:
+        check_file(path, create=False)
         connection = insist(lambda: _connect_readonly(path) if readonly else _connect(path, durability), path, busy_s)
         try:
             insist(lambda: _check_schema(connection, path, clock, known, readonly=readonly), path, busy_s)
@@ -74,8 +74,9 @@ def open_store(
             raise
         return connection
 
-    with sqlite_locks.opening:
-        connection = connect(create=create)
+    check_file(path, create=create and not readonly)
+    with sqlite_locks.door(path):
+        connection = connect()
         try:
             return insist(
                 lambda: SqliteStore(

@@ -159,6 +159,29 @@ def test_closing_a_descriptor_does_not_let_another_process_delete_the_log(writte
     assert count(written.path) == 2
 
 
+ASKED = """
+import fcntl, os, struct, sys
+for end, start, length in (("", 0x40000002, 510), ("-shm", 128, 1)):
+    opened = os.open(sys.argv[1] + end, os.O_RDWR)
+    asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    print(struct.unpack("hhqqi0q", fcntl.fcntl(opened, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has locks of open file descriptions")
+def test_the_database_and_the_index_of_its_log_stay_locked_whoever_closes_them(written: Written) -> None:
+    """Without the second, whoever opens the database next empties an index that is mapped here: SIGBUS."""
+    second = open_store(written.path)
+    for end in ("", "-wal", "-shm"):
+        os.close(os.open(f"{written.path}{end}", os.O_RDONLY))
+    argv = [sys.executable, "-c", ASKED, str(written.path)]
+    assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == "True\nTrue\n"
+    second.close()
+    for end in ("", "-wal", "-shm"):
+        os.close(os.open(f"{written.path}{end}", os.O_RDONLY))
+    assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == "True\nTrue\n"
+
+
 def test_the_last_to_close_still_tidies_up(written: Written) -> None:
     second = open_store(written.path)
     second.close()
