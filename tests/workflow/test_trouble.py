@@ -238,7 +238,7 @@ def test_a_keeper_that_finds_no_store_stops_the_drive(place: Place) -> None:
     class Broken(Place, frozen=True, kw_only=True):
         def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
             opened[0] += 1
-            if opened[0] == 2:
+            if opened[0] >= 2:
                 raise StoreUnavailableError("too many open files")
             return Place.open(self, create=create, readonly=readonly)
 

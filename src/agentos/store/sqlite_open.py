@@ -65,7 +65,6 @@ def open_store(
     known = migrations() if steps is None else tuple(steps)
 
     def connect() -> sqlite3.Connection:
-        check_file(path, create=False)
         connection = insist(lambda: _connect_readonly(path) if readonly else _connect(path, durability), path, busy_s)
         try:
             insist(lambda: _check_schema(connection, path, clock, known, readonly=readonly), path, busy_s)
@@ -73,6 +72,10 @@ def open_store(
             connection.close()
             raise
         return connection
+
+    def connect_again() -> sqlite3.Connection:
+        check_file(path, create=False)
+        return connect()
 
     check_file(path, create=create and not readonly)
     with sqlite_locks.door(path):
@@ -83,7 +86,7 @@ def open_store(
                     LiveConnection(
                         connection,
                         path,
-                        connect=connect,
+                        connect=connect_again,
                         readonly=readonly,
                         make_folder=make_folder or (lambda: path.parent.mkdir(mode=0o700)),
                         repository=repository,
@@ -139,7 +142,7 @@ def _refuse_foreign(path: Path, size: int) -> None:
     try:
         with closing(_connect_to(path, "mode=ro&immutable=1")) as connection:
             connection.execute("PRAGMA writable_schema = ON")
-            if connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID:
+            if size >= _SMALLEST and connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID:
                 return
             tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' LIMIT 4").fetchall()
             what = f"with the tables {', '.join(name for (name,) in tables)}" if tables else "without tables"

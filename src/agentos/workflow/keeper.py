@@ -18,6 +18,8 @@ log = logging.getLogger("agentos")
 
 POLL_S = 0.1
 """How often the inbox is looked at."""
+OPEN_S = 2.0
+"""How long a store that cannot be opened is tried again."""
 
 
 class LeaseKeeper:
@@ -64,8 +66,8 @@ class LeaseKeeper:
             store.close()
 
     def _opened(self) -> StorePort:
-        """A store of its own; one that cannot be opened now is tried again while the lease is good."""
-        until = time.monotonic() + self._lease.lease_s / 2
+        """A store of its own; one that cannot be opened now is tried again for a moment."""
+        until = time.monotonic() + min(OPEN_S, self._lease.lease_s / 2)
         while True:
             try:
                 return self._open_store()
