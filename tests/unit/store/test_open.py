@@ -27,6 +27,7 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
 )
 from agentos.store import sqlite_open
+from agentos.store.sqlite import SqliteStore
 from agentos.store.sqlite_driver import insist, translated
 from agentos.store.sqlite_migrate import APPLICATION_ID
 from agentos.store.sqlite_open import open_store
@@ -90,17 +91,34 @@ def test_the_database_says_what_it_is(made: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("process", 1)])
-def test_durability_is_what_was_asked_for_also_after_a_prune(path: Path, durability: str, level: int) -> None:
+def test_durability_is_what_was_asked_for_before_and_after_a_prune(path: Path, durability: str, level: int) -> None:
+    """Asked of SQLite each time: a prune sets it anew, and would hide what the opening had set."""
     path.parent.mkdir()
     store = open_store(path, durability=durability)  # type: ignore[arg-type]
+    assert (store.durability, synchronous(store)) == (durability, level), "of a database that was just made"
     lease, journal = create(store), Journal()
     for layer in range(3):
         journal.cut(layer)
     store.append(lease, journal.take(), RUNNING)
-    assert store.prune(RUN, 1) == 2
-    assert store.durability == durability
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert synchronous(store) == level
     store.close()
+    store = open_store(path, durability=durability)  # type: ignore[arg-type]
+    assert (store.durability, synchronous(store)) == (durability, level), "of one that was there"
+    assert store.prune(RUN, 3) == 0
+    assert synchronous(store) == level, "nothing was pruned"
+    store._connection.execute("CREATE TEMP TRIGGER no BEFORE DELETE ON checkpoint BEGIN SELECT RAISE(ABORT, 'no'); END")
+    with pytest.raises(AgentosError):
+        store.prune(RUN, 1)
+    assert synchronous(store) == level, "a prune failed"
+    store._connection.execute("DROP TRIGGER no")
+    assert store.prune(RUN, 1) == 2
+    assert (store.durability, synchronous(store)) == (durability, level)
+    store.close()
+
+
+def synchronous(store: SqliteStore) -> int:
+    level: int = store._connection.execute("PRAGMA synchronous").fetchone()[0]
+    return level
 
 
 @pytest.mark.parametrize("options", [{"create": False}, {"readonly": True}])
