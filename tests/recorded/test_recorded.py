@@ -252,6 +252,17 @@ def test_an_old_program_leaves_a_newer_schema_alone(recorded: Recorded) -> None:
     assert recorded.executed() == []
 
 
+@pytest.mark.parametrize("recorded", ["sqlite", "postgres"], indirect=True)
+def test_resuming_all_says_that_a_schema_is_newer(recorded: Recorded) -> None:
+    """It goes through every worktree known and leaves out what it cannot read: its exit code says so all the same."""
+    recorded.types("resume", "gate-1", "--repo", ".", code=3)  # from here on the worktree is known
+    raise_schema(recorded)
+    stored = content_of(recorded)
+    assert "has schema 99" in recorded.types("resume", "--all", code=6).err
+    assert content_of(recorded) == stored
+    assert recorded.executed() == []
+
+
 def raise_schema(recorded: Recorded) -> None:
     """As a version from next year would have left it."""
     if recorded.url:
