@@ -28,7 +28,7 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test agents agents-if-possible lint docs matrix soak bench lock preflight clean distclean
+.PHONY: help demo test agents agents-if-possible lint docs matrix soak mutants bench lock preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5, then drivers and a PostgreSQL server in trouble
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)
 	AGENTOS_MATRIX=full $(RUN) pytest tests/crash/test_postgres_chaos.py $(PYTEST_ARGS)
+
+mutants: $(VENV)/.test ## break promises on purpose, one at a time, and see that a test notices (MUTANTS="name …", long)
+	$(VENV)/bin/python tools/mutate.py $(MUTANTS)
 
 bench: $(BENCH_VENV)/.bench ## measure ourselves against raw SQLite, asyncio, LangGraph and DBOS
 	$(BENCH_VENV)/bin/python -m bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from hashlib import blake2b
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from agentos import Client, Workflow, fork, resume, run
+from agentos.exceptions import CheckpointCorruptedError
 from agentos.workflow.exporting import export_lines, read_export
 from tests.cli.conftest import Agentos
 from tests.cli.runs import ask, complete, interrupted, waiting
@@ -240,3 +242,23 @@ def test_writing_and_reading_are_inverse(tmp_git_repo: Path) -> None:
     file.write_bytes(b"".join(export_lines(copy, version="1")))
     with file.open("rb") as opened:
         assert read_export(opened, "x") == copy
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"status":"waiting"', b'"status":"running"'),
+        (b'"name":"ask"', b'"name":"bad"'),
+        (b'"token":', b'"token":9'),
+        (b'"abandoned":false', b'"abandoned":true'),
+        (b'"kind":"checkpoint"', b'"kind":"checkpoint" '),
+    ],
+)
+def test_what_no_other_digest_covers_is_covered_by_that_of_the_file(tmp_git_repo: Path, old: bytes, new: bytes) -> None:
+    """Events vouch for each other; the run, its name and its checkpoints have the last line of the file alone."""
+    waiting(tmp_git_repo)
+    whole = b"".join(Client(tmp_git_repo).export("ask-1"))
+    assert read_export(io.BytesIO(whole), "ask.jsonl").run.status == "waiting"
+    assert old in whole
+    with pytest.raises(CheckpointCorruptedError, match="the digest differs from that of the lines before it"):
+        read_export(io.BytesIO(whole.replace(old, new, 1)), "ask.jsonl")

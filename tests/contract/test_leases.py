@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from agentos.exceptions import LeaseHeldError, RunNotFoundError
+from agentos.exceptions import LeaseHeldError, LeaseLostError, RunNotFoundError
 from agentos.ids import WorkflowId
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, StorePort
@@ -105,6 +105,31 @@ def test_each_change_of_hands_raises_the_token(store: StorePort) -> None:
         assert lease.token == token
         journal.start("a", attempt=token)
         store.append(lease, journal.take(), RUNNING)
+
+
+def test_two_writers_with_one_token_do_not_write_the_same_place_twice(backend: Backend, store: StorePort) -> None:
+    """A process that was copied (fork, a restored image) has the lease as well: what it did not see stays."""
+    lease, other = create(store), backend.open()
+    try:
+        first, second = Journal(), Journal()
+        first.start("a")
+        second.start("b")
+        store.append(lease, first.take(), RUNNING)
+        with pytest.raises(LeaseLostError):
+            other.append(lease, second.take(), RUNNING)
+        third = Journal()
+        third.start("c")
+        third.start("d")
+        written = third.take()
+        other.append(lease, written[1:], RUNNING)
+        fourth = Journal()
+        fourth.start("e")
+        fourth.start("f")
+        with pytest.raises(LeaseLostError):
+            store.append(lease, fourth.take()[1:], RUNNING)
+    finally:
+        other.close()
+    assert [(event.seq, event.task_id) for event in store.read_events(RUN)] == [(1, "a"), (2, "d")]  # type: ignore[attr-defined]
 
 
 def _taken_within(store: StorePort, seconds: float) -> Lease:

@@ -22,6 +22,7 @@ from agentos.workflow.place import find_place
 from agentos.workflow.ready import DriveOptions
 from agentos.workflow.resuming import resume_run
 from agentos.worktree.collecting import Loose, collect_if_it_pays, loose_objects
+from agentos.worktree.housekeeping import collect
 from agentos.worktree.snapshot_store import open_worktree
 from agentos.worktree.snapshots import taken
 from tests.conftest import LinkedWorktree, git
@@ -333,3 +334,33 @@ def conducted(options: DriveOptions) -> None:
         assert facts.status == "complete"
 
     asyncio.run(go())
+
+
+def test_what_somebody_writes_between_two_attempts_is_not_taken_away(repo: Path) -> None:
+    """Undoing the failed attempt would undo that, too. The group lets the hand in before the second attempt."""
+    flow = Workflow("retries")
+    flow.add(
+        "t",
+        "shell",
+        run='echo "$AGENTOS_ATTEMPT_ID" >> shared.txt; test "${AGENTOS_ATTEMPT_ID##*/}" = 2',
+        retries={"retries": 1, "backoff_s": 0.2},
+        concurrency="one",
+    )
+
+    def hand() -> None:
+        with (repo / "shared.txt").open("a") as file:
+            file.write("by hand\n")
+
+    flow.add("u", hand, concurrency="one")
+    assert run(flow, workflow_id="x").status == "complete"
+    assert (repo / "shared.txt").read_text() == "mine\nx/t/1\nby hand\nx/t/2\n"
+
+
+def test_what_a_resume_needs_is_neither_pruned_nor_collected(repo: Path) -> None:
+    """No checkpoint names the files from before an attempt that was cut off."""
+    cut_off(repo)
+    (repo / "before.txt").write_text("written by hand before it began\n")
+    assert Client(repo).prune("r", keep=1) == 0
+    collect(open_worktree(repo))
+    assert resume("r", repo=repo, files="restore").status == "complete"
+    assert (repo / "shared.txt").read_text() == "mine\nhalf\ndone\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Workflow, run
+from agentos.exceptions import ForeignDatabaseError
 from agentos.workflow.place import find_place
 from agentos.workflow.worktrees import index_folder, interrupted_runs, known, remember
 from tests.conftest import LinkedWorktree
@@ -140,4 +141,5 @@ def test_interrupted_runs_of_every_worktree_are_found(tmp_worktree: LinkedWorktr
     found = interrupted_runs()
     assert [one.worktree.root for one in found.runs] == [tmp_worktree.worktree]
     assert len(found.problems) == 1
-    assert str(tmp_worktree.main) in found.problems[0]
+    assert str(tmp_worktree.main) in found.problems[0].text
+    assert isinstance(found.problems[0].error, ForeignDatabaseError)

@@ -19,7 +19,7 @@ from agentos.worktree.restore import restore
 from agentos.worktree.snapshot_store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.guard import Guard
-from tests.worktree.support import RUN, model, run_git
+from tests.worktree.support import RUN, back, model, run_git
 
 
 @pytest.fixture
@@ -531,3 +531,27 @@ def test_an_empty_folder_in_the_place_of_a_captured_file_is_seen(guard: Guard, r
     assert model(root) == before
     guard.back(worktree, done.undo)
     assert model(root) == found
+
+
+def test_nothing_is_made_behind_a_link(guard: Guard, root: Path, worktree: Worktree, tmp_path: Path) -> None:
+    """A folder that is a link by now, and ignored, leads elsewhere: what the snapshot had below it is not put there."""
+    (root / "cache" / "empty").mkdir(parents=True)
+    first = guard.snap(worktree)
+    shutil.rmtree(root / "cache")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (root / "cache").symlink_to(outside)
+    (root / ".git" / "info").mkdir(exist_ok=True)
+    (root / ".git" / "info" / "exclude").write_text("cache\n")
+    back(worktree, first)
+    assert os.listdir(outside) == []
+
+
+def test_what_was_captured_in_part_is_never_called_unchanged(guard: Guard, root: Path, worktree: Worktree) -> None:
+    (root / "big").write_bytes(b"x" * 5000)
+    limits = Limits(file_bytes=4096)
+    first = guard.snap(worktree, limits=limits)
+    assert [left.path for left in first.partial] == ["big"]
+    assert not snapshots.is_unchanged(worktree, first, limits=limits), "nothing is known of what was left out"
+    (root / "big").unlink()
+    assert snapshots.is_unchanged(worktree, guard.snap(worktree, limits=limits), limits=limits)

@@ -57,13 +57,21 @@ class InterruptedRun(msgspec.Struct, frozen=True, kw_only=True):
     run: RunRecord
 
 
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A database that could not be read, or a run that this host has under another name."""
+
+    text: str
+    error: AgentosError | None = None
+    """What kept the database from being read."""
+
+
 class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
     """What a look into every known worktree found."""
 
     runs: tuple[InterruptedRun, ...]
     """Oldest first: what began first goes on first."""
-    problems: tuple[str, ...]
-    """Databases that could not be read, each with why."""
+    problems: tuple[Problem, ...]
+    """What was left out."""
 
 
 def remember(root: Path, database: str) -> None:
@@ -99,14 +107,14 @@ def known() -> list[KnownWorktree]:
 def interrupted_runs(server: Place | None = None) -> Interrupted:
     """Every interrupted run of every known worktree; of a `server`, of those that this host has. Reads only."""
     runs: list[InterruptedRun] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     if server is not None:
         try:
             found, renamed = _on_server(server)
             runs += found
             problems += renamed
         except AgentosError as error:
-            problems.append(f"{without_password(server.database)}: {error.message}")
+            problems.append(Problem(text=f"{without_password(server.database)}: {error.message}", error=error))
     for worktree in known():
         try:
             store = Place(database=worktree.database, root=worktree.root).open(readonly=True)
@@ -115,7 +123,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
             finally:
                 store.close()
         except AgentosError as error:
-            problems.append(f"{worktree.root}: {error.message}")
+            problems.append(Problem(text=f"{worktree.root}: {error.message}", error=error))
             continue
         runs += [
             InterruptedRun(worktree=worktree, run=record)
@@ -127,7 +135,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
     return Interrupted(runs=tuple(runs), problems=tuple(problems))
 
 
-def _on_server(server: Place) -> tuple[list[InterruptedRun], list[str]]:
+def _on_server(server: Place) -> tuple[list[InterruptedRun], list[Problem]]:
     """Those that this host has, and what to say of those that it has under another name."""
     store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
     try:
@@ -143,7 +151,7 @@ def _on_server(server: Place) -> tuple[list[InterruptedRun], list[str]]:
             InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
             for record in home
         ],
-        [str(renamed_since(record)) for record in here if record not in home],
+        [Problem(text=str(renamed_since(record))) for record in here if record not in home],
     )
 
 

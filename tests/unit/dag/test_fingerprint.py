@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,10 @@ from hypothesis import strategies as st
 from agentos.dag import code
 from agentos.dag.code import code_digest
 from agentos.dag.fingerprint import changed_fingerprint, plan_fingerprint, task_fingerprint
-from agentos.dag.task import Approve, Concurrency, Retry, TaskDef
+from agentos.dag.models import AgentWork, Budget, LlmWork
+from agentos.dag.plan import compile_plan
+from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
 from tests.unit.dag.support import task
 
@@ -61,40 +65,74 @@ def test_a_fingerprint_never_changes_by_itself() -> None:
     assert task_fingerprint(stored) == "1:dea6a0cce4bf6be96c8a16bfa4d6e1b5"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"timeout_s": 5.0},
-        {"retry": Retry(retries=3)},
-        {"description": "better words"},
-        {"concurrency": Concurrency(group="g")},
-    ],
-)
-def test_what_is_cosmetic_does_not_count(fields: dict[str, Any]) -> None:
-    assert task_fingerprint(task("a", **fields)) == task_fingerprint(task("a"))
+# Two values of each, and neither the default: a field that is looked at only for being there would be found out.
+COSMETIC: dict[str, tuple[Any, Any]] = {
+    "timeout_s": (5.0, 6.0),
+    "retry": (Retry(retries=3), Retry(retries=4)),
+    "budget": (Budget(tokens=1), Budget(tokens=2)),
+    "description": ("better words", "the best"),
+    "concurrency": (Concurrency(group="g"), Concurrency(group="h")),
+}
+COUNTS: dict[str, tuple[Any, Any]] = {
+    "id": ("b", "c"),
+    "kind": ("shell", "agent"),
+    "needs": (("b",), ("c",)),
+    "call": ("m:g", "m:h"),
+    "code": ("abc", "abd"),
+    "run": ("make", "make all"),
+    "agent": (AgentWork(agent="claude", prompt="a"), AgentWork(agent="claude", prompt="b")),
+    "llm": (LlmWork(model="m", prompt="a"), LlmWork(model="m", prompt="b")),
+    "inputs": ({"x": 1}, {"x": 2}),
+    "env": ({"A": "1"}, {"A": "2"}),
+    "cwd": ("sub", "other"),
+    "condition": ("true", "false"),
+    "continue_on_error": (True, False),  # of two values one is the default
+    "idempotent": ("keyed", "yes"),
+    "effects": (("external",), ("files",)),
+    "isolation": ("process", "worktree"),
+    "for_each": (ForEach(items=[1]), ForEach(items=[2])),
+    "repeat": (Repeat(tasks=("b",), until="x", max=3), Repeat(tasks=("b",), until="y", max=3)),
+    "approve": (Approve(question="?"), Approve(question="??")),
+    "item": (3, None),
+    "produces": (("out",), ("in",)),
+    "output": ("json", ""),
+}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"inputs": {"x": 1}},
-        {"env": {"A": "1"}},
-        {"cwd": "sub"},
-        {"condition": "true"},
-        {"effects": ("external",)},
-        {"isolation": "process"},
-        {"approve": Approve(question="?")},
-        {"produces": ("out",)},
-        {"code": "abc"},
-        {"item": 3},
-        {"item": None},
-        {"idempotent": "keyed"},
-        {"continue_on_error": True},
-    ],
-)
-def test_everything_else_counts(fields: dict[str, Any]) -> None:
-    assert task_fingerprint(task("a", **fields)) != task_fingerprint(task("a"))
-    assert task_fingerprint(task("a", "b")) != task_fingerprint(task("a"))
+def fingerprint_with(field: str, value: Any) -> str:
+    return task_fingerprint(msgspec.structs.replace(task("a"), **{field: value}))
+
+
+def test_each_field_of_a_task_was_thought_of() -> None:
+    assert {*COSMETIC, *COUNTS} == set(TaskDef.__struct_fields__)
+    assert not COSMETIC.keys() & COUNTS.keys()
+
+
+@pytest.mark.parametrize("field", COSMETIC)
+def test_what_is_cosmetic_does_not_count(field: str) -> None:
+    assert {fingerprint_with(field, value) for value in COSMETIC[field]} == {task_fingerprint(task("a"))}
+
+
+@pytest.mark.parametrize("field", COUNTS)
+def test_everything_else_counts(field: str) -> None:
+    one, other = COUNTS[field]
+    assert fingerprint_with(field, one) != fingerprint_with(field, other)
+    assert fingerprint_with(field, one) != task_fingerprint(task("a"))
+
+
+def test_the_code_of_a_task_counts_wherever_it_was_imported_from(load: Load) -> None:
+    """From a function's text to the fingerprint of its task, and of the plan."""
+
+    def fingerprints(body: str) -> tuple[str, str]:
+        flow = Workflow("w")
+        flow.add("work", load(f"def helper(): return {body}\ndef work(): return helper()").work)
+        plan = compile_plan(flow)
+        return plan.tasks[TaskId("work")].fingerprint, plan.fingerprint
+
+    one, same, other = fingerprints("1"), fingerprints("1"), fingerprints("2")
+    assert one == same
+    assert one[0] != other[0]
+    assert one[1] != other[1]
 
 
 def test_where_code_was_imported_from_counts_only_where_it_cannot_be_seen() -> None:

@@ -783,3 +783,15 @@ def test_a_task_that_left_files_as_they_were_is_kept_only_where_they_are_put_bac
         for seq in (point.seq, point.seq - 1)
     ]
     assert verdicts == ["reuse", "rerun"]
+
+
+@pytest.mark.parametrize("files", ["unknown", "restored", "kept"])
+def test_an_effect_beyond_the_files_is_asked_about_wherever_the_files_stand(files: str) -> None:
+    """Putting files back takes no e-mail back."""
+    run = Run(chain(effects=["files", "external"]), gates="wait").begin()
+    run.ok("a", 1)
+    assert run.running == ["b"]
+    run.resume(files=files, restored_to=run.facts.sequence)
+    assert run.verdicts()["b"] == "ask"
+    assert run.open_gates == ["ask:b"]
+    assert run.running == []

@@ -9,7 +9,7 @@ import pytest
 
 from agentos.dag.models import Budget
 from agentos.dag.workflow import Workflow
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import SessionKnown, StopAsked, UsageKnown
 from agentos.run.spending import left_for, money
@@ -312,3 +312,18 @@ def test_items_that_are_put_off_leave_their_place_to_others_and_end_with_their_a
         run.answer(f"budget:{item}#2")
         run.ok(item)
     assert run.facts.status == "complete"
+
+
+def test_what_was_allowed_before_a_rollback_pays_for_nothing_after_it() -> None:
+    """An allowance is an approval, and no approval crosses into a new epoch: not even one that the rollback leaves."""
+    run = Run(asking(tasks=3, budget=1.0), gates="wait").begin()
+    paid(run, "a", cost=1.25)
+    run.ok("a")
+    run.answer("budget:b")
+    run.ok("b")
+    assert run.running == ["c"], "it was allowed another dollar"
+    run.say({"type": "rollback", "checkpoint_id": run.checkpoint(1)})
+    run.ok("c")
+    run.go_back()
+    assert run.facts.gates[GateId("budget:b")].answer == "approved", "the yes lies before the checkpoint"
+    assert (run.running, run.open_gates) == ([], ["budget:c~1"])

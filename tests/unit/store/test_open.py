@@ -27,6 +27,7 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
 )
 from agentos.store import sqlite_open
+from agentos.store.sqlite import SqliteStore
 from agentos.store.sqlite_driver import insist, translated
 from agentos.store.sqlite_migrate import APPLICATION_ID
 from agentos.store.sqlite_open import open_store
@@ -90,36 +91,41 @@ def test_the_database_says_what_it_is(made: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("process", 1)])
-def test_durability_is_what_was_asked_for_from_the_first_commit_to_the_last(
-    path: Path, durability: Any, level: int
-) -> None:
-    """2: each commit waits for the disk. Looked at when a commit is made: after opening, a prune, and a move."""
+def test_durability_is_what_was_asked_for_before_and_after_a_prune(path: Path, durability: str, level: int) -> None:
+    """Asked of SQLite each time: a prune sets it anew, and would hide what the opening had set."""
     path.parent.mkdir()
-    store = open_store(path, durability=durability)
-
-    def check() -> None:
-        assert store._connection.execute("PRAGMA synchronous").fetchone() == (level,)
-        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-    check()
+    store = open_store(path, durability=durability)  # type: ignore[arg-type]
+    assert (store.durability, synchronous(store)) == (durability, level), "of a database that was just made"
     lease, journal = create(store), Journal()
     for layer in range(3):
         journal.cut(layer)
     store.append(lease, journal.take(), RUNNING)
-    check()
+    assert synchronous(store) == level
+    store.close()
+    store = open_store(path, durability=durability)  # type: ignore[arg-type]
+    assert (store.durability, synchronous(store)) == (durability, level), "of one that was there"
+    assert store.prune(RUN, 3) == 0
+    assert synchronous(store) == level, "nothing was pruned"
+    store._connection.execute("CREATE TEMP TRIGGER no BEFORE DELETE ON checkpoint BEGIN SELECT RAISE(ABORT, 'no'); END")
+    with pytest.raises(AgentosError):
+        store.prune(RUN, 1)
+    assert synchronous(store) == level, "a prune failed"
+    store._connection.execute("DROP TRIGGER no")
     assert store.prune(RUN, 1) == 2
-    check()
+    assert (store.durability, synchronous(store)) == (durability, level)
     for file in path.parent.iterdir():
         file.unlink()
     journal.start("b")
     store.append(lease, journal.take(), RUNNING)
     assert path.exists()
-    check()
+    assert synchronous(store) == level, "put back after it was removed"
+    assert len(store.read_events(RUN)) == 4
     store.close()
-    other = open_store(path, durability=durability)
-    assert other._connection.execute("PRAGMA synchronous").fetchone() == (level,)
-    assert len(other.read_events(RUN)) == 4
-    other.close()
+
+
+def synchronous(store: SqliteStore) -> int:
+    level: int = store._connection.execute("PRAGMA synchronous").fetchone()[0]
+    return level
 
 
 @pytest.mark.parametrize("options", [{"create": False}, {"readonly": True}])

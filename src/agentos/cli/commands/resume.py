@@ -186,10 +186,11 @@ def _all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_st
     """Every interrupted run of every worktree known, one after the other; the worst exit code."""
     found = interrupted_runs(_server())
     for problem in found.problems:
-        say(f"Left out: {printable(problem)}")
+        say(f"Left out: {printable(problem.text)}")
     if not found.runs:
         say("No run was interrupted, in any worktree known.")
-    worst = int(Exit.FAILED if found.problems else Exit.COMPLETE)
+    codes = [Exit.FAILED if problem.error is None else exit_code(problem.error) for problem in found.problems]
+    worst = int(max(codes, default=Exit.COMPLETE))
     for one in found.runs:
         say(f"Resuming {printable(one.run.name)} ({printable(one.run.workflow_id)}) in {one.worktree.root}")
         try:
