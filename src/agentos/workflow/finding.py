@@ -19,6 +19,7 @@ from agentos.exceptions import (
     NotFoundError,
     RunNotFoundError,
     RunRefusedError,
+    UntrustedSettingsError,
     WorkflowConfigurationError,
 )
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
@@ -122,6 +123,8 @@ def places(*, everywhere: bool = False, repo: Path | None = None) -> list[Place]
     """
     try:
         here = [find_place(repo, make=False)]
+    except UntrustedSettingsError:  # no other database stands in for the one that is named
+        raise
     except WorkflowConfigurationError:
         elsewhere = known_places() if everywhere and repo is None else []
         if not elsewhere:
@@ -155,7 +158,7 @@ def _find(given: str, repo: Path | None, within: Callable[[StorePort], T], missi
     try:
         here = find_place(repo, make=False)
     except WorkflowConfigurationError as error:
-        if repo is not None:
+        if repo is not None or isinstance(error, UntrustedSettingsError):
             raise
         nowhere = error
     if here is not None and (found := _asked(here, within)) is not None:

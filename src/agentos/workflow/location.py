@@ -61,7 +61,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_postgresql(self) -> bool:
-        return _URL.match(self.database) is not None
+        return is_url(self.database)
 
     @property
     def shown(self) -> str:
@@ -78,6 +78,11 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{shown(self.root / self.settings)} names it"
             case Source.REPOSITORY:
                 return f"{shown(self.root)} is the root of this git repository or worktree"
+
+
+def is_url(database: str) -> bool:
+    """Whether a database is named by a URL, and not by a path."""
+    return _URL.match(database) is not None
 
 
 def find_location(target: Path | None = None) -> Location:
@@ -98,7 +103,7 @@ def find_location(target: Path | None = None) -> Location:
         check_private(database, root, repository)
         return Location(database=str(database), source=Source.REPOSITORY, root=root)
     where = file.path.name
-    if _URL.match(named):
+    if is_url(named):
         return Location(database=_postgresql(named, where), source=Source.SETTINGS, root=root, settings=where)
     database = _inside(root, named, where)
     check_private(database, root, repository)
@@ -156,7 +161,7 @@ def _repository(directory: Path) -> git.Repository:
 
 
 def _named_by_variable(value: str) -> str:
-    if _URL.match(value.strip()):
+    if is_url(value.strip()):
         return _postgresql(value.strip(), VARIABLE)
     fix = f"Name a file in {VARIABLE}, or unset it."
     try:

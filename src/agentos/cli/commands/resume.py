@@ -18,7 +18,7 @@ from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable, printable_lines
 from agentos.cli.view.words import resume_in_short
-from agentos.exceptions import AgentosError, NotFoundError, WorkflowConfigurationError
+from agentos.exceptions import AgentosError, NotFoundError, UntrustedSettingsError, WorkflowConfigurationError
 from agentos.run.resume import ResumeOptions
 from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.finding import find_run
@@ -199,6 +199,8 @@ def _server() -> Place | None:
     """The server that keeps the runs, where one is named here."""
     try:
         here = find_place(make=False)
+    except UntrustedSettingsError:
+        raise
     except WorkflowConfigurationError:  # nowhere in particular: there are the worktrees of the index
         return None
     return here if here.is_shared else None
