@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -228,7 +228,7 @@ def _old_database() -> Path | None:
 
 
 def check_private(database: Path, root: Path, repository: git.Repository | None) -> None:
-    """Refuse links, files of another kind or owner, and tracked ones, from below `root` down to `database`."""
+    """Refuse links, files of another kind or owner, tracked ones and nested repositories, from `root` to `database`."""
     if database == _old_database():
         raise refused(
             f"{shown(database)} is the old global database, which is left alone unless {VARIABLE} names it",
@@ -241,16 +241,26 @@ def check_private(database: Path, root: Path, repository: git.Repository | None)
             _check_ours(root.joinpath(*inside.parts[:depth]), stat.S_IFDIR)
         for name in (".gitignore", *(database.name + suffix for suffix in _SQLITE_FILES)):
             _check_ours(folder / name, stat.S_IFREG)
-    if repository is not None and _is_tracked(repository, inside):
+    if repository is not None and _is_tracked(repository, inside, git.is_tracked):
         raise refused(
             f"{shown(folder)} is tracked by git, and a clone must not bring its own runs",
             f"Take it out of git (`git rm -r --cached {inside}`), and remove what you did not make yourself.",
         )
+    for depth in range(1, len(inside.parts) + 1):
+        part = Path(*inside.parts[:depth])
+        # A submodule that was taken out of the worktree has left no `.git`; its name is in the index all the same.
+        if os.path.lexists(root / part / ".git") or (
+            depth < len(inside.parts) and repository is not None and _is_tracked(repository, part, git.is_entry)
+        ):
+            raise refused(
+                f"{shown(root / part)} is a repository of its own, which could bring its own runs",
+                "Keep runs outside of it.",
+            )
 
 
-def _is_tracked(repository: git.Repository, folder: Path) -> bool:
+def _is_tracked(repository: git.Repository, folder: Path, is_tracked: Callable[[git.Repository, Path], bool]) -> bool:
     try:
-        return git.is_tracked(repository, folder)
+        return is_tracked(repository, folder)
     except WorkflowConfigurationError as error:
         raise refused(error.message, error.next_step) from error
 
