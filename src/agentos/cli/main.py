@@ -17,7 +17,7 @@ from agentos.cli.output import say
 SECTIONS: dict[str, dict[str, str]] = {
     "Write": {
         "init": "Write a small workflow to start from.",
-        "check": "Tell every problem of workflow files, then the plan. Runs nothing.",
+        "check": "Tell every problem of workflow files, then the plan. Runs no task; imports Python files.",
         "prove": "Run tasks again in a scratch worktree, and tell which can be repeated.",
         "graph": "Draw a workflow or a run.",
         "schema": "Print the JSON Schema of workflow files, or of what a command prints.",
