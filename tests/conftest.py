@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 
+from agentos.workflow.trust import find_reaching, trust_settings
 from tests.models.server import ModelServer
 
 # Hypothesis picks its own profile on CI (the same examples every time); elsewhere only the deadline is in the way.
@@ -52,6 +53,12 @@ def git(*arguments: str, cwd: Path) -> str:
     """Run git in `cwd`; its output without the last newline."""
     done = subprocess.run(["git", *arguments], cwd=cwd, check=True, capture_output=True, text=True)
     return done.stdout.removesuffix("\n")
+
+
+def trust(root: Path) -> None:
+    """Accept what the settings of `root` reach, as `agentos trust --yes` does; where nothing needs it, nothing."""
+    if (reaching := find_reaching(root.resolve())) is not None:
+        trust_settings(reaching)
 
 
 def _clear(patch: pytest.MonkeyPatch, home: Path, *, keep: str = "") -> None:

@@ -17,7 +17,7 @@ import msgspec
 from agentos import __version__
 from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
-from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError
+from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError, UntrustedSettingsError
 from agentos.run.board import GatePolicy
 from agentos.run.commands import ApprovalResponse, Command
 from agentos.run.events import Event
@@ -25,6 +25,7 @@ from agentos.run.facts import fold
 from agentos.run.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
+from agentos.tasks.model_settings import LlmDefaults, ModelSettings
 from agentos.workflow.answering import Sent, send
 from agentos.workflow.beginning import begin_run, fork_run
 from agentos.workflow.drive import Drive
@@ -38,7 +39,7 @@ from agentos.workflow.python_files import refuse_while_loading
 from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
 from agentos.workflow.result import RunResult
 from agentos.workflow.resuming import preview_resume, resume_run
-from agentos.workflow.settings import load_settings
+from agentos.workflow.settings import Settings, load_settings
 from agentos.workflow.stream import follow
 from agentos.workflow.waiting import in_thread, to_the_end
 from agentos.workflow.worktrees import remember
@@ -215,6 +216,10 @@ def settled(
     """Where runs are kept and how they are driven: as given here, else as the settings of the repository say."""
     place = find_place(repo)
     settings = load_settings(place.root)
+    if settings.on_wait or settings.on_end:
+        from agentos.workflow.trust import refuse_untrusted  # most repositories set nothing that needs it
+
+        refuse_untrusted(place.root, "on_wait", "on_end")
     options = DriveOptions(
         gates=settings.gates if gates is None else gates,
         keep=settings.keep if keep is None else keep,
@@ -224,9 +229,22 @@ def settled(
         hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
         secrets=settings.secrets,
         max_log=settings.log_limit,
-        models=settings.models,
+        models=_usable_models(place.root, settings),
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
+
+
+def _usable_models(root: Path, settings: Settings) -> ModelSettings:
+    """What the settings say of models; where that needs to be accepted first, with why: many runs ask none."""
+    if settings.llm == LlmDefaults():
+        return settings.models
+    from agentos.workflow.trust import refuse_untrusted
+
+    try:
+        refuse_untrusted(root, "llm")
+    except UntrustedSettingsError as error:
+        return msgspec.structs.replace(settings.models, untrusted=str(error))
+    return settings.models
 
 
 async def _driven(

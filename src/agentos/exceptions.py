@@ -6,7 +6,8 @@
     |-- ExpressionError                 fix a reference or condition: it cannot be read
     |-- ValueEncodingError              fix the task: its result cannot be written down
     |-- WorkflowConfigurationError      fix the place (also a RuntimeError)
-    |   `-- ForeignDatabaseError        the file is not a database of ours
+    |   |-- ForeignDatabaseError        the file is not a database of ours
+    |   `-- UntrustedSettingsError      say whether you trust what the settings reach: agentos trust
     |-- RunRefusedError                 ask for something else (a fork, another id, no --strict)
     |   `-- CommandRefusedError         this command does not fit this run now
     |-- NotFoundError                   give another id
@@ -113,6 +114,10 @@ class WorkflowConfigurationError(AgentosError, RuntimeError):
 
 class ForeignDatabaseError(WorkflowConfigurationError):
     """The file exists and belongs to some other program; it was left as it is."""
+
+
+class UntrustedSettingsError(WorkflowConfigurationError):
+    """Settings of this repository reach out or run something, and the user has not accepted them. Nothing was done."""
 
 
 class RunRefusedError(AgentosError):

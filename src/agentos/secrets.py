@@ -1,8 +1,10 @@
 """Secrets: which variables hold one, and how their values are kept out of everything that is stored or shown.
 
-A value is masked as `[secret:NAME]`, wherever it stands as it is, base64-encoded (any alignment, standard or URL-safe
-alphabet), URL-encoded, or escaped as JSON and Python do inside texts. Nothing else is recognised: a value that was
-reversed, hashed, compressed or cut in pieces is not the value any more.
+A value is masked as `[secret:NAME]`, wherever it stands as it is, in hex, base64-encoded (any alignment, standard or
+URL-safe alphabet, with the characters at its ends that it shares with its neighbours), or escaped: `\\u0041` and the
+like as JSON, JavaScript, Python and C have it, `%41`, `&#65;`, `=41`; each of its characters or only some, escaped
+once or several times over. Nothing else is recognised: a value that was reversed, hashed, compressed or cut in pieces
+is not the value any more.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import json
 import re
 from base64 import b64encode, urlsafe_b64encode
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 LOOKS_SECRET = 8
@@ -32,11 +35,49 @@ _NO_SECRET_NAME = re.compile(
 _PASSWORD_IN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s:@]*:([^/?#\s]+)@")
 _HEX_ESCAPE = re.compile(r"%[0-9A-F]{2}|\\u[0-9a-f]{4}")
 _UNSAFE_NAME = re.compile(r"[^A-Za-z0-9_.-]")
-_FENCES = "*#~^|=!@"
+_FENCES = "*#~^|!@"
 
 Bytes = bytes
 Span = tuple[int, int, str]
 """From, to, and whose value it is."""
+
+
+class _Escapes(NamedTuple):
+    """One way to write characters by their numbers."""
+
+    mark: Bytes
+    """Every escape holds it; data without it needs no closer look."""
+    escape: re.Pattern[Bytes]
+    """Each is undone by `_unescaped`. Repeated marks are one escape: what was escaped several times over."""
+    begun: re.Pattern[Bytes]
+    """What may still become an escape, at the end of data."""
+
+
+_HIGH, _LOW = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}"  # two escapes for one character
+_ESCAPES = (
+    _Escapes(
+        b"\\",
+        re.compile(
+            rb"\\{1,8}" + _HIGH + rb"\\{1,8}" + _LOW + rb"|\\{1,8}(?:u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\}"
+            rb"|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[\"'/])"
+        ),
+        re.compile(
+            rb"(?:\\{1,8}" + _HIGH + rb")?\\{1,8}(?:[uUx]\{?[0-9a-fA-F]{0,7}|[0-3][0-7]?)?\Z"
+            rb"|\\{1,8}" + _HIGH + rb"\Z"
+        ),
+    ),
+    _Escapes(b"%", re.compile(rb"%(?:25){0,3}[0-9a-fA-F]{2}"), re.compile(rb"%[0-9a-fA-F]{0,7}\Z")),
+    _Escapes(
+        b"&",
+        re.compile(rb"&(?:amp;){0,3}(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|amp|lt|gt|quot|apos);"),
+        re.compile(rb"&[a-zA-Z0-9#;]{0,24}\Z"),
+    ),
+    _Escapes(b"=", re.compile(rb"=[0-9A-Fa-f]{2}|=\r?\n"), re.compile(rb"=[0-9A-Fa-f\r]?\Z")),
+)
+_LONGEST_ESCAPE = 24
+_STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_URL_SAFE = _STANDARD[:-2] + b"-_"
+_NAMED = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 
 
 def looks_secret(name: str) -> bool:
@@ -55,9 +96,13 @@ class Masker:
         "_begins",
         "_firsts",
         "_forms",
+        "_longer",
         "_longest",
+        "_longest_plain",
         "_masks",
         "_owners",
+        "_plain",
+        "_plain_firsts",
         "_secrets",
         "_shortest",
         "_sorted",
@@ -67,16 +112,28 @@ class Masker:
 
     def __init__(self, secrets: Iterable[tuple[str, str]] = (), too_short: Iterable[str] = ()) -> None:
         owners: dict[bytes, str] = {}
+        plain: dict[bytes, str] = {}
+        longer: dict[bytes, list[bytes]] = {}
         self._secrets = tuple(secrets)
         for name, value in self._secrets:
-            for form in _forms(value):
-                owners.setdefault(form, name)
+            for text in _texts(value):
+                plain.setdefault(_raw(text), name)
+                for form in _forms(text):
+                    owners.setdefault(form, name)
+                for form, with_ends in _base64(_raw(text)):
+                    owners.setdefault(form, name)
+                    longer.setdefault(form, []).extend(with_ends)
         self._owners = owners
+        self._plain = plain
+        self._plain_firsts = frozenset(raw[0] for raw in plain)
+        self._longest_plain = max(map(len, plain), default=0)
+        self._longer = longer
+        """Of each base64 form those with a character more at an end: looked for where that form was found."""
         self._forms = tuple(owners)
-        self._sorted = sorted(owners)
-        self._firsts = frozenset(form[0] for form in owners)
-        self._begins = frozenset(form[:4] for form in owners)
-        self._longest = max(map(len, owners), default=0)
+        self._sorted = sorted({*owners, *(form for forms in longer.values() for form in forms)})
+        self._firsts = frozenset(form[0] for form in self._sorted)
+        self._begins = frozenset(form[:4] for form in self._sorted)
+        self._longest = max(map(len, self._sorted), default=0)
         self._shortest = min(map(len, owners), default=0)
         self._stored = tuple({escaped for form in owners for escaped in (form, _json_escaped(form))})
         self._masks = _masks(owners)
@@ -155,6 +212,7 @@ class Masker:
             for form in self._stored:  # any() takes twice as long, and this is asked about everything that is stored
                 if form in stored:
                     return True
+            return next(self._escaped(stored), None) is not None
         return False
 
     def mask_of(self, name: str) -> str:
@@ -213,11 +271,13 @@ class Masker:
     def _spans(self, data: Bytes) -> list[Span]:
         """Where secrets stand, in order; those that overlap are one, named by the one that begins it."""
         found = [
-            (at, at + len(form), self._owners[form])
+            (at, at + len(longest), self._owners[form])
             for form in self._forms
             if form in data  # a tenth of the cost of a regular expression, and nearly always the end of it
-            for at in _places(form, data)
+            for longest in (form, *self._longer.get(form, ()))
+            for at in _places(longest, data)
         ]
+        found += self._escaped(data)
         if len(found) < 2:
             return found
         found.sort(key=lambda span: (span[0], -span[1]))
@@ -230,6 +290,18 @@ class Masker:
                 spans[-1] = (last[0], end, last[2])
         return spans
 
+    def _escaped(self, data: Bytes) -> Iterator[Span]:
+        """Where secrets stand of which some characters, or all, are escaped."""
+        for escapes in _ESCAPES:
+            if escapes.mark not in data:
+                continue
+            undone = escapes.escape.sub(_unescaped, data)
+            for raw, name in self._plain.items():
+                if raw in undone:
+                    origins = _Origins(escapes, data)
+                    for at in _places(raw, undone):
+                        yield origins.start(at), origins.end(at + len(raw)), name
+
     # --- what comes in chunks --------------------------------------------------------------------------------------
 
     def stream(self) -> MaskedStream:
@@ -238,13 +310,31 @@ class Masker:
 
     def _undecided(self, data: Bytes) -> int:
         """Where the end of the data begins that could still become a secret; its length where there is none."""
+        undecided = len(data)
         for at in range(max(0, len(data) - self._longest + 1), len(data)):
             if data[at] not in self._firsts:
                 continue
             begins = data[at : at + 4]
             if (begins in self._begins or len(begins) < 4) and self._goes_on(data[at:]):
-                return at
-        return len(data)
+                undecided = at
+                break
+        return min([undecided, *self._undecided_escapes(data)])
+
+    def _undecided_escapes(self, data: Bytes) -> Iterator[int]:
+        longest = self._longest_plain
+        end = data[-_LONGEST_ESCAPE * (longest + 2) :]
+        before = len(data) - len(end)
+        for escapes in _ESCAPES:
+            if escapes.mark not in end:
+                continue
+            if begun := escapes.begun.search(end, max(0, len(end) - 2 * _LONGEST_ESCAPE)):
+                yield before + begun.start()
+            whole = end[: begun.start()] if begun else end
+            undone = escapes.escape.sub(_unescaped, whole)
+            for at in range(max(0, len(undone) - longest + 1), len(undone)):
+                if undone[at] in self._plain_firsts and any(raw.startswith(undone[at:]) for raw in self._plain):
+                    yield before + _Origins(escapes, whole).start(at)
+                    break
 
     def _goes_on(self, begun: Bytes) -> bool:
         next_form = bisect_right(self._sorted, begun)
@@ -260,7 +350,7 @@ class Masker:
         """The text without a secret's end at its very start, for a text that was cut there."""
         data = text.encode("utf-8", "surrogatepass")
         for length in range(min(self._longest - 1, len(data)), least - 1, -1):
-            if any(form.endswith(data[:length]) for form in self._forms):
+            if any(form.endswith(data[:length]) for form in self._sorted):
                 return data[length:].decode("utf-8", "replace")
         return text
 
@@ -322,18 +412,96 @@ def _places(form: bytes, data: bytes) -> Iterator[int]:
         at = data.find(form, at + 1)
 
 
-def _forms(value: str) -> Iterator[bytes]:
-    """Every form of a secret's value that is recognised, the plain one first."""
+class _Origins:
+    """Which part of data each byte came from, once its escapes are undone."""
+
+    def __init__(self, escapes: _Escapes, data: bytes) -> None:
+        self._undone: list[int] = [0]
+        self._data: list[int] = [0]
+        self._is_escape: list[bool] = [False]
+        undone = position = 0
+        for found in escapes.escape.finditer(data):
+            undone += found.start() - position
+            self._add(undone, found.start(), is_escape=True)
+            undone += len(_unescaped(found))
+            position = found.end()
+            self._add(undone, position, is_escape=False)
+
+    def _add(self, undone: int, position: int, *, is_escape: bool) -> None:
+        self._undone.append(undone)
+        self._data.append(position)
+        self._is_escape.append(is_escape)
+
+    def start(self, at: int) -> int:
+        """Where the byte begins; an escape, as a whole."""
+        part = bisect_right(self._undone, at) - 1
+        return self._data[part] if self._is_escape[part] else self._data[part] + at - self._undone[part]
+
+    def end(self, at: int) -> int:
+        """Where the byte before this one ends."""
+        part = bisect_right(self._undone, at - 1) - 1
+        return self._data[part + 1] if self._is_escape[part] else self._data[part] + at - self._undone[part]
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return _character(found[0])
+
+
+@lru_cache(maxsize=4096)  # the same few stand in every output
+def _character(escape: bytes) -> bytes:
+    """What an escape stands for; a soft line break for nothing."""
+    text = escape.lstrip(b"\\%&=")
+    if text in (b"\n", b"\r\n"):
+        return b""
+    if escape[:1] in b"%=":
+        return bytes([int(text[-2:], 16)])
+    if escape[:1] == b"&":
+        text = text.removesuffix(b";").rpartition(b"amp;")[2]
+        if text in _NAMED:
+            return _NAMED[text]
+        return _encoded(int(text[2:], 16) if text[1:2] in b"xX" else int(text[1:]))
+    if text[:1] == b"x":
+        return bytes([int(text[1:], 16)])
+    if text[:1] == b"u" and b"\\" in text:
+        return _encoded(_paired(text))
+    if text[:1] in b"uU":
+        return _encoded(int(text[1:].strip(b"{}"), 16))
+    if text[:1].isdigit():
+        return bytes([int(text, 8)])
+    return text
+
+
+def _paired(text: bytes) -> int:
+    """The character of two escapes, as UTF-16 has it."""
+    return 0x10000 + ((int(text[1:5], 16) - 0xD800) << 10) + int(text[-4:], 16) - 0xDC00
+
+
+def _encoded(number: int) -> bytes:
+    return chr(number).encode("utf-8", "surrogatepass") if number < 0x110000 else b"\xff"
+
+
+def _texts(value: str) -> Iterable[str]:
+    """The value as it is; of one in several lines each of them as well."""
     whole = [value, value.strip()]
     # Of a key in several lines each line is as secret as the whole; what marks its ends is not.
     whole += [line.strip() for line in value.splitlines() if not line.lstrip().startswith("-----")]
     least = min(len(value), LOOKS_SECRET)
-    for text in dict.fromkeys(one for one in whole if len(one) >= least):
-        raw = text.encode("utf-8", "surrogateescape" if _from_bytes(text) else "surrogatepass")
-        yield raw
-        for written in _written(text, raw):
-            yield written.encode("utf-8", "surrogatepass")
-        yield from _base64(raw)
+    return dict.fromkeys(one for one in whole if len(one) >= least)
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape" if _from_bytes(text) else "surrogatepass")
+
+
+def _forms(text: str) -> Iterator[bytes]:
+    """Every form that is recognised as such, but for base64; the plain one first."""
+    raw = _raw(text)
+    yield raw
+    for written in {one.encode("utf-8", "surrogatepass") for one in _written(text, raw)}:
+        if all(escapes.escape.sub(_unescaped, written) != raw for escapes in _ESCAPES):  # else it is found as escaped
+            yield written
+    yield raw.hex().encode()
+    yield raw.hex().upper().encode()
 
 
 def _from_bytes(text: str) -> bool:
@@ -361,12 +529,39 @@ def _written(text: str, raw: bytes) -> Iterator[str]:
     yield text.replace("'", "'\\''")  # as a shell quotes it
 
 
-def _base64(raw: bytes) -> Iterator[bytes]:
-    """The characters that the value alone decides, for each of the three places it can have among others."""
-    for before in range(3):
-        first, last = (0, 2, 3)[before], (before + len(raw)) * 8 // 6
-        for encode in (b64encode, urlsafe_b64encode):
-            yield encode(b"\0" * before + raw)[first:last]
+def _base64(raw: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
+    """The characters that the value alone decides, for each of the three places it can have among others; with each,
+    the same and a character more at an end, which the value shares with what stands there."""
+    for encode, alphabet in ((b64encode, _STANDARD), (urlsafe_b64encode, _URL_SAFE)):
+        for before in range(3):
+            yield _base64_at(raw, before, encode, alphabet)
+        yield from ((wrapped, []) for wrapped in _wrapped(encode(raw)[: len(raw) * 8 // 6]))
+
+
+def _base64_at(raw: bytes, before: int, encode: Callable[[bytes], bytes], alphabet: bytes) -> tuple[bytes, list[bytes]]:
+    whole = encode(b"\0" * before + raw)
+    first, last = (0, 2, 3)[before], (before + len(raw)) * 8 // 6
+    form = whole[first:last]
+    longer = []
+    if before:
+        own = 1 << (4, 2)[before - 1]  # what the lower bits of the character before can say
+        low = alphabet.index(whole[first - 1]) % own
+        longer += [bytes([character]) + form for character in alphabet[low::own]]
+    if rest := whole[last:]:
+        others = 1 << (6 - (before + len(raw)) * 8 % 6)
+        high = alphabet.index(rest[0]) // others * others
+        longer += [form + bytes([character]) for character in alphabet[high : high + others]]
+        longer += [form + rest[:end] for end in range(2, len(rest) + 1)]
+    return form, longer
+
+
+def _wrapped(encoded: bytes) -> Iterator[bytes]:
+    """A long one in lines, as programs print it that encode the value alone."""
+    for width in (64, 76):
+        lines = [encoded[at : at + width] for at in range(0, len(encoded), width)]
+        if len(lines) > 1:
+            yield b"\n".join(lines)
+            yield b"\r\n".join(lines)
 
 
 def _json_escaped(form: bytes) -> bytes:

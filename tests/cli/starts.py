@@ -130,7 +130,6 @@ def _become(request: dict[str, Any], streams: dict[int, int]) -> None:
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
         sys.argv = ["agentos", *(os.fsdecode(arg.encode("latin-1")) for arg in request["args"])]
-        sys.path[0] = request["cwd"]  # as `python -m` has it
         if request["file_limit"]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], resource.RLIM_INFINITY))
         from agentos.cli.main import main

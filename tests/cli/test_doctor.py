@@ -18,7 +18,7 @@ from agentos import Client
 from agentos.workflow.settings import KINDS
 from tests.cli.conftest import Agentos
 from tests.cli.runs import complete, driven, interrupted, waiting
-from tests.conftest import LinkedWorktree
+from tests.conftest import LinkedWorktree, trust
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,7 @@ def test_a_sound_place(tmp_git_repo: Path, agentos: Agentos) -> None:
 
 def test_each_setting_is_shown_with_where_it_came_from(tmp_git_repo: Path, agentos: Agentos) -> None:
     (tmp_git_repo / "agentos.toml").write_text("keep = 9\non_end = ['echo', 'a\\u001b[2Jb']\n".replace("'", '"'))
+    trust(tmp_git_repo)
     checkup = examined(agentos, tmp_git_repo, code=0, env={"AGENTOS_GATES": "wait"})
     shown = {one["name"]: (one["value"], one["source"]) for one in checkup["settings"]}
     assert list(shown) == list(KINDS)
@@ -307,6 +308,7 @@ def test_a_database_in_use_stays_where_it_is(tmp_git_repo: Path, agentos: Agento
 
 def test_no_hook_runs_for_a_look(tmp_git_repo: Path, agentos: Agentos) -> None:
     (tmp_git_repo / "agentos.toml").write_text('on_wait = ["touch", "called"]\non_end = ["touch", "called"]\n')
+    trust(tmp_git_repo)
     complete(tmp_git_repo)
     (tmp_git_repo / "called").unlink()
     for argv in (("doctor", "--deep"), ("list",), ("db", "stats"), ("db", "path"), ("prune", "--all"), ("export", "r")):

@@ -33,6 +33,7 @@ CALLS: dict[str, list[list[str]]] = {
     "fork": [["CUT"]],
     "watch": [["ended"]],
     "worker": [["--once"]],
+    "trust": [[], ["--list"], ["--revoke"]],
     "logs": [["waits"], ["waits", "lint"], ["ended", "--follow"]],
     "list": [[], ["--all"]],
     "inbox": [[]],

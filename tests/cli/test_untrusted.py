@@ -18,7 +18,7 @@ from agentos.store import codec
 from agentos.workflow.exporting import export_lines, read_export
 from tests.cli.conftest import Agentos
 from tests.cli.runs import waiting
-from tests.conftest import git
+from tests.conftest import git, trust
 
 ESCAPE = "\x1b]0;owned\x07\x9b2J\u202e"
 """Sets a title, clears the screen (as C1 says it), and turns the order of reading round."""
@@ -164,6 +164,7 @@ def test_json_on_a_terminal_is_inert_and_says_the_same(agentos: Agentos, tmp_git
 
 def test_what_a_hook_says_is_shown_and_not_obeyed(agentos: Agentos, tmp_git_repo: Path) -> None:
     (tmp_git_repo / "agentos.toml").write_text('on_end = ["sh", "-c", "printf \'\\\\033[2Jboo\\\\n\'; exit 3"]\n')
+    trust(tmp_git_repo)
     (tmp_git_repo / "tidy.yaml").write_text("name: tidy\ntasks: {a: {run: 'true', effects: none}}\n")
     done = agentos("run", "tidy.yaml", cwd=tmp_git_repo)
     assert (done.code, "exit code 3: \\x1b[2Jboo" in done.err, inert(done.err)) == (0, True, True), done.err

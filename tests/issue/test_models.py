@@ -14,6 +14,7 @@ from agentos.run import events as ev
 from tests.agents.programs import MODELS, environment
 from tests.agents.script import PROTOCOLS, offered
 from tests.agents.support import need
+from tests.conftest import trust
 from tests.issue.stage import VERDICTS, Stage
 from tests.models.received import Received
 from tests.models.replies import Answer, Failure, Reply, says, too_many
@@ -48,6 +49,7 @@ def server(stage: Stage) -> Iterator[ModelServer]:
     with ModelServer(key="k-1234567890") as server:
         server.choose(answer)
         (stage.repo / "agentos.toml").write_text(TOML.format(url=server.base_url))
+        trust(stage.repo)
         yield server
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Client
+from tests.conftest import trust
 from tests.issue.stage import Stage
 from tests.issue.test_models import KEY, TOML, answer
 from tests.models.server import ModelServer
@@ -50,6 +51,7 @@ def all_at_once(stage: Stage, briefs: int, parallel: int, call_s: float) -> floa
     with ModelServer(key="k-1234567890", at_most=2) as server:
         server.choose(lambda request: answer(request, pieces=1, pause_s=call_s / EVENTS))
         (stage.repo / "agentos.toml").write_text(TOML.format(url=server.base_url))
+        trust(stage.repo)
         roles = ("--drafter", "llm:writer", "--reviewer", "llm:critic", "--gates", "none", *stage.roles[4:])
         began = time.monotonic()
         done = stage.agentos("issue", "--all", "--parallel", str(parallel), "--json", *roles)

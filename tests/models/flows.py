@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from agentos import Client
 from agentos.run.events import TaskUsage
+from tests.conftest import trust
 from tests.models.replies import says, verdict
 from tests.models.server import ModelServer
 
@@ -85,6 +86,7 @@ class Place(NamedTuple):
         (self.root / "workflows").mkdir(exist_ok=True)
         (self.root / "workflows" / "flow.yaml").write_text(text)
         (self.root / "agentos.toml").write_text(settings)
+        trust(self.root)
 
     def state(self) -> Any:
         return Client(self.root).show("r").state

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Agentos, agentos
-from tests.conftest import git
+from tests.conftest import git, trust
 from tests.postgres.server import PASSWORD, Server
 
 __all__ = ["agentos"]
@@ -129,6 +129,7 @@ def test_a_killed_driver_is_told_at_once_and_its_run_goes_on(
 
 def test_settings_select_it_too(tmp_git_repo: Path, agentos: Agentos, url: str) -> None:
     (tmp_git_repo / "agentos.toml").write_text(f'database = "{url}"\nrepository = "by name"\n')
+    trust(tmp_git_repo)
     (tmp_git_repo / "release.yaml").write_text(FLOW)
     assert agentos("run", "release.yaml", "--id", "r", cwd=tmp_git_repo).code == 3
     assert agentos("list", "--all", cwd=tmp_git_repo).out.count("waiting") == 1

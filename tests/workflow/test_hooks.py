@@ -19,6 +19,7 @@ from agentos.run.facts import Facts
 from agentos.store.holder import process_started
 from agentos.workflow.hooks import Hooks, call_hook
 from agentos.workflow.place import find_place
+from tests.conftest import trust
 from tests.workflow.support import soon
 
 TELL = """
@@ -44,6 +45,7 @@ def ask() -> Workflow:
 
 def settings(root: Path, **hooks: list[str]) -> None:
     (root / "agentos.toml").write_text("\n".join(f"{name} = {json.dumps(argv)}" for name, argv in hooks.items()))
+    trust(root)
 
 
 @pytest.fixture

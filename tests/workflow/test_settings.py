@@ -15,7 +15,7 @@ from agentos.tasks.model_settings import Limits, LlmDefaults, Price
 from agentos.workflow.location import find_location
 from agentos.workflow.ready import DriveOptions
 from agentos.workflow.settings import KINDS, Settings, explain_settings, load_settings
-from tests.conftest import git
+from tests.conftest import git, trust
 
 EVERY_KIND = """
 database = ".agentos/other.db"
@@ -249,6 +249,7 @@ def test_runs_honour_the_settings_and_arguments_outweigh_them(tmp_git_repo: Path
 
 def test_gates_durability_and_the_rest_reach_the_drive(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_git_repo / "agentos.toml").write_text(EVERY_KIND)
+    trust(tmp_git_repo)
     place, options = settled(tmp_git_repo)
     assert (place.durability, options.gates, options.lease_s, options.max_concurrency) == ("process", "reject", 20, 2)
     assert options.space_warning == 100_000_000

@@ -15,6 +15,7 @@ from agentos.cli.text import printable, short
 if TYPE_CHECKING:
     from agentos.run.facts import Facts
     from agentos.workflow.finding import FoundRun
+    from agentos.workflow.place import Place
 
 MOST = 200
 """No more than so many are offered; nobody reads a longer list."""
@@ -57,28 +58,39 @@ def _repo(typed: dict[str, Any]) -> Path | None:
     return Path(repo) if repo else None
 
 
-def _runs(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.finding import list_runs, places
+def _place(typed: dict[str, Any]) -> Place:
+    """Where this worktree keeps its runs, if that is a file: nobody who types TAB means to connect to a server."""
+    from agentos.workflow.place import find_place
 
-    for place in places(repo=_repo(typed)):
-        for record in list_runs(place, limit=MOST_RUNS):
-            yield record.workflow_id, f"{record.name}, {record.status}"
+    place = find_place(_repo(typed), make=False)
+    if place.is_shared:
+        raise LookupError("a server's runs are not offered")
+    return place
+
+
+def _runs(typed: dict[str, Any]) -> Offered:
+    from agentos.workflow.finding import list_runs
+
+    for record in list_runs(_place(typed), limit=MOST_RUNS):
+        yield record.workflow_id, f"{record.name}, {record.status}"
 
 
 def _checkpoints(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.finding import places, reading
+    from agentos.workflow.finding import reading
 
-    for place in places(repo=_repo(typed)):
-        with reading(place) as store:
-            for record in store.list_runs(limit=MOST_RUNS):
-                for cut in reversed(store.list_checkpoints(record.workflow_id)):
-                    yield cut.id, f"{record.name}, layer {cut.layer}"
+    with reading(_place(typed)) as store:
+        for record in store.list_runs(limit=MOST_RUNS):
+            for cut in reversed(store.list_checkpoints(record.workflow_id)):
+                yield cut.id, f"{record.name}, layer {cut.layer}"
 
 
 def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
+    from agentos.exceptions import WorkflowConfigurationError
     from agentos.run.facts import fold
     from agentos.workflow.finding import find_run, reading
 
+    with suppress(WorkflowConfigurationError):  # no repository here: the run may be in a worktree of the index
+        _place(typed)
     found = find_run(str(typed["run"]), _repo(typed))
     with reading(found.place) as store:
         return found, fold(found.record.workflow_id, store.read_events(found.record.workflow_id))

@@ -17,7 +17,7 @@ from agentos.cli.output import say
 SECTIONS: dict[str, dict[str, str]] = {
     "Write": {
         "init": "Write a small workflow to start from.",
-        "check": "Tell every problem of workflow files, then the plan. Runs nothing.",
+        "check": "Tell every problem of workflow files, then the plan. Runs no task; imports Python files.",
         "prove": "Run tasks again in a scratch worktree, and tell which can be repeated.",
         "graph": "Draw a workflow or a run.",
         "schema": "Print the JSON Schema of workflow files, or of what a command prints.",
@@ -60,6 +60,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "export": "Write a run into one file, to be imported elsewhere.",
         "import": "Take in a run from a file that `export` wrote.",
         "db": "Where state lives, and how much of it there is.",
+        "trust": "Say that what this repository's settings connect to and run is meant.",
         "doctor": "Check this place, its settings and its runs, and say how to mend what is wrong.",
     },
 }

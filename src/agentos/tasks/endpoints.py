@@ -9,9 +9,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from agentos.dag.models import LlmWork
+from agentos.exceptions import ModelCallError
 from agentos.tasks.chat import Endpoint
 from agentos.tasks.credentials import key_from_command, key_from_variable
-from agentos.tasks.model_settings import LlmDefaults
+from agentos.tasks.model_settings import LlmDefaults, ModelSettings
 
 OPENAI = "https://api.openai.com/v1"
 OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
@@ -34,8 +35,11 @@ class _KeySource(NamedTuple):
     optional: bool = False
 
 
-async def account_for(work: LlmWork, defaults: LlmDefaults, environ: Mapping[str, str], cwd: Path) -> Account:
-    """ModelCallError of kind `auth` where there is no key and there should be one."""
+async def account_for(work: LlmWork, models: ModelSettings, environ: Mapping[str, str], cwd: Path) -> Account:
+    """ModelCallError of kind `auth` where there is no key and there should be one, or the settings are not trusted."""
+    defaults = models.llm
+    if models.untrusted and needs_defaults(work, defaults):
+        raise ModelCallError(models.untrusted, kind="auth", retryable=False)
     base_url = work.base_url or defaults.base_url or environ.get(OPENAI_URL_VARIABLE, "").strip() or OPENAI
     source = _key_source(work, defaults, base_url)
     if source.command:
@@ -55,6 +59,12 @@ def has_default_key(work: LlmWork, defaults: LlmDefaults) -> bool:
     """Whether the key of a call is the one of the settings, where those name one."""
     own = bool(work.key_name or work.key_command)
     return not own and (not work.base_url or work.base_url == defaults.base_url)
+
+
+def needs_defaults(work: LlmWork, defaults: LlmDefaults) -> bool:
+    """Whether a call goes where the settings say, or with the key that they name."""
+    has_key = bool(defaults.key_name or defaults.key_command)
+    return (bool(defaults.base_url) and not work.base_url) or (has_key and has_default_key(work, defaults))
 
 
 def _key_source(work: LlmWork, defaults: LlmDefaults, base_url: str) -> _KeySource:

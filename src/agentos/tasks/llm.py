@@ -72,7 +72,7 @@ class LlmPerformer:
             raise AttemptFailed(told(AttemptError("the task says no model")), retryable=False)
         try:
             schema = AnswerSchema(work.schema) if work.schema is not None else None
-            account = await account_for(work, spec.models.llm, environment_of(spec), spec.root)
+            account = await account_for(work, spec.models, environment_of(spec), spec.root)
             refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
         except AttemptError as error:
             raise AttemptFailed(told(error), retryable=False) from None

@@ -75,6 +75,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     prices: Mapping[str, Price] = {}
     """By the name of the model."""
     llm: LlmDefaults = LlmDefaults()
+    untrusted: str = ""
+    """Why `llm` may not be used: it comes with the repository, and the user has not accepted it. Empty: it may."""
 
     def limits_of(self, credential: str) -> Limits:
         return self.limits.get(credential, NO_LIMITS)

@@ -22,7 +22,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.drive import utc_now
 from agentos.workflow.forking import forked_event
-from agentos.workflow.keys import refuse_keyless
+from agentos.workflow.keys import refuse_keyless, refuse_untrusted_models
 from agentos.workflow.labels import checked_labels
 from agentos.workflow.loading import load_workflow, source_of
 from agentos.workflow.logs import refuse_foreign
@@ -65,6 +65,7 @@ def begin_run(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
+    refuse_untrusted_models(plan, options.models)
     if options.looks_for_keys:
         refuse_keyless(plan, options.models.llm)
     if masker.found_in("\n".join((workflow_id or "", *labels)).encode()):
@@ -137,6 +138,7 @@ def fork_run(
         accepted = decode_plan(origin.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, home.root)
         base = compiled_again(flow, accepted, options)
+        refuse_untrusted_models(base, options.models)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
     finally:
         origin.close()

@@ -27,6 +27,7 @@ from agentos.workflow.leftovers import leftover_folders, leftover_processes
 from agentos.workflow.location import VARIABLE, Location, Source, asked_directory, find_location, unused_old_database
 from agentos.workflow.place import Place, find_place, was_begun_here
 from agentos.workflow.settings import Setting, Settings, explain_settings, load_settings, wrong_settings
+from agentos.workflow.trust import find_reaching, trusted_since, untrusted
 from agentos.workflow.worktrees import interrupted_runs
 from agentos.worktree import git
 from agentos.worktree.git import shown
@@ -52,6 +53,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What to type or do about it."""
 
 
+class NeedsTrust(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of this repository that connect somewhere or run something."""
+
+    settings: tuple[str, ...]
+    """Each as `name = value`, passwords left out."""
+    since: str
+    """When the user accepted them (`agentos trust`); empty where they did not."""
+
+
 class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     """What `agentos doctor` found."""
 
@@ -72,6 +82,8 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     """Why there."""
     settings: tuple[Setting, ...]
     """Each setting in force with its source; none where something is wrong with them."""
+    trust: NeedsTrust | None
+    """What of them needs the user's trust; null where nothing does."""
     free_disk: int
     """Bytes free where the database is."""
     database_bytes: int
@@ -101,6 +113,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
     location: Location | None = None
     settings: tuple[Setting, ...] = ()
     size: DatabaseSize | None = None
+    needs_trust: NeedsTrust | None = None
     free = 0
     try:
         location = find_location(repo)
@@ -110,14 +123,18 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         findings += _old_database(location)
         in_force = Settings()
         root = _work_root(location)
+        needs_trust, refused = _trust(root)
         if wrong := wrong_settings(root):
             findings += [_told("wrong", error) for error in wrong]
         else:
             settings, in_force = explain_settings(root), load_settings(root)
+            findings += refused
         path = location.root if location.is_postgresql else Path(location.database)
         free = shutil.disk_usage(_existing(path)).free
-        size, found = _database(_place(location), in_force, deep=deep)
-        findings += [*found, *_snapshots(_place(location)), *_unfinished_restore(location.root), *_space(path, free)]
+        if not refused or location.source is not Source.SETTINGS or not location.is_postgresql:
+            size, found = _database(_place(location), in_force, deep=deep)
+            findings += [*found, *_snapshots(_place(location))]
+        findings += [*_unfinished_restore(location.root), *_space(path, free)]
         if not location.is_postgresql:
             # Permissions after that: looking in makes a log beside the database, with the same mode.
             findings += _permissions(location, path)
@@ -133,6 +150,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         database="" if location is None else location.shown,
         because="" if location is None else location.why,
         settings=settings,
+        trust=needs_trust,
         free_disk=free,
         database_bytes=0 if size is None else size.bytes,
         runs=0 if size is None else size.runs,
@@ -202,6 +220,19 @@ def _settings_besides(repo: Path | None, error: AgentosError) -> Iterator[Findin
     for wrong in wrong_settings(root):
         if wrong.message not in error.message and not wrong.message.startswith("`database`"):
             yield _told("wrong", wrong)
+
+
+def _trust(root: Path) -> tuple[NeedsTrust | None, list[Finding]]:
+    """What needs to be trusted here, and what to say where it is not. Settings that are wrong were told already."""
+    try:
+        reaching = find_reaching(root)
+    except AgentosError:
+        return None, []
+    if reaching is None:
+        return None, []
+    since = trusted_since(reaching)
+    findings = [_told("wrong", untrusted(reaching))] if since is None and reaching.in_force else []
+    return NeedsTrust(settings=tuple(reaching.lines()), since=since or ""), findings
 
 
 def _existing(path: Path) -> Path:

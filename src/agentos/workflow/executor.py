@@ -26,7 +26,7 @@ from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct
 from agentos.workflow.journal import MemoryJournal
-from agentos.workflow.keys import refuse_keyless
+from agentos.workflow.keys import refuse_keyless, refuse_untrusted_models
 from agentos.workflow.place import Place
 from agentos.workflow.plans import plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
@@ -219,6 +219,7 @@ def _in_memory(
     masker = masker_for(plan, options.secret_names)
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, options.models)
+    refuse_untrusted_models(plan, options.models)
     if options.looks_for_keys:
         refuse_keyless(plan, options.models.llm)
     facts = Facts(workflow_id=WorkflowId(workflow_id or new_id()))

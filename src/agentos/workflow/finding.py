@@ -19,6 +19,7 @@ from agentos.exceptions import (
     NotFoundError,
     RunNotFoundError,
     RunRefusedError,
+    UntrustedSettingsError,
     WorkflowConfigurationError,
 )
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
@@ -122,6 +123,8 @@ def places(*, everywhere: bool = False, repo: Path | None = None) -> list[Place]
     """
     try:
         here = [find_place(repo, make=False)]
+    except UntrustedSettingsError:  # no other database stands in for the one that is named
+        raise
     except WorkflowConfigurationError:
         elsewhere = known_places() if everywhere and repo is None else []
         if not elsewhere:
@@ -155,7 +158,7 @@ def _find(given: str, repo: Path | None, within: Callable[[StorePort], T], missi
     try:
         here = find_place(repo, make=False)
     except WorkflowConfigurationError as error:
-        if repo is not None:
+        if repo is not None or isinstance(error, UntrustedSettingsError):
             raise
         nowhere = error
     if here is not None and (found := _asked(here, within)) is not None:
@@ -205,6 +208,12 @@ def _look(place: Place, within: Callable[[StorePort], T]) -> T | None:
         return None
 
 
+def _is_of_its_root(place: Place) -> bool:
+    """Whether a database lies in the worktree whose runs it keeps, so that it should hold no others."""
+    named = bool(os.environ.get(VARIABLE, "").strip())
+    return not named and not place.is_shared and Path(place.database).is_relative_to(place.root)
+
+
 def _at_home(place: Place, record: RunRecord) -> Place:
     """The place with the root that the run belongs to: one database may hold the runs of several worktrees."""
     place = place.of(record.scope)
@@ -212,5 +221,7 @@ def _at_home(place: Place, record: RunRecord) -> Place:
     if place.named or not root or Path(root) == place.root or not Path(root).is_dir():
         return place
     if is_of_another_host(place, record):  # a folder of the same name is not the same
+        return place
+    if _is_of_its_root(place):  # a copy, or one that says so itself: that is no reason to go on in the other folder
         return place
     return msgspec.structs.replace(place, root=Path(root))

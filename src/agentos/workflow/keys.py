@@ -1,4 +1,4 @@
-"""The key of models that the settings name: told where its variable is not set, before anything is paid or begun."""
+"""What the settings say of models, told before anything begins: a key that is not set, settings that nobody trusts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from collections.abc import Mapping
 
 from agentos.dag.findings import listed
 from agentos.dag.plan import Plan
-from agentos.exceptions import RunRefusedError
-from agentos.tasks.model_settings import LlmDefaults
+from agentos.exceptions import RunRefusedError, UntrustedSettingsError
+from agentos.tasks.model_settings import LlmDefaults, ModelSettings
+
+
+def refuse_untrusted_models(plan: Plan, models: ModelSettings) -> None:
+    """UntrustedSettingsError where tasks ask a model as settings say that came with the repository unaccepted."""
+    if not models.untrusted:
+        return
+    from agentos.tasks.endpoints import needs_defaults  # few runs get here
+
+    calls = [task.definition.llm for task in plan.tasks.values() if task.definition.llm is not None]
+    if any(needs_defaults(work, models.llm) for work in calls):
+        raise UntrustedSettingsError(models.untrusted)
 
 
 def refuse_keyless(plan: Plan, defaults: LlmDefaults, environ: Mapping[str, str] = os.environ) -> None:

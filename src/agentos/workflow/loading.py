@@ -132,10 +132,18 @@ def _made(module: ModuleType, record: SourceRecord) -> object:
 def workflow_file(name_or_path: str, root: Path) -> tuple[Path, str]:
     """The file that a person means, and which workflow of it (empty: its only one). Nothing is read or imported.
 
-    WorkflowNotFoundError where there is none, RunRefusedError where there are several.
+    WorkflowNotFoundError where there is none, RunRefusedError where there are several, WorkflowFileError where it is a
+    link out of the root: what is told about a file quotes it, and a clone could have any file of the user's quoted.
     """
     text, name = _split(name_or_path)
-    return _path(text, root), name
+    path = _path(text, root)
+    meant = Path(os.path.realpath(path))
+    inside = Path(os.path.abspath(path)).is_relative_to(root)
+    if inside and not meant.is_relative_to(os.path.realpath(root)):
+        raise WorkflowFileError(
+            shown(path), f"this is a link out of the repository, to {git.shown(meant)}", next_step="Name that file."
+        )
+    return path, name
 
 
 def find_workflow(name_or_path: str, root: Path, *, static: bool = False) -> Workflow:

@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -61,7 +61,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_postgresql(self) -> bool:
-        return _URL.match(self.database) is not None
+        return is_url(self.database)
 
     @property
     def shown(self) -> str:
@@ -78,6 +78,11 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{shown(self.root / self.settings)} names it"
             case Source.REPOSITORY:
                 return f"{shown(self.root)} is the root of this git repository or worktree"
+
+
+def is_url(database: str) -> bool:
+    """Whether a database is named by a URL, and not by a path."""
+    return _URL.match(database) is not None
 
 
 def find_location(target: Path | None = None) -> Location:
@@ -98,7 +103,7 @@ def find_location(target: Path | None = None) -> Location:
         check_private(database, root, repository)
         return Location(database=str(database), source=Source.REPOSITORY, root=root)
     where = file.path.name
-    if _URL.match(named):
+    if is_url(named):
         return Location(database=_postgresql(named, where), source=Source.SETTINGS, root=root, settings=where)
     database = _inside(root, named, where)
     check_private(database, root, repository)
@@ -156,7 +161,7 @@ def _repository(directory: Path) -> git.Repository:
 
 
 def _named_by_variable(value: str) -> str:
-    if _URL.match(value.strip()):
+    if is_url(value.strip()):
         return _postgresql(value.strip(), VARIABLE)
     fix = f"Name a file in {VARIABLE}, or unset it."
     try:
@@ -223,7 +228,7 @@ def _old_database() -> Path | None:
 
 
 def check_private(database: Path, root: Path, repository: git.Repository | None) -> None:
-    """Refuse links, files of another kind or owner, and tracked ones, from below `root` down to `database`."""
+    """Refuse links, files of another kind or owner, tracked ones and nested repositories, from `root` to `database`."""
     if database == _old_database():
         raise refused(
             f"{shown(database)} is the old global database, which is left alone unless {VARIABLE} names it",
@@ -236,16 +241,26 @@ def check_private(database: Path, root: Path, repository: git.Repository | None)
             _check_ours(root.joinpath(*inside.parts[:depth]), stat.S_IFDIR)
         for name in (".gitignore", *(database.name + suffix for suffix in SQLITE_FILES)):
             _check_ours(folder / name, stat.S_IFREG)
-    if repository is not None and _is_tracked(repository, inside):
+    if repository is not None and _is_tracked(repository, inside, git.is_tracked):
         raise refused(
             f"{shown(folder)} is tracked by git, and a clone must not bring its own runs",
             f"Take it out of git (`git rm -r --cached {inside}`), and remove what you did not make yourself.",
         )
+    for depth in range(1, len(inside.parts) + 1):
+        part = Path(*inside.parts[:depth])
+        # A submodule that was taken out of the worktree has left no `.git`; its name is in the index all the same.
+        if os.path.lexists(root / part / ".git") or (
+            depth < len(inside.parts) and repository is not None and _is_tracked(repository, part, git.is_entry)
+        ):
+            raise refused(
+                f"{shown(root / part)} is a repository of its own, which could bring its own runs",
+                "Keep runs outside of it.",
+            )
 
 
-def _is_tracked(repository: git.Repository, folder: Path) -> bool:
+def _is_tracked(repository: git.Repository, folder: Path, is_tracked: Callable[[git.Repository, Path], bool]) -> bool:
     try:
-        return git.is_tracked(repository, folder)
+        return is_tracked(repository, folder)
     except WorkflowConfigurationError as error:
         raise refused(error.message, error.next_step) from error
 

@@ -98,9 +98,14 @@ def find_place(
     """Where runs of this worktree (default: the current directory's) are kept.
 
     The folder is made, unless `make` is False: who only looks writes nothing, and may look at a read-only tree.
+    UntrustedSettingsError where the settings name a server that the user has not accepted.
     """
     location = find_location(Path(repo) if repo is not None else None)
     _refuse_no_text(location.root, location.database)
+    if location.source is Source.SETTINGS and location.is_postgresql:
+        from agentos.workflow.trust import refuse_untrusted  # most settings name no server
+
+        refuse_untrusted(location.root, "database")
     if make:
         prepare(location)
     root, repository = location.root, None

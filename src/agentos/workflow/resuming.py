@@ -38,6 +38,7 @@ from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, S
 from agentos.tasks.orphans import end_orphans, end_process
 from agentos.tasks.private_folder import remove_abandoned
 from agentos.workflow.file_decisions import Decided, decide
+from agentos.workflow.keys import refuse_untrusted_models
 from agentos.workflow.loading import load_workflow, source_files
 from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.moved_files import refuse_files_elsewhere
@@ -212,6 +213,7 @@ def _gather(
         flow = asked.workflow or load_workflow(record.source, asked.place.root)
         base, functions = compiled_again(flow, accepted, asked.options), flow.functions
     refuse_unset(base)
+    refuse_untrusted_models(base, asked.options.models)
     return _Found(
         record=record,
         events=_sound_journal(store, record.workflow_id),  # a damaged one is left as it is, down to its lease

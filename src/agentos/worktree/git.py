@@ -220,6 +220,22 @@ def is_tracked(repository: Repository, folder: PurePath) -> bool:
     """
     if not _index_may_name(repository.git_dir, folder):
         return False
+    depth = len(folder.parts)
+    tracked = {PurePath(*name.parts[:depth]) for name in _tracked_below(repository, folder)}
+    return any(name == folder or _same_folder(repository.root, name, folder) for name in tracked)
+
+
+def is_entry(repository: Repository, folder: PurePath) -> bool:
+    """Whether the index has an entry of just this name, as it has for a submodule. As cheap as `is_tracked`."""
+    if not _index_may_name(repository.git_dir, folder, end=b"\0"):
+        return False
+    return any(
+        name == folder or (len(name.parts) == len(folder.parts) and _same_folder(repository.root, name, folder))
+        for name in _tracked_below(repository, folder)
+    )
+
+
+def _tracked_below(repository: Repository, folder: PurePath) -> list[PurePath]:
     here = (f"--git-dir={repository.git_dir}", "--work-tree=.")
     done = run(repository.root, *here, "ls-files", "-z", "--", f":(top,literal,icase){folder.as_posix()}")
     if done.returncode != 0:
@@ -227,12 +243,10 @@ def is_tracked(repository: Repository, folder: PurePath) -> bool:
             f"git cannot tell what it tracks in {shown(repository.root)}: {os.fsdecode(done.stderr).strip()}",
             next_step="Repair the repository (`git status` must work).",
         )
-    depth = len(folder.parts)
-    tracked = {PurePath(*PurePath(os.fsdecode(name)).parts[:depth]) for name in done.stdout.split(b"\0") if name}
-    return any(name == folder or _same_folder(repository.root, name, folder) for name in tracked)
+    return [PurePath(os.fsdecode(name)) for name in done.stdout.split(b"\0") if name]
 
 
-def _index_may_name(git_dir: Path, folder: PurePath) -> bool:
+def _index_may_name(git_dir: Path, folder: PurePath, end: bytes = b"") -> bool:
     try:
         data = (git_dir / "index").read_bytes()
     except FileNotFoundError:
@@ -242,7 +256,7 @@ def _index_may_name(git_dir: Path, folder: PurePath) -> bool:
     # Version 4 shortens names by the one before, and a split index keeps most of them in another file.
     if data[:8] not in (b"DIRC\0\0\0\2", b"DIRC\0\0\0\3") or any(git_dir.glob("sharedindex.*")):
         return True
-    return re.search(re.escape(os.fsencode(folder.as_posix())), data, re.IGNORECASE) is not None
+    return re.search(re.escape(os.fsencode(folder.as_posix()) + end), data, re.IGNORECASE) is not None
 
 
 def _same_folder(root: Path, one: PurePath, other: PurePath) -> bool:

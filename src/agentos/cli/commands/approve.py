@@ -103,6 +103,10 @@ def command(
         answer="" if output is None else "happened",
         output=told,
     )
+    if not no_resume and found.record.holder is None:  # before it is answered: it could not go on here
+        from agentos.workflow.trust import refuse_untrusted
+
+        refuse_untrusted(found.place.root, "on_wait", "on_end")
     became = deliver(found, answer, author_of(author))
     said = f"answered with {printable(choose)}" if choose else "approved"
     say_what_became(found, f"{printable(gate_id)} {said}", became)

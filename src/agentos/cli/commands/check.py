@@ -86,7 +86,7 @@ OUTPUT = list[CheckedFile]
 @click.command(
     "check",
     help="""\b
-Tell every problem of workflow files, then the plan. Runs nothing.
+Tell every problem of workflow files, then the plan. Runs no task; imports Python files.
 
 \b
 Examples:
@@ -94,9 +94,10 @@ Examples:
   agentos check workflows/*.yaml
   agentos check --json release | jq '.[].problems'
 
-Nothing is run and nothing is written, not even .agentos/. A YAML file is read and its Python functions are looked up
-in their source, not imported. A Python file is imported, since it has to say what its workflow is. Parameters need no
-values here. Outside a repository, workflows/ is looked for in the current directory.
+No task is run, and AgentOS writes nothing, not even .agentos/. A YAML file is read and its Python functions are looked
+up in their source, not imported: that is safe with a file that you do not trust. A Python file is imported, since it
+has to say what its workflow is, and whatever stands at its top level happens: read it first. Parameters need no values
+here. Outside a repository, workflows/ is looked for in the current directory.
 
 Warnings are for people: tasks that may change files at the same time, and what in a task's own text speaks against
 running it twice (`>>`, open(…, "a"), names with the date, git commands that move refs). `agentos prove` tries it.

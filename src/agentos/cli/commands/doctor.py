@@ -99,6 +99,11 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
         click.echo("")
         rows = [(setting.name, _value(setting.name, setting.value), setting.source) for setting in checkup.settings]
         print_table(("SETTING", "VALUE", "FROM"), rows, empty="")
+    if checkup.trust is not None:
+        since = f"accepted {checkup.trust.since}" if checkup.trust.since else "not accepted: agentos trust"
+        click.echo(f"\ntrust     {since}")
+        for line in checkup.trust.settings:
+            click.echo(f"          {printable(line)}")
     for severity, title in (("damage", "Damaged"), ("wrong", "Wrong"), ("note", "Good to know")):
         found = [finding for finding in checkup.findings if finding.severity == severity]
         if found:
@@ -115,7 +120,10 @@ def _agents(checkup: Checkup) -> str:
 
 
 def _show_finding(finding: Finding) -> None:
-    click.echo(f"  - {printable(finding.what)}")
+    first, *more = finding.what.splitlines() or [""]
+    click.echo(f"  - {printable(first)}")
+    for line in more:
+        click.echo(f"    {printable(line)}")
     for line in finding.mend.splitlines():
         click.echo(f"      {printable(line)}")
 

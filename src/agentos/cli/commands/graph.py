@@ -13,7 +13,13 @@ from agentos.cli.options import repo_option
 from agentos.cli.output import say
 from agentos.cli.planning import only_looking
 from agentos.dag.plan import Plan
-from agentos.exceptions import NotFoundError, RunRefusedError, WorkflowConfigurationError, WorkflowNotFoundError
+from agentos.exceptions import (
+    NotFoundError,
+    RunRefusedError,
+    UntrustedSettingsError,
+    WorkflowConfigurationError,
+    WorkflowNotFoundError,
+)
 from agentos.workflow.finding import find_run, reading
 from agentos.workflow.loading import find_workflow
 from agentos.workflow.place import find_root
@@ -72,6 +78,8 @@ def _plan(target: str, repo: Path | None) -> tuple[Plan, dict[str, str]]:
     except WorkflowNotFoundError as no_file:
         try:
             found = find_run(target, repo)
+        except UntrustedSettingsError:
+            raise
         except WorkflowConfigurationError as nowhere:  # outside of a repository there are files alone
             raise WorkflowNotFoundError(
                 f"{no_file.message}; and no run can be looked for: {nowhere.message}", next_step=no_file.next_step

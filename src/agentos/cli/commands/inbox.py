@@ -104,6 +104,8 @@ def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[
         """Which run is meant, where another worktree may keep one of the same id."""
         if place.is_shared:
             root = record.root if is_home(record, remembered) else ""
+        elif record.root not in ("", str(place.root)):  # who names another root says that the run has moved there
+            root = ""
         else:  # whether --repo leads to this very database
             root = str(place.root) if one_of_several and Path(place.database).is_relative_to(place.root) else ""
         return f" --repo {shlex.quote(root)}" if root else ""

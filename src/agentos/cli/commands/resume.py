@@ -22,6 +22,7 @@ from agentos.exceptions import (
     AgentosError,
     NotFoundError,
     SnapshotNotFoundError,
+    UntrustedSettingsError,
     WorkflowConfigurationError,
     WorkflowNotFoundError,
 )
@@ -208,6 +209,8 @@ def _server() -> Place | None:
     """The server that keeps the runs, where one is named here."""
     try:
         here = find_place(make=False)
+    except UntrustedSettingsError:
+        raise
     except WorkflowConfigurationError:  # nowhere in particular: there are the worktrees of the index
         return None
     return here if here.is_shared else None
