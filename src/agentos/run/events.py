@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from agentos.dag.task import TaskDef
 from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
+from agentos.run.commands import Sender
 
 NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
@@ -431,6 +432,8 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     place: str = ""
     answer: Answer
     author: str
+    sender: Sender | None = None
+    """Who answered as the system knows it; None where nobody did (a deadline passed), or none was written down."""
     reason: str = ""
     choice: str = ""
     """Which of the gate's choices an approval took."""

@@ -45,6 +45,7 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         facts.gates[event.gate_id],
         answer=event.answer,
         author=event.author,
+        sender=event.sender,
         reason=event.reason,
         choice=event.choice,
         output=event.output,

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.run import events as ev
+from agentos.run.commands import Sender
 from agentos.run.saved import SavedState
 from agentos.run.state import ENDED, TaskStatus
 
@@ -66,6 +67,7 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     answer: ev.Answer | Literal[""] = ""
     author: str = ""
+    sender: Sender | None = None
     reason: str = ""
     choice: str = ""
     output: Raw = ev.NOTHING

@@ -149,6 +149,7 @@ def answer_gate(
     approved: bool,
     author: str,
     reason: str,
+    sender: cmd.Sender | None = None,
     answer: str = "",
     choice: str = "",
     output: object = None,
@@ -170,6 +171,7 @@ def answer_gate(
             place=gate.place if task is None else task.place,
             answer=kept,
             author=author,
+            sender=sender,
             reason=reason,
             choice=choice,
             output=stored,
@@ -221,7 +223,8 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Ac
     gate = board.facts.gates[gate_id].opened
     if gate.by == "human" and asked.attempt_id:
         raise CommandRefusedError(
-            f"gate {gate_id!r} is for a human; the answer came from attempt {asked.attempt_id} of an agent"
+            f"gate {gate_id!r} is for a human; the answer came from {_actor(asked.attempt_id)}",
+            next_step="Answer it from a terminal that no run has started.",
         )
     if command.answer and gate.kind != "ask":
         raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
@@ -234,11 +237,17 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Ac
         gate,
         approved=command.approved,
         author=asked.author,
+        sender=asked.sender,
         reason=command.reason,
         answer=command.answer,
         choice=command.choice,
         output=command.output,
     )
+
+
+def _actor(attempt_id: str) -> str:
+    """The part of a run that asked: an attempt by its id (run/task/attempt), anything else in its own words."""
+    return f"attempt {attempt_id} of an agent" if "/" in attempt_id else attempt_id
 
 
 def _check_choice(gate: ev.DecisionRequired, command: cmd.ApprovalResponse) -> None:
@@ -344,7 +353,7 @@ def _refuse_agent(board: Board, asked: cmd.Asked, task_id: TaskId) -> None:
     task = board.plan.tasks.get(task_id)
     if asked.attempt_id and task is not None and task.definition.approve and task.definition.approve.by == "human":
         raise CommandRefusedError(
-            f"task {task_id!r} waits for a human; attempt {asked.attempt_id} of an agent may not change it"
+            f"task {task_id!r} waits for a human; {_actor(asked.attempt_id)} may not change it"
         )
 
 

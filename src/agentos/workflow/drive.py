@@ -46,6 +46,7 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
+from agentos.tasks.ancestors import mark_attempt, mark_driver
 from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome
@@ -188,16 +189,17 @@ class Drive:
 
         Cancelling it stops the run in order: what runs is cancelled, and on the record. Cancelling it again gives up.
         """
-        # In a task of its own: no cancellation falls between writing an event down and doing what it says.
-        going = asyncio.create_task(self._go(first, plan))
-        try:
-            await asyncio.shield(going)
-        except asyncio.CancelledError:
-            await self._stop_in_order(going, "the process was interrupted")
-            raise
-        finally:
-            await self._end_attempts()
-            self.stream.close()
+        with mark_driver():
+            # In a task of its own: no cancellation falls between writing an event down and doing what it says.
+            going = asyncio.create_task(self._go(first, plan))
+            try:
+                await asyncio.shield(going)
+            except asyncio.CancelledError:
+                await self._stop_in_order(going, "the process was interrupted")
+                raise
+            finally:
+                await self._end_attempts()
+                self.stream.close()
 
     async def _go(self, first: Sequence[Input], plan: bytes | None) -> None:
         opening = first[:1] if isinstance(first[0], Begin) and first[0].rollback is not None else first
@@ -366,10 +368,11 @@ class Drive:
         await durable
         reach("attempt.before")
         try:
-            if is_isolated(task):
-                outcome = await self._aside(task, spec, host)
-            else:
-                outcome = await self._with_files(task, self._performers[task.definition.kind](spec, host))
+            with mark_attempt(spec.attempt_id):
+                if is_isolated(task):
+                    outcome = await self._aside(task, spec, host)
+                else:
+                    outcome = await self._with_files(task, self._performers[task.definition.kind](spec, host))
         finally:
             if log_file is not None:
                 log_file.close()

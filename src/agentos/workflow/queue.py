@@ -9,13 +9,12 @@ from typing import Any
 
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import WorkflowId, new_id
-from agentos.run.commands import Command, command_to_data, parse_command
+from agentos.run.commands import Command, command_with_sender, parse_command
 from agentos.secrets import Masker
 from agentos.store.port import PostedCommand, StorePort
+from agentos.tasks.ancestors import acting_attempt, current_sender
 from agentos.workflow.drive import utc_now
 from agentos.workflow.secrecy import hidden_command
-
-ATTEMPT_VARIABLE = "AGENTOS_ATTEMPT_ID"
 
 
 class CommandQueue:
@@ -37,9 +36,9 @@ class CommandQueue:
         posted = PostedCommand(
             id=new_id(),
             author=author or current_author(),
-            attempt_id=carried_attempt(),
+            attempt_id=acting_attempt(),
             posted_at=utc_now(),
-            command=command_to_data(parsed),
+            command=command_with_sender(parsed, current_sender()),
         )
         self._post(posted)
         return posted.id
@@ -55,11 +54,6 @@ def post(store: StorePort, workflow_id: WorkflowId, posted: PostedCommand) -> No
     if record.status in ("complete", "aborted"):
         raise CommandRefusedError(f"run {workflow_id} is {record.status}; it takes no more commands")
     store.post_command(workflow_id, posted)
-
-
-def carried_attempt() -> str:
-    """The attempt of ours that this process is part of, if any: an agent may not answer for a human."""
-    return os.environ.get(ATTEMPT_VARIABLE, "")
 
 
 def current_author() -> str:
