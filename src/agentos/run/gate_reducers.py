@@ -32,7 +32,7 @@ def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
         facts,
         sequence=event.seq,
         tasks=tasks,
-        gates=facts.gates.set(event.gate_id, GateFacts(opened=event, epoch=facts.epoch)),
+        gates=facts.gates.set(event.gate_id, GateFacts(opened=event, epoch=facts.epoch, covers=event.covers)),
         open_gates=facts.open_gates.set(event.gate_id, True),
     )
 
@@ -69,6 +69,12 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         open_gates=facts.open_gates.delete(event.gate_id),
         added=facts.added.set(event.layer, was._replace(decisions=was.decisions + 1)),
     )
+
+
+def cover_changed(facts: Facts, event: ev.CoverChanged) -> Facts:
+    gate = facts.gates[event.gate_id]
+    covers = {path: digest for path, digest in {**(gate.covers or {}), **event.files}.items() if digest}
+    return replace(facts, sequence=event.seq, gates=facts.gates.set(event.gate_id, replace(gate, covers=covers)))
 
 
 def command_received(facts: Facts, event: ev.CommandReceived) -> Facts:

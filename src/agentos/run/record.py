@@ -68,6 +68,8 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: ev.Answer | Literal[""] = ""
     author: str = ""
     sender: Sender | None = None
+    covers: dict[str, str] | None = None
+    """What the approval is about beside the task itself: as it opened, or as tasks of this run have left it since."""
     reason: str = ""
     choice: str = ""
     output: Raw = ev.NOTHING

@@ -190,7 +190,7 @@ def answer_gate(
         board.frontier.offer(task.id)
 
 
-def withdraw_gate(board: Board, gate: ev.DecisionRequired) -> None:
+def withdraw_gate(board: Board, gate: ev.DecisionRequired, reason: str = "nothing is left behind it") -> None:
     """Nobody needs to answer this gate any more."""
     board.emit(
         ev.DecisionMade(
@@ -201,7 +201,7 @@ def withdraw_gate(board: Board, gate: ev.DecisionRequired) -> None:
             place=gate.place,
             answer="withdrawn",
             author="agentos",
-            reason="nothing is left behind it",
+            reason=reason,
         )
     )
 
@@ -350,11 +350,22 @@ def _replan(board: Board, asked: cmd.Asked, command: cmd.ReplanDag) -> Act:
 
 def _refuse_agent(board: Board, asked: cmd.Asked, task_id: TaskId) -> None:
     """An agent may not get round a human's gate by replacing what stands behind it."""
-    task = board.plan.tasks.get(task_id)
-    if asked.attempt_id and task is not None and task.definition.approve and task.definition.approve.by == "human":
-        raise CommandRefusedError(
-            f"task {task_id!r} waits for a human; {_actor(asked.attempt_id)} may not change it"
-        )
+    if asked.attempt_id and task_id in board.plan.tasks and _waits_for_human(board, task_id):
+        raise CommandRefusedError(f"task {task_id!r} waits for a human; {_actor(asked.attempt_id)} may not change it")
+
+
+def _waits_for_human(board: Board, task_id: TaskId) -> bool:
+    """Whether a human's gate stands before the task, or before one that it needs and that has not ended."""
+    ahead, seen = [task_id], {task_id}
+    while ahead:
+        definition = board.plan.tasks[ahead.pop()].definition
+        if definition.approve is not None and definition.approve.by == "human":
+            return True
+        for need in definition.needs:
+            if need in board.plan.tasks and need not in seen and not board.facts.task(need).ended:
+                seen.add(need)
+                ahead.append(need)
+    return False
 
 
 # --- going back -------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def _ask_for_orphans() -> bool:
     import ctypes  # here, since most commands drive nothing
 
     try:
-        return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 

@@ -26,6 +26,7 @@ from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort
 from agentos.tasks.ancestors import acting_attempt, current_sender
+from agentos.workflow.command_files import see_files, words_of
 from agentos.workflow.drive import utc_now
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.queue import CommandQueue, current_author
@@ -118,7 +119,11 @@ def _decided(
         at=utc_now(),
         command=command,
     )
-    return machine.steps([begin, CommandArrived(asked=asked)], utc_now()), machine
+    events = machine.steps([begin, CommandArrived(asked=asked)], utc_now())
+    while machine.looks_wanted:
+        task_id = min(machine.looks_wanted)
+        events += machine.step(see_files(Path(record.root), task_id, words_of(machine, task_id)), utc_now())
+    return events, machine
 
 
 def _nothing_left_at_work(facts: Facts) -> ResumePlan:
