@@ -28,6 +28,7 @@ from agentos.store.port import Lease, Progress, RunRecord, StorePort
 from agentos.tasks.ancestors import acting_attempt, current_sender
 from agentos.workflow.command_files import see_files, words_of
 from agentos.workflow.drive import utc_now
+from agentos.workflow.place import was_begun_here
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.queue import CommandQueue, current_author
 from agentos.workflow.resuming import end_stale_work
@@ -120,9 +121,10 @@ def _decided(
         command=command,
     )
     events = machine.steps([begin, CommandArrived(asked=asked)], utc_now())
+    root = Path(record.root) if was_begun_here(record) else None
     while machine.looks_wanted:
         task_id = min(machine.looks_wanted)
-        events += machine.step(see_files(Path(record.root), task_id, words_of(machine, task_id)), utc_now())
+        events += machine.step(see_files(root, task_id, words_of(machine, task_id)), utc_now())
     return events, machine
 
 

@@ -27,9 +27,9 @@ def words_of(board: Board, task_id: TaskId) -> CommandWords | None:
         return None
 
 
-def see_files(root: Path, task_id: TaskId, words: CommandWords | None) -> FilesSeen:
+def see_files(root: Path | None, task_id: TaskId, words: CommandWords | None) -> FilesSeen:
     """What the machine wants to know before the task asks, or starts. Where the root is not here, nobody can look."""
-    if not root.is_dir():
+    if root is None or not root.is_dir():
         return FilesSeen(task_id=task_id, files=None)
     return FilesSeen(task_id=task_id, files=digest_files(root, words) if words is not None else {})
 
