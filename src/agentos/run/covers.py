@@ -28,10 +28,11 @@ def covered_files_changed(board: Board, given: CoveredFilesChanged) -> None:
     if gate is None or gate.covers is None:
         return
     files = {
-        path: given.after.get(path, "")
+        path: after
         for path in {**given.before, **given.after}
+        if (after := given.after.get(path, "")) not in (approved := gate.covers.get(path, ("",)))
         # What differed before the task began was not its doing.
-        if given.before.get(path) != given.after.get(path) and gate.covers.get(path) == given.before.get(path)
+        and given.before.get(path, "") in approved
     }
     if files:
         board.emit(ev.CoverChanged(gate_id=given.gate_id, task_id=given.task_id, files=dict(sorted(files.items()))))

@@ -25,6 +25,7 @@ def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> Map[GateId, boo
 
 def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
     tasks = facts.tasks
+    covers = None if event.covers is None else {path: (digest,) for path, digest in event.covers.items()}
     if event.task_id is not None:
         was = facts.task(event.task_id)
         tasks = tasks.set(event.task_id, replace(was, status="waiting", layer=event.layer, place=event.place))
@@ -32,7 +33,7 @@ def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
         facts,
         sequence=event.seq,
         tasks=tasks,
-        gates=facts.gates.set(event.gate_id, GateFacts(opened=event, epoch=facts.epoch, covers=event.covers)),
+        gates=facts.gates.set(event.gate_id, GateFacts(opened=event, epoch=facts.epoch, covers=covers)),
         open_gates=facts.open_gates.set(event.gate_id, True),
     )
 
@@ -73,8 +74,10 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
 
 def cover_changed(facts: Facts, event: ev.CoverChanged) -> Facts:
     gate = facts.gates[event.gate_id]
-    covers = {path: digest for path, digest in {**(gate.covers or {}), **event.files}.items() if digest}
-    return replace(facts, sequence=event.seq, gates=facts.gates.set(event.gate_id, replace(gate, covers=covers)))
+    was = gate.covers or {}
+    covers = {path: (*was.get(path, ("",)), digest) for path, digest in event.files.items()}
+    changed = replace(gate, covers={**was, **covers})
+    return replace(facts, sequence=event.seq, gates=facts.gates.set(event.gate_id, changed))
 
 
 def command_received(facts: Facts, event: ev.CommandReceived) -> Facts:

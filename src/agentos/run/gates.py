@@ -95,10 +95,12 @@ def approval_of(plan: Plan, task: PlannedTask) -> Approve | None:
     return approve if approve is not None and has_command(definition) else None
 
 
-def changed_files(covers: Mapping[str, str], files: Mapping[str, str], *, among: bool = False) -> tuple[str, ...]:
+def changed_files(
+    covers: Mapping[str, tuple[str, ...]], files: Mapping[str, str], *, among: bool = False
+) -> tuple[str, ...]:
     """Paths that differ from what was approved; `among`: the approval was about those of others as well."""
     paths = files.keys() if among else covers.keys() | files.keys()
-    return tuple(sorted(path for path in paths if covers.get(path) != files.get(path)))
+    return tuple(sorted(path for path in paths if files.get(path, "") not in covers.get(path, ("",))))
 
 
 def _reopening(

@@ -68,8 +68,10 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: ev.Answer | Literal[""] = ""
     author: str = ""
     sender: Sender | None = None
-    covers: dict[str, str] | None = None
-    """What the approval is about beside the task itself: as it opened, or as tasks of this run have left it since."""
+    covers: dict[str, tuple[str, ...]] | None = None
+    """What the approval is about beside the task itself: for each path every digest that it holds for, as it was when
+    the gate opened and as tasks of this run have left it since; empty for no file. What is undone is as it was before.
+    """
     reason: str = ""
     choice: str = ""
     output: Raw = ev.NOTHING

@@ -488,7 +488,7 @@ class Drive:
         for gate, after in (await self._covered()).items():
             # A gate that opened meanwhile was about the files as they were then.
             known = self.facts.gates.get(gate[0])
-            files = before.get(gate, known.covers if known is not None else None)
+            files = before.get(gate, known.opened.covers if known is not None else None)
             if files is not None and after != files:
                 self.post(CoveredFilesChanged(gate_id=gate[0], task_id=task_id, before=files, after=after))
 

@@ -84,7 +84,16 @@ def test_what_a_task_of_the_run_changed_is_approved_too() -> None:
     run.later(10)
     assert run.open_gates == []
     assert run.running == ["ship"]
-    assert run.facts.gates[GateId("approve:ship")].covers == run.files
+    assert run.facts.gates[GateId("approve:ship")].covers == {"ship.sh": ("one", "two"), "made": ("", "one")}
+
+
+def test_what_a_task_of_the_run_changed_may_be_undone() -> None:
+    run = shipping(retries={"retries": 1, "backoff_s": 1})
+    run.answer("approve:ship")
+    run.give(changed({"ship.sh": "one"}, {"ship.sh": "two", "made": "one"}))
+    run.fail("ship")
+    run.later(10)  # by then its edits were taken back
+    assert run.running == ["ship"]
 
 
 def test_what_had_changed_before_a_task_began_is_not_its_doing() -> None:
