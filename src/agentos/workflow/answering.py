@@ -122,7 +122,7 @@ def _decided(
     )
     events = machine.steps([begin, CommandArrived(asked=asked)], utc_now())
     root = Path(record.root) if was_begun_here(record) else None
-    while machine.looks_wanted:
+    while machine.looks_wanted and not machine.over:
         task_id = min(machine.looks_wanted)
         events += machine.step(see_files(root, task_id, words_of(machine, task_id)), utc_now())
     return events, machine

@@ -59,10 +59,10 @@ def _paths(root: str, folders: list[str], words: frozenset[str]) -> Iterator[str
 
 
 def _digest(path: str) -> str | None:
-    """None where there is no file. One that cannot be read is told by when it changed."""
+    """None where there is no file, or nothing in it. One that cannot be read is told by when it changed."""
     try:
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(found.st_mode) or not found.st_size:
             return None
         digest = blake2b(f"{found.st_mode & 0o7777:o}\0{os.path.realpath(path)}\0".encode(errors="surrogateescape"))
     except (OSError, ValueError):
