@@ -25,7 +25,9 @@ def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> Map[GateId, boo
 
 def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
     tasks = facts.tasks
-    covers = None if event.covers is None else {path: (digest,) for path, digest in event.covers.items()}
+    covers: dict[str, tuple[str, ...]] | None = None
+    if event.covers is not None:
+        covers = {path: (digest,) for path, digest in event.covers.items()}
     if event.task_id is not None:
         was = facts.task(event.task_id)
         tasks = tasks.set(event.task_id, replace(was, status="waiting", layer=event.layer, place=event.place))
