@@ -125,7 +125,7 @@ def _questions(facts: Facts, where: str) -> list[str]:
     for gate_id in sorted(facts.open_gates)[:MOST]:
         lines += [f"  {gate_id} asks: {short(facts.gates[gate_id].opened.question, 500)}"]
         opened = facts.gates[gate_id].opened
-        lines += [f"    {line}" for line in covers_lines(opened.covers, opened.again)]
+        lines += [f"    {line}" for line in covers_lines(opened.covers or None, opened.again)]  # only what there is
         if file := opened.file:
             lines.append(f"    about the file {short(file, 500)}")
         if facts.gates[gate_id].opened.kind == "merge":
