@@ -49,9 +49,20 @@ print(sent.command_id, sent.applied)
 """
 
 
+# Below a process that drives a run nobody answers for a human: whoever sends from elsewhere has lost that ancestor.
+ORPHANED = """
+import os
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    pass
+"""
+
+
 def from_elsewhere(place: Place, id: str, command: dict[str, Any], **env: str) -> tuple[str, bool]:
-    done = python("-c", SENDER, place.database, id, json.dumps(command), cwd=place.root, env=env)
-    assert done.returncode == 0, done.stderr
+    done = python("-c", ORPHANED + SENDER, place.database, id, json.dumps(command), cwd=place.root, env=env)
+    assert done.stdout, done.stderr
     command_id, applied = done.stdout.split()
     return command_id, applied == "True"
 

@@ -46,7 +46,8 @@ def gate_meant(found: FoundRun, given: str | None) -> GateId:
     no longer open never means another one: whoever typed it was shown something else.
     """
     with reading(found.place) as store:
-        facts = fold(found.record.workflow_id, store.read_events(found.record.workflow_id))
+        events = store.read_events(found.record.workflow_id)
+    facts = fold(found.record.workflow_id, events)
     if given is None:
         if len(facts.open_gates) != 1:
             raise _choose(found, facts, f"{len(facts.open_gates) or 'no'} gates are open")
@@ -57,6 +58,8 @@ def gate_meant(found: FoundRun, given: str | None) -> GateId:
     if (known := facts.gates.get(exact)) is not None:
         state = f"was already answered: {known.answer} by {known.author}" if known.answer else "is no longer open"
         raise _choose(found, facts, f"gate {given!r} {state}")
+    if any(isinstance(event, ev.DecisionRequired) and event.gate_id == given for event in events):
+        raise _choose(found, facts, f"gate {given!r} is no longer open: the run went back behind it")
     meant = [gate_id for gate_id in facts.open_gates if facts.gates[gate_id].opened.task_id == given]
     meant = meant or [gate_id for gate_id in facts.open_gates if given and gate_id.startswith(given)]
     if len(meant) != 1:

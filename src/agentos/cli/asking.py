@@ -12,7 +12,7 @@ from pathlib import Path
 from agentos.cli.answering import author_of
 from agentos.cli.dialogue import Dialogue, Keyboard, LeftOpen
 from agentos.cli.text import printable, short
-from agentos.cli.value_text import given_lines, value_in_short
+from agentos.cli.value_text import covers_lines, given_lines, value_in_short
 from agentos.cli.view.feed import Feed, View
 from agentos.dag.plan import PlannedTask
 from agentos.dag.references import as_text, format_path, look_up, references_in
@@ -145,6 +145,7 @@ def question(drive: Drive, gate: GateFacts) -> list[str]:
     """What a person must know to decide: the question, what ran before, what will run."""
     opened = gate.opened
     lines = ["", f"{opened.gate_id} asks: {opened.question}"]
+    lines += [f"  {line}" for line in covers_lines(opened.covers, opened.again)]
     if opened.file:
         lines.append(f"  about the file {opened.file}")
     if opened.by == "agent":

@@ -144,5 +144,8 @@ _ABOUT: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.FilesCaptured: _files_captured,
     ev.FilesRestored: lambda event: f"{count(event.count, 'path')} put back to {event.snapshot}; before: {event.undo}",
     ev.FilesMerged: _files_merged,
+    ev.CoverChanged: lambda event: (
+        f"{event.gate_id}: {_short(', '.join(event.files))} changed by {event.task_id or 'a merge'}"
+    ),
 }
 """What is said of each event; a test holds it complete."""

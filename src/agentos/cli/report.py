@@ -7,7 +7,7 @@ from collections import Counter
 
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.text import count, printable, printable_lines, short
-from agentos.cli.value_text import usage_text
+from agentos.cli.value_text import covers_lines, usage_text
 from agentos.exceptions import TryAgainError
 from agentos.ids import TaskId
 from agentos.run import events as ev
@@ -124,7 +124,9 @@ def _questions(facts: Facts, where: str) -> list[str]:
     lines = []
     for gate_id in sorted(facts.open_gates)[:MOST]:
         lines += [f"  {gate_id} asks: {short(facts.gates[gate_id].opened.question, 500)}"]
-        if file := facts.gates[gate_id].opened.file:
+        opened = facts.gates[gate_id].opened
+        lines += [f"    {line}" for line in covers_lines(opened.covers or None, opened.again)]  # only what there is
+        if file := opened.file:
             lines.append(f"    about the file {short(file, 500)}")
         if facts.gates[gate_id].opened.kind == "merge":
             lines += [f"    {short(line, 500)}" for line in printable_lines(facts.gates[gate_id].opened.inputs)[:LINES]]

@@ -30,6 +30,7 @@ from agentos.cli.view.model import RunModel
 from agentos.cli.view.plain import Amount, PlainLines
 from agentos.run.board import GatePolicy
 from agentos.run.facts import Facts
+from agentos.tasks.adoption import adopt_orphans
 from agentos.tasks.printing import Listening
 from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.driving import conduct
@@ -104,7 +105,8 @@ class _Session:
                 ready = await prepared(self._noted(prepare))
                 if isinstance(ready, Finished):
                     return self._nothing_to_do(ready.facts)
-                facts = await self._conducted(ready, stopping)
+                with adopt_orphans():
+                    facts = await self._conducted(ready, stopping)
         except asyncio.CancelledError:
             if stopping.received is None:
                 raise

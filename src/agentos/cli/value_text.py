@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -45,6 +46,17 @@ def given_lines(inputs: str) -> list[str]:
         lines += [f"{printable(name)} = {first}", *(f"  {line}" for line in rest[:MOST_LINES])]
         lines += ["  …"] if len(rest) > MOST_LINES else []
     return lines
+
+
+def covers_lines(covers: Collection[str] | None, again: str) -> list[str]:
+    """What an approval is about beside the task itself, and why it is asked again; nothing where nobody looked."""
+    lines = [f"asks again: {short(printable(again), 500)}"] if again else []
+    if covers is None:
+        return lines
+    named = ", ".join(map(printable, sorted(covers)[:MOST_LINES]))
+    more = f" and {len(covers) - MOST_LINES} more" if len(covers) > MOST_LINES else ""
+    files = f"{named}{more} as of this question" if covers else "no file, since the command names none that is here"
+    return [*lines, f"covers {short(files, 500)}"]
 
 
 def usage_text(usage: Usage) -> str:

@@ -63,6 +63,10 @@ class Board(ABC):
         self.capture_wanted: int | None = None
         """The finished layer whose checkpoint waits for them."""
         self.uncaptured = ""
+        self.looks_wanted: set[TaskId] = set()
+        """Tasks behind an approval: whoever drives looks at the files that their commands name, and says so."""
+        self.seen: dict[TaskId, dict[str, str]] = {}
+        """What was seen of them in this step: a moment later it may be something else."""
         self.out: list[ev.Event] = []
         """Events of the present step."""
         self.now = EPOCH

@@ -84,13 +84,30 @@ AT_ONCE = (Abort, Pause, ApprovalResponse, Continue)
 """Commands that do not wait for a layer boundary."""
 
 
+class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who sent a command as the system knows it, whatever name the author gives."""
+
+    user: str
+    """The name of `uid`; empty where it has none."""
+    uid: int
+    host: str
+    pid: int
+    processes: tuple[str, ...] = ()
+    """The process and those above it, nearest first, each as `name pid`."""
+
+    def __str__(self) -> str:
+        return f"{self.user or f'uid {self.uid}'}@{self.host}, {' < '.join(self.processes) or f'pid {self.pid}'}"
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A command with who asked for it and when."""
 
     command_id: str
     author: str
     attempt_id: str = ""
-    """Set where the author's process carries an attempt of ours: it may not answer a human's gate."""
+    """Set where the author's process or context is part of a run: it may not answer a human's gate."""
+    sender: Sender | None = None
+    """None where an earlier version sent it."""
     at: datetime
     command: Command
 
@@ -112,6 +129,24 @@ def command_to_data(command: Command) -> dict[str, Any]:
     """The command as plain data, as stored and as `parse_command` takes it."""
     data: dict[str, Any] = msgspec.to_builtins(command)
     return data
+
+
+SENDER = "sender"
+"""Beside the fields of a command in the inbox: who sent it."""
+
+
+def command_with_sender(command: Command, sender: Sender) -> dict[str, Any]:
+    """A command as it is put into the inbox. No command has a field of that name: nobody else can say it."""
+    return {**command_to_data(command), SENDER: msgspec.to_builtins(sender)}
+
+
+def split_sender(data: Mapping[str, Any]) -> tuple[dict[str, Any], Sender | None]:
+    """What `command_with_sender` put together; None where there is no sender, or none that can be read."""
+    rest = dict(data)
+    try:
+        return rest, typed.convert(rest.pop(SENDER, None), Sender | None)
+    except msgspec.ValidationError:
+        return rest, None
 
 
 def _out_of_range(command: Command) -> list[str]:

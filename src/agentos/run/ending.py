@@ -16,7 +16,7 @@ _GOES_ON: tuple[Status, ...] = ("pending", "running", "waiting", "interrupted")
 def settle(board: Board) -> bool:
     """Nothing follows by itself: wait for an input, or end the drive. True if something changed after all."""
     facts = board.facts
-    if board.capture_wanted is not None:
+    if board.capture_wanted is not None or board.looks_wanted:
         return False
     retries = board.frontier.retrying and board.starts and not requests.draining(board)
     if (facts.running and board.starts) or board.frontier.held or retries:

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from agentos.dag.task import TaskDef
 from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
+from agentos.run.commands import Sender
 
 NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
@@ -414,6 +415,13 @@ class DecisionRequired(Event, frozen=True, kw_only=True):
     """Digest of what is asked about: the task's fingerprint and resolved inputs."""
     inputs: str = ""
     """The resolved inputs as text, cut short."""
+    covers: dict[str, str] | None = None
+    """Files that the task's command names, by their path from the root, with a digest of content and mode: an approval
+    is about these, too. None where nobody looked: the task has no command, or an earlier version asked."""
+    again: str = ""
+    """Why it is asked again, where an earlier approval does not hold because of files."""
+    changed: tuple[str, ...] = ()
+    """The files that changed since that one."""
     spent: Usage | None = None
     """Of a budget's gate: what had been spent when it asked."""
     command: str = ""
@@ -431,11 +439,24 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     place: str = ""
     answer: Answer
     author: str
+    sender: Sender | None = None
+    """Who answered as the system knows it; None where nobody did (a deadline passed), or none was written down."""
     reason: str = ""
     choice: str = ""
     """Which of the gate's choices an approval took."""
     output: Raw = NOTHING
     """For `happened`: what the effect returned. Of a merge: the version chosen for each path."""
+
+
+class CoverChanged(Event, frozen=True, kw_only=True):
+    """A task of this run changed files that an approval covers: it holds for what the task made of them."""
+
+    type: ClassVar[str] = "cover_changed"
+    gate_id: GateId
+    task_id: TaskId | None = None
+    """None where what isolated tasks did was merged."""
+    files: dict[str, str]
+    """As `covers` of the gate; an empty digest where the file is gone."""
 
 
 class CommandReceived(Event, frozen=True, kw_only=True):
@@ -572,5 +593,6 @@ JOURNALED: tuple[type[Event], ...] = (
     FilesMerged,
     TaskSession,
     TaskUsage,
+    CoverChanged,
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""

@@ -25,6 +25,9 @@ def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> Map[GateId, boo
 
 def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
     tasks = facts.tasks
+    covers: dict[str, tuple[str, ...]] | None = None
+    if event.covers is not None:
+        covers = {path: (digest,) for path, digest in event.covers.items()}
     if event.task_id is not None:
         was = facts.task(event.task_id)
         tasks = tasks.set(event.task_id, replace(was, status="waiting", layer=event.layer, place=event.place))
@@ -32,7 +35,7 @@ def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
         facts,
         sequence=event.seq,
         tasks=tasks,
-        gates=facts.gates.set(event.gate_id, GateFacts(opened=event, epoch=facts.epoch)),
+        gates=facts.gates.set(event.gate_id, GateFacts(opened=event, epoch=facts.epoch, covers=covers)),
         open_gates=facts.open_gates.set(event.gate_id, True),
     )
 
@@ -45,6 +48,7 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         facts.gates[event.gate_id],
         answer=event.answer,
         author=event.author,
+        sender=event.sender,
         reason=event.reason,
         choice=event.choice,
         output=event.output,
@@ -68,6 +72,14 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         open_gates=facts.open_gates.delete(event.gate_id),
         added=facts.added.set(event.layer, was._replace(decisions=was.decisions + 1)),
     )
+
+
+def cover_changed(facts: Facts, event: ev.CoverChanged) -> Facts:
+    gate = facts.gates[event.gate_id]
+    was = gate.covers or {}
+    covers = {path: (*was.get(path, ("",)), digest) for path, digest in event.files.items()}
+    changed = replace(gate, covers={**was, **covers})
+    return replace(facts, sequence=event.seq, gates=facts.gates.set(event.gate_id, changed))
 
 
 def command_received(facts: Facts, event: ev.CommandReceived) -> Facts:

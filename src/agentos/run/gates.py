@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from agentos.dag.plan import Plan, PlannedTask
@@ -11,7 +11,9 @@ from agentos.dag.references import as_text, resolve
 from agentos.dag.task import Approve
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
+from agentos.run.command_words import has_command
 from agentos.run.facts import Facts, GateFacts
+from agentos.run.frontier import fan_out_of
 from agentos.run.scope import scope_of, shown_digest
 
 
@@ -37,18 +39,31 @@ def newest_gate(
     return newest, name
 
 
-def task_gate(plan: Plan, facts: Facts, task: PlannedTask, now: datetime) -> tuple[bool, ev.DecisionRequired | None]:
-    """Whether the task may start, and else the gate to open first (None where it is open already, or answered no)."""
-    approve = task.definition.approve
+def task_gate(
+    plan: Plan, facts: Facts, task: PlannedTask, now: datetime, files: dict[str, str] | None = None
+) -> tuple[bool, ev.DecisionRequired | None]:
+    """Whether the task may start, and else the gate to open first (None where it is open already, or answered no).
+
+    `files` are those that its command names as they are now; None where it has no command.
+    """
+    approve = task.definition.approve or approval_of(plan, task)
     if approve is None:
         return True, None
     kind = gate_kind(task)
     gate, next_name = newest_gate(facts, kind, task.id, task.id)
-    if gate is not None and gate.opened.gate_id in facts.open_gates:
+    is_open = gate is not None and gate.opened.gate_id in facts.open_gates
+    if gate is not None and is_open and not is_outdated(task, gate):
         return False, None
     digest, text = shown_digest(plan, facts, task)
-    if gate is not None and gate.answer and gate.opened.shown == digest:
-        return gate.answer == "approved", None
+    again, changed = "", tuple[str, ...]()
+    if gate is not None and (is_open or (gate.answer and gate.opened.shown == digest)):
+        again, changed = _reopening(gate, files)
+        if not is_open and (gate.answer != "approved" or not again):
+            return gate.answer == "approved", None
+    elif gate is None and task.definition.approve is None:  # an item, whose fan-out was approved
+        again, changed = _reopening(approving_gate(facts, task), files, among=True)
+        if not again:
+            return True, None
     scope = scope_of(plan, facts, task)
     return False, ev.DecisionRequired(
         gate_id=next_name,
@@ -62,10 +77,57 @@ def task_gate(plan: Plan, facts: Facts, task: PlannedTask, now: datetime) -> tup
         by=approve.by,
         shown=digest,
         inputs=text,
+        covers=files,
+        again=again,
+        changed=changed,
         command=answer_command(facts.workflow_id, next_name, approve.choices),
         deadline=_deadline(approve, now),
         on_timeout=approve.on_timeout,
     )
+
+
+def approval_of(plan: Plan, task: PlannedTask) -> Approve | None:
+    """What must be approved before the task runs its command: its own question, or that of the fan-out it came from."""
+    definition, parent = task.definition, fan_out_of(task)
+    approve = definition.approve
+    if approve is None and parent is not None:
+        approve = plan.tasks[parent].definition.approve
+    return approve if approve is not None and has_command(definition) else None
+
+
+def changed_files(
+    covers: Mapping[str, tuple[str, ...]], files: Mapping[str, str], *, among: bool = False
+) -> tuple[str, ...]:
+    """Paths that differ from what was approved; `among`: the approval was about those of others as well."""
+    paths = files.keys() if among else covers.keys() | files.keys()
+    return tuple(sorted(path for path in paths if files.get(path, "") not in covers.get(path, ("",))))
+
+
+def _reopening(
+    gate: GateFacts | None, files: dict[str, str] | None, *, among: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """Why files make an approval void, and which; empty where they do not."""
+    if gate is None or files is None:
+        return "", ()
+    name = gate.opened.gate_id
+    if gate.covers is None:
+        return (f"{name} was asked by an earlier version, which did not look at files", ()) if not among else ("", ())
+    changed = changed_files(gate.covers, files, among=among)
+    if not changed:
+        return "", ()
+    listed = ", ".join(changed[:10]) + (f" and {len(changed) - 10} more" if len(changed) > 10 else "")
+    return f"{listed} changed after {name} was asked", changed
+
+
+def is_outdated(task: PlannedTask, gate: GateFacts) -> bool:
+    """Whether an earlier version asked, without a look at the files that the command names."""
+    return gate.covers is None and has_command(task.definition)
+
+
+def approving_gate(facts: Facts, task: PlannedTask) -> GateFacts | None:
+    """The gate at which the task was asked about, or else the fan-out that it is an item of."""
+    own, parent = newest_gate(facts, gate_kind(task), task.id, task.id)[0], fan_out_of(task)
+    return own if own is not None or parent is None else newest_gate(facts, "approve", parent, parent)[0]
 
 
 def gate_kind(task: PlannedTask) -> ev.GateKind:

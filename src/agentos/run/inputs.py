@@ -150,6 +150,23 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     """Why it could not be merged, or not be written."""
 
 
+class FilesSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that a task's command names were looked at, as the machine wanted. Good for this step alone."""
+
+    task_id: TaskId
+    files: dict[str, str] | None
+    """By path from the root, with a digest of content and mode. None: nobody here can look."""
+
+
+class CoveredFilesChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that an approval covers differ after the work of a task of this run from what they were before it."""
+
+    gate_id: GateId
+    task_id: TaskId | None
+    before: dict[str, str]
+    after: dict[str, str]
+
+
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Time has passed: retries and deadlines may be due."""
 
@@ -187,6 +204,8 @@ Input = (
     | CommandUnreadable
     | Captured
     | Merged
+    | FilesSeen
+    | CoveredFilesChanged
     | Tick
     | StopAsked
     | GatesLeft

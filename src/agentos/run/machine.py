@@ -5,7 +5,8 @@ keeps plan, facts and frontier up to date between inputs, so that deciding costs
 ten thousand. It knows no clock, no thread, no file; equal inputs give equal events.
 
 What it remembers beside plan and facts are the two inputs that no event records: whether effects are held, and whether
-the process was asked to stop. A machine made afresh from plan and facts, and told these two, decides the same.
+the process was asked to stop. A machine made afresh from plan and facts, and told these two, decides the same. What it
+is waiting to see of files it asks for again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import datetime
 from typing import assert_never
 
 from agentos.dag.plan import Plan, PlannedTask
-from agentos.run import attempts, beginning, ending, fanout, files, layers, merging, requests, starting
+from agentos.run import attempts, beginning, covers, ending, fanout, files, layers, merging, requests, starting
 from agentos.run import events as ev
 from agentos.run.board import Board, GatePolicy
 from agentos.run.facts import Facts, TaskFacts
@@ -28,7 +29,9 @@ from agentos.run.inputs import (
     ChildStarted,
     CommandArrived,
     CommandUnreadable,
+    CoveredFilesChanged,
     EffectsHeld,
+    FilesSeen,
     GatesLeft,
     Input,
     Merged,
@@ -54,7 +57,7 @@ class Machine(Board):
 
     def steps(self, given: Iterable[Input], now: datetime) -> list[ev.Event]:
         """Take several inputs in that belong together, then go on: a command that came with the start counts first."""
-        self.out, self.now, self.gates_left = [], now, frozenset()
+        self.out, self.now, self.gates_left, self.seen = [], now, frozenset(), {}
         begins = False
         for one in given:
             if not self.over:
@@ -98,6 +101,10 @@ class Machine(Board):
                 files.captured(self, given)
             case Merged():
                 merging.merged(self, given)
+            case FilesSeen():
+                covers.files_seen(self, given)
+            case CoveredFilesChanged():
+                covers.covered_files_changed(self, given)
             case StopAsked(reason=reason):
                 self.stop_asked = True
                 self.drained = reason == DRAINED

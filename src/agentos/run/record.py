@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.run import events as ev
+from agentos.run.commands import Sender
 from agentos.run.saved import SavedState
 from agentos.run.state import ENDED, TaskStatus
 
@@ -66,6 +67,11 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     answer: ev.Answer | Literal[""] = ""
     author: str = ""
+    sender: Sender | None = None
+    covers: dict[str, tuple[str, ...]] | None = None
+    """What the approval is about beside the task itself: for each path every digest that it holds for, as it was when
+    the gate opened and as tasks of this run have left it since; empty for no file. What is undone is as it was before.
+    """
     reason: str = ""
     choice: str = ""
     output: Raw = ev.NOTHING

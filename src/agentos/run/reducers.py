@@ -280,6 +280,7 @@ REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
     ev.FilesCaptured: _files_captured,
     ev.FilesRestored: _files_restored,
     ev.FilesMerged: _files_merged,
+    ev.CoverChanged: gate_reducers.cover_changed,
     ev.TaskSession: task_reducers.task_session,
     ev.TaskUsage: task_reducers.task_usage,
 }

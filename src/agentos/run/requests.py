@@ -149,6 +149,7 @@ def answer_gate(
     approved: bool,
     author: str,
     reason: str,
+    sender: cmd.Sender | None = None,
     answer: str = "",
     choice: str = "",
     output: object = None,
@@ -170,6 +171,7 @@ def answer_gate(
             place=gate.place if task is None else task.place,
             answer=kept,
             author=author,
+            sender=sender,
             reason=reason,
             choice=choice,
             output=stored,
@@ -188,7 +190,7 @@ def answer_gate(
         board.frontier.offer(task.id)
 
 
-def withdraw_gate(board: Board, gate: ev.DecisionRequired) -> None:
+def withdraw_gate(board: Board, gate: ev.DecisionRequired, reason: str = "nothing is left behind it") -> None:
     """Nobody needs to answer this gate any more."""
     board.emit(
         ev.DecisionMade(
@@ -199,7 +201,7 @@ def withdraw_gate(board: Board, gate: ev.DecisionRequired) -> None:
             place=gate.place,
             answer="withdrawn",
             author="agentos",
-            reason="nothing is left behind it",
+            reason=reason,
         )
     )
 
@@ -221,7 +223,8 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Ac
     gate = board.facts.gates[gate_id].opened
     if gate.by == "human" and asked.attempt_id:
         raise CommandRefusedError(
-            f"gate {gate_id!r} is for a human; the answer came from attempt {asked.attempt_id} of an agent"
+            f"gate {gate_id!r} is for a human; the answer came from {_actor(asked.attempt_id)}",
+            next_step="Answer it from a terminal that no run has started.",
         )
     if command.answer and gate.kind != "ask":
         raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
@@ -234,11 +237,17 @@ def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Ac
         gate,
         approved=command.approved,
         author=asked.author,
+        sender=asked.sender,
         reason=command.reason,
         answer=command.answer,
         choice=command.choice,
         output=command.output,
     )
+
+
+def _actor(attempt_id: str) -> str:
+    """The part of a run that asked: an attempt by its id (run/task/attempt), anything else in its own words."""
+    return f"attempt {attempt_id} of an agent" if "/" in attempt_id else attempt_id
 
 
 def _check_choice(gate: ev.DecisionRequired, command: cmd.ApprovalResponse) -> None:
@@ -341,11 +350,22 @@ def _replan(board: Board, asked: cmd.Asked, command: cmd.ReplanDag) -> Act:
 
 def _refuse_agent(board: Board, asked: cmd.Asked, task_id: TaskId) -> None:
     """An agent may not get round a human's gate by replacing what stands behind it."""
-    task = board.plan.tasks.get(task_id)
-    if asked.attempt_id and task is not None and task.definition.approve and task.definition.approve.by == "human":
-        raise CommandRefusedError(
-            f"task {task_id!r} waits for a human; attempt {asked.attempt_id} of an agent may not change it"
-        )
+    if asked.attempt_id and task_id in board.plan.tasks and _waits_for_human(board, task_id):
+        raise CommandRefusedError(f"task {task_id!r} waits for a human; {_actor(asked.attempt_id)} may not change it")
+
+
+def _waits_for_human(board: Board, task_id: TaskId) -> bool:
+    """Whether a human's gate stands before the task, or before one that it needs and that has not ended."""
+    ahead, seen = [task_id], {task_id}
+    while ahead:
+        definition = board.plan.tasks[ahead.pop()].definition
+        if definition.approve is not None and definition.approve.by == "human":
+            return True
+        for need in definition.needs:
+            if need in board.plan.tasks and need not in seen and not board.facts.task(need).ended:
+                seen.add(need)
+                ahead.append(need)
+    return False
 
 
 # --- going back -------------------------------------------------------------------------------------------------

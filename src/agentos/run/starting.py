@@ -10,7 +10,7 @@ from agentos.run import events as ev
 from agentos.run import fanout, layers, merging, requests, rounds
 from agentos.run.board import Board, failed_status, failure_of
 from agentos.run.frontier import by_layers
-from agentos.run.gates import ask_gate, gate_kind, newest_gate, task_gate
+from agentos.run.gates import approval_of, ask_gate, gate_kind, is_outdated, newest_gate, task_gate
 from agentos.run.needs import skip_reason
 from agentos.run.spending import budget_gate
 from agentos.values import encode_value
@@ -45,16 +45,38 @@ def _consider(board: Board, task: PlannedTask) -> None:
         return
     try:
         because = skip_reason(board.plan, board.facts, task)
-        passed, question = task_gate(board.plan, board.facts, task, board.now) if because is None else (False, None)
+        if because is None and _must_be_looked_at(board, task):
+            board.looks_wanted.add(task.id)
+            return
+        files = board.seen.pop(task.id, None)
+        passed, question = (
+            task_gate(board.plan, board.facts, task, board.now, files) if because is None else (False, None)
+        )
     except AgentosError as error:
         board.fail(task, failure_of(error), status=failed_status(task))
         return
     if because is not None:
         board.skip(task, because)
     elif question is not None:
+        _withdraw_outdated(board, task)
         board.open_gate(question)
     elif passed:
         _go(board, task)
+
+
+def _must_be_looked_at(board: Board, task: PlannedTask) -> bool:
+    """Whether an approval stands before the task that is about files, and nobody has looked at them in this step."""
+    if task.id in board.seen or approval_of(board.plan, task) is None:
+        return False
+    gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
+    return gate is None or gate.opened.gate_id not in board.facts.open_gates or is_outdated(task, gate)
+
+
+def _withdraw_outdated(board: Board, task: PlannedTask) -> None:
+    """A gate that is still open was asked by an earlier version: it is asked anew."""
+    gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
+    if gate is not None and gate.opened.gate_id in board.facts.open_gates:
+        requests.withdraw_gate(board, gate.opened, "asked anew, with the files that the command names")
 
 
 def _waits_for_its_time(board: Board, task: PlannedTask) -> bool:

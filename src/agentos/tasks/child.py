@@ -23,9 +23,11 @@ from agentos import typed
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import NOTHING, TaskFailure
+from agentos.tasks.ancestors import mark_attempt
 from agentos.tasks.context import Context, Left
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.functions import Reference, callee_of, load
+from agentos.tasks.orphans import ATTEMPT_VARIABLE
 from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.python import bound, call_sync, on_loop
 from agentos.values import decode_value
@@ -87,7 +89,8 @@ def perform(request: Request, replies: Replies) -> Reply:
         show=replies.progress,
     )
     try:
-        output = _call(request, context)
+        with mark_attempt(os.environ.get(ATTEMPT_VARIABLE, "")):  # the function may drop the variable
+            output = _call(request, context)
     except AttemptFailed as failed:
         return Reply(ended=True, error=failed.failure, retryable=failed.retryable)
     return Reply(ended=True, output=Raw(output), left=context.close("has ended"))

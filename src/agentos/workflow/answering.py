@@ -25,9 +25,12 @@ from agentos.run.resume import ResumePlan
 from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort
+from agentos.tasks.ancestors import acting_attempt, current_sender
+from agentos.workflow.command_files import see_files, words_of
 from agentos.workflow.drive import utc_now
+from agentos.workflow.place import was_begun_here
 from agentos.workflow.plans import decode_plan
-from agentos.workflow.queue import CommandQueue, carried_attempt, current_author
+from agentos.workflow.queue import CommandQueue, current_author
 from agentos.workflow.resuming import end_stale_work
 from agentos.workflow.secrecy import hidden_command, masker_for
 
@@ -109,8 +112,20 @@ def _decided(
         # What a dead driver left at work is for the next drive to decide, which looks at the files. An abort is final.
         resume=_nothing_left_at_work(facts) if isinstance(command, Abort) and facts.running else None,
     )
-    asked = Asked(command_id=new_id(), author=author, attempt_id=carried_attempt(), at=utc_now(), command=command)
-    return machine.steps([begin, CommandArrived(asked=asked)], utc_now()), machine
+    asked = Asked(
+        command_id=new_id(),
+        author=author,
+        attempt_id=acting_attempt(),
+        sender=current_sender(),
+        at=utc_now(),
+        command=command,
+    )
+    events = machine.steps([begin, CommandArrived(asked=asked)], utc_now())
+    root = Path(record.root) if was_begun_here(record) else None
+    while machine.looks_wanted and not machine.over:
+        task_id = min(machine.looks_wanted)
+        events += machine.step(see_files(root, task_id, words_of(machine, task_id)), utc_now())
+    return events, machine
 
 
 def _nothing_left_at_work(facts: Facts) -> ResumePlan:

@@ -22,6 +22,7 @@ from agentos.dag.checks import changes_files
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.exceptions import (
     AgentosError,
+    AttemptError,
     CheckpointCutError,
     SnapshotError,
     TaskCancelledError,
@@ -30,11 +31,14 @@ from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run import merging
 from agentos.run.changes import current_plan
+from agentos.run.covers import covering_gates
 from agentos.run.facts import Facts, fold
+from agentos.run.gates import approving_gate, changed_files
 from agentos.run.inputs import (
     AttemptEnded,
     Begin,
     Captured,
+    CoveredFilesChanged,
     EffectsHeld,
     GatesLeft,
     Input,
@@ -46,6 +50,7 @@ from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, plan_resume
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
+from agentos.tasks.ancestors import mark_attempt, mark_driver
 from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import failure_of, told
 from agentos.tasks.masking import masked_outcome
@@ -58,7 +63,7 @@ from agentos.workflow.journal import Journal
 from agentos.workflow.logwriter import LogWriter
 from agentos.workflow.specs import attempt_spec
 from agentos.workflow.stream import EventStream
-from agentos.workflow.waiting import though_cancelled
+from agentos.workflow.waiting import in_thread, though_cancelled
 
 if TYPE_CHECKING:
     from agentos.workflow.asides import Aside
@@ -114,6 +119,8 @@ class Drive:
         self._captured: dict[TaskId, Captured] = {}
         """The files that attempts left which have ended, and whose end is not yet mailed."""
         self._looking_at_files = False
+        self._looks: set[TaskId] = set()
+        """Tasks whose files are being looked at."""
         machine.captures = files is not None
         self._now = now
         self._mail: list[Mail] = []
@@ -188,16 +195,17 @@ class Drive:
 
         Cancelling it stops the run in order: what runs is cancelled, and on the record. Cancelling it again gives up.
         """
-        # In a task of its own: no cancellation falls between writing an event down and doing what it says.
-        going = asyncio.create_task(self._go(first, plan))
-        try:
-            await asyncio.shield(going)
-        except asyncio.CancelledError:
-            await self._stop_in_order(going, "the process was interrupted")
-            raise
-        finally:
-            await self._end_attempts()
-            self.stream.close()
+        with mark_driver():
+            # In a task of its own: no cancellation falls between writing an event down and doing what it says.
+            going = asyncio.create_task(self._go(first, plan))
+            try:
+                await asyncio.shield(going)
+            except asyncio.CancelledError:
+                await self._stop_in_order(going, "the process was interrupted")
+                raise
+            finally:
+                await self._end_attempts()
+                self.stream.close()
 
     async def _go(self, first: Sequence[Input], plan: bytes | None) -> None:
         opening = first[:1] if isinstance(first[0], Begin) and first[0].rollback is not None else first
@@ -207,6 +215,7 @@ class Drive:
         reach(begun)
         while not self.machine.over:
             self._capture_if_wanted()
+            self._look_if_wanted()
             await self._turn()
         if self._uncut is not None:
             raise CheckpointCutError(
@@ -366,10 +375,15 @@ class Drive:
         await durable
         reach("attempt.before")
         try:
-            if is_isolated(task):
-                outcome = await self._aside(task, spec, host)
-            else:
-                outcome = await self._with_files(task, self._performers[task.definition.kind](spec, host))
+            with mark_attempt(spec.attempt_id):
+                changes = task.definition.effects != ("none",)
+                covered = await self._covered() if changes else {}
+                if is_isolated(task):
+                    outcome = await self._aside(task, spec, host)
+                else:
+                    outcome = await self._with_files(task, self._perform(task, spec, host))
+                if self.facts.gates and changes and not outcome.put_off:
+                    await though_cancelled(self._compare_covered(covered, task.id))
         finally:
             if log_file is not None:
                 log_file.close()
@@ -380,6 +394,18 @@ class Drive:
             if told_once := self._logs.warnings():
                 outcome = msgspec.structs.replace(outcome, warnings=(*outcome.warnings, *told_once))
         return outcome
+
+    async def _perform(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> Outcome:
+        """Perform the attempt, unless files that its approval is about have changed since it was started."""
+        gate = approving_gate(self.facts, task) if self.facts.gates else None
+        if gate is not None and gate.covers is not None:
+            from agentos.workflow.command_files import see_files, words_of
+
+            seen = await in_thread(see_files, self._root, task.id, words_of(self.machine, task.id))
+            if changed := changed_files(gate.covers, seen.files or {}, among=gate.opened.task_id != task.id):
+                error = AttemptError(f"{', '.join(changed)} changed after {gate.opened.gate_id} was approved")
+                return Outcome(error=told(error), put_off=True)
+        return await self._performers[task.definition.kind](spec, host)
 
     async def _with_files(self, task: PlannedTask, performed: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Perform the attempt; where it may change files, between two looks at them."""
@@ -418,13 +444,53 @@ class Drive:
             return Outcome(error=told(error))
         try:
             own = msgspec.structs.replace(spec, cwd=aside.root / task.definition.cwd, worktree=aside.worktree.root)
-            outcome = await self._performers[task.definition.kind](own, host)
+            outcome = await self._perform(task, own, host)
             reach("attempt.after")
             if outcome.error is None:
                 outcome = await though_cancelled(_handed_over(files, aside, outcome, task))
             return outcome
         finally:
             await though_cancelled(files.throw_away(aside))
+
+    def _look_if_wanted(self) -> None:
+        """Look at files that an approval is about, before its task asks or starts."""
+        for task_id in self.machine.looks_wanted - self._looks:
+            self._looks.add(task_id)
+            self._in_background(self._look_for(task_id))
+
+    async def _look_for(self, task_id: TaskId) -> None:
+        from agentos.workflow.command_files import see_files, words_of  # most runs ask nobody
+
+        try:
+            seen = await in_thread(see_files, self._root, task_id, words_of(self.machine, task_id))
+        except Exception as error:  # noqa: BLE001 - the task waits for it: the drive must not wait for ever
+            self.lose(error)
+            return
+        self._looks.discard(task_id)
+        self.post(seen)
+
+    async def _covered(self) -> dict[tuple[GateId, TaskId], dict[str, str]]:
+        """The files behind each approval, as they are now."""
+        gates = list(covering_gates(self.facts)) if self.facts.gates else []
+        if not gates:
+            return {}
+        from agentos.workflow.command_files import digest_files, words_of
+
+        words = {gate: words_of(self.machine, gate[1]) for gate in gates}
+        return {
+            gate: await in_thread(digest_files, self._root, named) for gate, named in words.items() if named is not None
+        }
+
+    async def _compare_covered(
+        self, before: dict[tuple[GateId, TaskId], dict[str, str]], task_id: TaskId | None
+    ) -> None:
+        """Write down what a task of this run, or a merge, made of files behind an approval."""
+        for gate, after in (await self._covered()).items():
+            # A gate that opened meanwhile was about the files as they were then.
+            known = self.facts.gates.get(gate[0])
+            files = before.get(gate, known.opened.covers if known is not None else None)
+            if files is not None and after != files:
+                self.post(CoveredFilesChanged(gate_id=gate[0], task_id=task_id, before=files, after=after))
 
     def _capture_if_wanted(self) -> None:
         layer = self.machine.capture_wanted
@@ -435,6 +501,7 @@ class Drive:
     async def _look_at_files(self, files: FileAttempts, layer: int) -> None:
         """At the end of a layer: merge what isolated tasks did, write it, capture the files; one step at a time."""
         try:
+            covered = await self._covered()
             if pending := merging.pending(self.machine, layer):
                 facts = self.facts
                 tasks = {task.id: facts.unmerged[task.id] for task in pending}
@@ -443,6 +510,7 @@ class Drive:
                 await self.post_and_wait(await files.merge(work, self.masker.text))
             else:
                 await self.post_and_wait(await files.layer(layer, self.facts.files))
+            await self._compare_covered(covered, None)
         except Exception as error:  # noqa: BLE001 - a checkpoint waits for it: the drive must not wait for ever
             self.lose(error)
             return

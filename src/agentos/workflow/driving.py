@@ -17,6 +17,7 @@ from agentos.run.files import snapshots_in_use
 from agentos.run.inputs import Input
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Progress
+from agentos.tasks.ancestors import mark_driver
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.hooks import call_hook
@@ -76,7 +77,8 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
         await to_the_end(_end_drive(ready, drive, keeper, journal, logs))
-    await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
+    with mark_driver():  # a hook is a part of the run, too
+        await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
     return facts
 
 

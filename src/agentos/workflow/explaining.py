@@ -13,6 +13,7 @@ from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
+from agentos.run.commands import Sender
 from agentos.run.facts import Facts, TaskFacts, counting, fold
 from agentos.run.merging import answer_to
 from agentos.run.state import SUCCEEDED, TaskStatus
@@ -46,6 +47,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     plan_revision: int
 
 
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was answered at a gate before the task, and by whom."""
+
+    gate_id: str
+    answer: ev.Answer
+    author: str
+    sender: Sender | None
+    """Who answered as the system knows it; None where nobody did (a deadline passed), or none was written down."""
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that bears on one task."""
 
@@ -61,6 +72,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks it needs, and how they stand."""
     gates: list[str]
     """Gates before it, open or answered, by id, oldest first."""
+    decisions: list[Decision]
+    """Of those gates, oldest first."""
     attempts: list[AttemptView]
     command: str
     """What to type next about it; empty where there is nothing."""
@@ -104,6 +117,11 @@ def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
         resume=_last_verdict(store, journal, task_id),
         needs={need: facts.task(need).status for need in needs},
         gates=[gate_id for _, gate_id in gates],
+        decisions=[
+            Decision(gate_id=gate_id, answer=gate.answer, author=gate.author, sender=gate.sender)
+            for _, gate_id in gates
+            if (gate := facts.gates[gate_id]).answer
+        ],
         attempts=_attempts(journal, task_id),
         command=_command(journal, task_id, known),
     )

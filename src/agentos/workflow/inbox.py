@@ -7,7 +7,7 @@ from typing import Any
 
 from agentos.exceptions import CommandRefusedError
 from agentos.run import events as ev
-from agentos.run.commands import Asked, parse_command
+from agentos.run.commands import Asked, parse_command, split_sender
 from agentos.run.inputs import CommandArrived, CommandUnreadable
 from agentos.secrets import Masker
 from agentos.store.port import PostedCommand
@@ -16,8 +16,10 @@ from agentos.workflow.secrecy import hidden_command
 
 def input_of(posted: PostedCommand, masker: Masker) -> CommandArrived | CommandUnreadable:
     """The command, or why it is none."""
+    found: object = posted.command
     try:
-        command = hidden_command(parse_command(posted.command), masker)
+        data, sender = split_sender(found) if isinstance(found, dict) else (posted.command, None)
+        command = hidden_command(parse_command(data), masker)
     except CommandRefusedError as error:
         shown, why = readable(posted, masker), masker.text(str(error))
         return CommandUnreadable(command_id=posted.id, author=posted.author, command=shown, why=why)
@@ -26,6 +28,7 @@ def input_of(posted: PostedCommand, masker: Masker) -> CommandArrived | CommandU
             command_id=posted.id,
             author=posted.author,
             attempt_id=posted.attempt_id,
+            sender=sender,
             at=posted.posted_at,
             command=command,
         )

@@ -18,6 +18,7 @@ from agentos import typed
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
+from agentos.run.commands import Sender
 from agentos.run.events import Event, TaskFailure, TaskStart, Usage
 from agentos.run.facts import Facts, GateFacts, counting, fold, workflow_state
 from agentos.run.merging import answer_to
@@ -70,6 +71,12 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     """human or agent: who may answer."""
     inputs: str
     """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
+    covers: tuple[str, ...] | None
+    """Files that the command names: an approval is about these as they were when it asked. None: nobody looked."""
+    again: str
+    """Why it asks again, where files that an earlier approval was about have changed."""
+    changed: tuple[str, ...]
+    """Those files."""
     command: str
     """What to type to approve; of a gate with choices, with the first of them."""
     choices: tuple[str, ...]
@@ -79,6 +86,8 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     choice: str | None
     """Which of the choices an approval took."""
     author: str | None
+    sender: Sender | None
+    """Who answered as the system knows it: user, host and processes."""
     reason: str | None
 
 
@@ -193,11 +202,15 @@ def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
         kind=opened.kind,
         by=opened.by,
         inputs=opened.inputs,
+        covers=None if gate.covers is None else tuple(gate.covers),
+        again=opened.again,
+        changed=opened.changed,
         command=answer_to(facts, opened),
         choices=opened.choices,
         file=opened.file,
         choice=gate.choice or None,
         author=gate.author or None,
+        sender=gate.sender,
         reason=gate.reason or None,
     )
 

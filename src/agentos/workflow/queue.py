@@ -9,26 +9,35 @@ from typing import Any
 
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import WorkflowId, new_id
-from agentos.run.commands import Command, command_to_data, parse_command
+from agentos.run.commands import Command, command_with_sender, parse_command
 from agentos.secrets import Masker
-from agentos.store.port import PostedCommand, StorePort
+from agentos.store.port import Holder, PostedCommand, StorePort
+from agentos.tasks.ancestors import acting_attempt, current_sender
 from agentos.workflow.drive import utc_now
 from agentos.workflow.secrecy import hidden_command
-
-ATTEMPT_VARIABLE = "AGENTOS_ATTEMPT_ID"
 
 
 class CommandQueue:
     """The inbox of one run. What was sent is durable before `send` returns, and is dealt with once."""
 
-    def __init__(self, post: Callable[[PostedCommand], None], waiting: Callable[[], list[PostedCommand]]) -> None:
+    def __init__(
+        self,
+        post: Callable[[PostedCommand], None],
+        waiting: Callable[[], list[PostedCommand]],
+        driver: Callable[[], Holder | None] = lambda: None,
+    ) -> None:
         self._post = post
         self._waiting = waiting
+        self._driver = driver
 
     @classmethod
     def of_run(cls, store: StorePort, workflow_id: WorkflowId) -> CommandQueue:
         """The durable inbox of a run. CommandRefusedError on sending to one that has ended for good."""
-        return cls(lambda posted: post(store, workflow_id, posted), lambda: store.read_inbox(workflow_id))
+        return cls(
+            lambda posted: post(store, workflow_id, posted),
+            lambda: store.read_inbox(workflow_id),
+            lambda: store.find_run(workflow_id).holder,
+        )
 
     def send(self, command: Command | Mapping[str, Any], *, author: str | None = None) -> str:
         """Check the command and put it in the queue; its id comes back. CommandRefusedError if it is malformed."""
@@ -37,9 +46,9 @@ class CommandQueue:
         posted = PostedCommand(
             id=new_id(),
             author=author or current_author(),
-            attempt_id=carried_attempt(),
+            attempt_id=acting_attempt(self._driver()),
             posted_at=utc_now(),
-            command=command_to_data(parsed),
+            command=command_with_sender(parsed, current_sender()),
         )
         self._post(posted)
         return posted.id
@@ -55,11 +64,6 @@ def post(store: StorePort, workflow_id: WorkflowId, posted: PostedCommand) -> No
     if record.status in ("complete", "aborted"):
         raise CommandRefusedError(f"run {workflow_id} is {record.status}; it takes no more commands")
     store.post_command(workflow_id, posted)
-
-
-def carried_attempt() -> str:
-    """The attempt of ours that this process is part of, if any: an agent may not answer for a human."""
-    return os.environ.get(ATTEMPT_VARIABLE, "")
 
 
 def current_author() -> str:

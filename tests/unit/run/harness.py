@@ -27,7 +27,7 @@ from agentos.run.board import GatePolicy
 from agentos.run.changes import current_plan
 from agentos.run.commands import Asked, parse_command
 from agentos.run.facts import Facts, TaskFacts, fold, workflow_state
-from agentos.run.inputs import AttemptEnded, Begin, CommandArrived, Input, Planned, Tick
+from agentos.run.inputs import AttemptEnded, Begin, CommandArrived, FilesSeen, Input, Planned, Tick
 from agentos.run.invariants import validate_facts
 from agentos.run.machine import Machine
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
@@ -133,6 +133,8 @@ class Run:
         self.problems: list[str] = []
         """Changes that no longer fitted when it was last resumed."""
         self.resumed: ResumePlan | None = None
+        self.files: dict[str, str] = {}
+        """What commands name, as whoever looks sees it."""
         self.captures = captures
         """Whether the driver can capture files."""
         self.machine = Machine(self.base, Facts(workflow_id=self.workflow_id), gates=gates, starts=starts)
@@ -142,18 +144,24 @@ class Run:
 
     def give(self, *inputs: Input) -> list[str]:
         """One step with these inputs; what followed, as text."""
-        afresh = PureFace(self.machine)
-        self.out = self.machine.steps(inputs, self.now)
-        afresh.check(inputs, self.now, self.out)
-        self.journal += self.out
-        self._check()
+        self.out = self._step(*inputs)
+        while self.machine.looks_wanted and not self.machine.over:
+            self.out += self._step(FilesSeen(task_id=min(self.machine.looks_wanted), files=dict(self.files)))
         return told(self.out)
 
-    def _check(self) -> None:
+    def _step(self, *inputs: Input) -> list[ev.Event]:
+        afresh = PureFace(self.machine)
+        events = self.machine.steps(inputs, self.now)
+        afresh.check(inputs, self.now, events)
+        self.journal += events
+        self._check(events)
+        return events
+
+    def _check(self, events: list[ev.Event]) -> None:
         assert [event.seq for event in self.journal] == list(range(1, len(self.journal) + 1))
-        if any(isinstance(event, ev.RolledBack) for event in self.out):
+        if any(isinstance(event, ev.RolledBack) for event in events):
             assert self.machine.over
-            assert isinstance(self.out[-1], ev.RolledBack), "nothing may follow in the step that goes back"
+            assert isinstance(events[-1], ev.RolledBack), "nothing may follow in the step that goes back"
             return
         assert fold(self.workflow_id, self.journal) == self.facts
         validate_facts(self.facts)

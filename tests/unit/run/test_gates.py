@@ -216,7 +216,8 @@ def test_a_condition_is_decided_before_anybody_is_asked() -> None:
 def test_an_agent_does_not_approve_itself() -> None:
     run = at_gate()
     assert run.answer("approve:ship", attempt_id="run/build#1") == ["command_refused approval_response"]
-    assert run.refusal() == "gate 'approve:ship' is for a human; the answer came from attempt run/build#1 of an agent"
+    said = "gate 'approve:ship' is for a human; the answer came from attempt run/build#1 of an agent"
+    assert (run.refusal() or "").splitlines()[0].startswith(said)
     assert run.open_gates == ["approve:ship"]
 
 

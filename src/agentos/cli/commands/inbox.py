@@ -18,7 +18,7 @@ from agentos.cli.report import chosen
 from agentos.cli.survey import survey
 from agentos.cli.text import printable, printable_lines, short
 from agentos.cli.times import ago
-from agentos.cli.value_text import given_lines
+from agentos.cli.value_text import covers_lines, given_lines
 from agentos.exceptions import AgentosError, NotFoundError
 from agentos.run.events import DecisionRequired
 from agentos.run.facts import Facts, fold
@@ -41,6 +41,10 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     inputs: str
     """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
+    covers: tuple[str, ...] | None
+    """Files that the command names: an approval is about these as they were when it asked. None: nobody looked."""
+    again: str
+    """Why it asks again, where files that an earlier approval was about have changed."""
     by: str
     """human or agent: who may answer."""
     opened_at: datetime
@@ -148,6 +152,8 @@ def _gate(place: Place, record: RunRecord, facts: Facts, opened: DecisionRequire
         task_id=opened.task_id,
         question=opened.question,
         inputs=opened.inputs,
+        covers=None if opened.covers is None else tuple(opened.covers),
+        again=opened.again,
         by=opened.by,
         opened_at=opened.at,
         deadline=opened.deadline,
@@ -164,6 +170,8 @@ def _print_for_people(gate: OpenGate, now: datetime) -> None:
     click.echo(short(printable(gate.question), 300))
     click.echo(f"  {printable(gate.name)}, asked {ago(gate.opened_at, now)}{until}, in {printable(gate.root)}")
     for line in given_lines(gate.inputs):
+        click.echo(f"    {line}")
+    for line in covers_lines(gate.covers, gate.again):
         click.echo(f"    {line}")
     if gate.file:
         click.echo(f"    about the file {printable(gate.file)}")

@@ -15,7 +15,7 @@ from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
 from agentos.cli.text import count, duration, printable, printable_lines, short
 from agentos.cli.times import ago
-from agentos.cli.value_text import given_lines, told, usage_text
+from agentos.cli.value_text import covers_lines, given_lines, told, usage_text
 from agentos.run.events import TaskFailure, Usage
 from agentos.run.spending import money
 from agentos.store.port import CheckpointRecord
@@ -153,6 +153,8 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
         yield f"  {printable(gate.id)}  open, asked {ago(gate.opened_at, now)}{until}: {question}"
         for line in given_lines(gate.inputs):
             yield f"        {line}"
+        for line in covers_lines(gate.covers, gate.again):
+            yield f"        {line}"
         if gate.file:
             yield f"        about the file {printable(gate.file)}"
         for command in _answers(gate):
@@ -161,5 +163,7 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
         reason = f": {short(printable(gate.reason), 120)}" if gate.reason else ""
         answer = printable(gate.choice or gate.answer)
         yield f"  {printable(gate.id)}  {answer} by {printable(gate.author or '')}{reason}"
+        if gate.sender is not None:
+            yield f"        sent by {short(printable(str(gate.sender)), 200)}"
     else:
         yield f"  {printable(gate.id)}  needs no answer any more: {question}"

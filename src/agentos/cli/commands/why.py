@@ -56,6 +56,10 @@ def _lines(told: Explanation) -> Iterator[str]:
         yield "  needs " + printable(", ".join(f"{need} ({status})" for need, status in told.needs.items()))
     if told.gates:
         yield f"  gates {printable(', '.join(told.gates))}"
+    for decision in told.decisions:
+        sent = f", sent by {decision.sender}" if decision.sender is not None else ""
+        text = f"{decision.gate_id}: {decision.answer} by {decision.author}{sent}"
+        yield f"    {short(printable(text), 300)}"
     if told.resume is not None:
         yield from ("", f"The last resume ({local(told.resume.at)}) decided: {told.resume.verdict}")
         yield f"  because: {printable(told.resume.reason)}"

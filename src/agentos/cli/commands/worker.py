@@ -15,6 +15,7 @@ from agentos.cli.output import say
 from agentos.cli.text import printable, printable_lines, shown_json
 from agentos.client import settled
 from agentos.exceptions import AgentosError
+from agentos.tasks.adoption import adopt_orphans
 from agentos.workflow.worker import Post, Report, Worker
 
 OUTPUT = Report
@@ -102,7 +103,8 @@ async def _work(posts: list[Post], *, once: bool, **how: object) -> list[Agentos
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    return await worker.work(once=once)
+    with adopt_orphans():
+        return await worker.work(once=once)
 
 
 def _print(report: Report) -> None:

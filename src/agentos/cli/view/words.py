@@ -61,8 +61,8 @@ def _told(event: ev.Event) -> str:
 
 def _told_of_people(event: ev.Event) -> str:
     match event:
-        case ev.DecisionRequired(gate_id=gate_id, question=question):
-            return f"{gate_id} asks: {question}"
+        case ev.DecisionRequired(gate_id=gate_id, question=question, again=again):
+            return f"{gate_id} asks{f' again ({again})' if again else ''}: {question}"
         case ev.DecisionMade(gate_id=gate_id, answer=answer, author=author, reason=reason):
             return f"{gate_id}: {answer} by {author}" + (f": {reason}" if reason else "")
         case ev.CommandApplied(author=author, command=command) if command.get("type") != "approval_response":
@@ -99,6 +99,8 @@ def _told_if_asked(event: ev.Event) -> str:
             return f"{task_id}: {session.agent} session {session.id or session.title}"
         case ev.TaskUsage(task_id=task_id, usage=usage):
             return f"{task_id}: {usage_text(usage)}"
+        case ev.CoverChanged(gate_id=gate_id, task_id=task_id, files=files):
+            return f"{', '.join(files)} behind {gate_id} changed by {task_id or 'a merge'}"
         case ev.CommandReceived(author=author, command=command):
             return f"{command.get('type')} asked by {author}; waits for the end of the layer"
         case ev.PlanChanged(origin=origin, parent=parent, added=added, children=children):
