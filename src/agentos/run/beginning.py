@@ -54,14 +54,14 @@ def resume(board: Board, planned: ResumePlan) -> None:
 def follow_up(board: Board, planned: ResumePlan) -> None:
     """As `resume`, in the middle of a drive: costs as much as is set back, where no fan-out is among it."""
     running = board.facts.running
-    _write_down(board, planned)
+    _write_down(board, planned, under_way=True)
     if any(_fans_out(board, task_id) for task_id in planned.reset):
         board.derive()
     else:
         board.reopen(task_id for task_id in planned.reset if task_id not in running)
 
 
-def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0) -> None:
+def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0, under_way: bool = False) -> None:
     items = [child for parent in planned.regrown for child in board.facts.children.get(parent, ())]
     board.emit(
         ev.ResumePlanned(
@@ -74,6 +74,7 @@ def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0) -
             continued=planned.continued,
             ask=planned.ask,
             regrown=planned.regrown,
+            under_way=under_way,
         )
     )
     if items:

@@ -148,13 +148,15 @@ class ResumePlanned(Event, frozen=True, kw_only=True):
     reset: tuple[TaskId, ...] = ()
     """Tasks whose earlier result no longer counts."""
     cut_off: tuple[TaskId, ...] = ()
-    """Tasks that were running when the last driver died."""
+    """Tasks whose attempt did not end by itself: its driver died, or it ran out of time in this drive."""
     continued: tuple[TaskId, ...] = ()
     """Those of them whose agent goes on in the session it had."""
     ask: tuple[TaskId, ...] = ()
     """Tasks that need an answer before anything else happens to them."""
     regrown: tuple[TaskId, ...] = ()
     """for_each tasks whose list is made anew: their items of before no longer count."""
+    under_way: bool = False
+    """Decided in the middle of a drive, not at its start: only of what is listed."""
 
 
 class WorkflowComplete(Event, frozen=True, kw_only=True):

@@ -88,6 +88,9 @@ class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
     put_off: bool = False
     """Nothing was left of the budget when it was about to pay."""
     cancelled: bool = False
+    """Ended because the drive stops."""
+    cut_off: bool = False
+    """Ended for another reason, and not by itself: what it was doing may have happened."""
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
     captured: Captured | None = None

@@ -93,10 +93,15 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         added=added,
         open_gates=gate_reducers.without_gates(facts, gone),
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
-        ask=facts.ask.update(dict.fromkeys(event.ask, "cut off")) if event.ask else facts.ask,
+        ask=facts.ask.update(_reasons_to_ask(event)) if event.ask else facts.ask,
         unmerged=unmerged,
         merge=facts.merge if unmerged == facts.unmerged else None,
     )
+
+
+def _reasons_to_ask(event: ev.ResumePlanned) -> dict[TaskId, str]:
+    said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
+    return {task_id: said.get(task_id, "cut off") for task_id in event.ask}
 
 
 def _without(unmerged: Map[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]) -> Map[TaskId, ev.TaskFiles]:

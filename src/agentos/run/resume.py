@@ -301,6 +301,8 @@ class _Judge:
         undone = not half_done or self.options.files in ("restored", "kept")
         if was.status == "cancelled" and was.attempts and self._asks_before_repeating(task, undone=undone):
             self._ask(task, "was cancelled while its effect was under way")
+        elif _ran_out_of_time(was) and may_have_happened(task):
+            self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
         else:
             how = _FILES[self.options.files] if half_done else ""
             self._say(
@@ -358,6 +360,10 @@ class _Judge:
         if task.id in self.facts.ask:
             self._say(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
             return
+        if was.status == "retrying" and _ran_out_of_time(was) and may_have_happened(task):
+            self.reset[task.id] = None
+            self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
+            return
         waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
         reason = waits.get(was.status, "not yet run")
         if self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
@@ -377,6 +383,16 @@ SKIP_LAYER = "skip_layer "
 
 def _was_rejected(was: TaskFacts) -> bool:
     return was.error is not None and was.error.type == "GateRejected"
+
+
+def _ran_out_of_time(was: TaskFacts) -> bool:
+    """In a journal from before such tasks were asked about at once, or of a task that was no external one then."""
+    return was.error is not None and was.error.type == "TaskTimeoutError"
+
+
+def may_have_happened(task: PlannedTask) -> bool:
+    """Whether an attempt that did not end by itself may have had an external effect, which must not happen twice."""
+    return task.definition.external and task.definition.idempotent == "no"
 
 
 def needs_answer(task: PlannedTask) -> bool:

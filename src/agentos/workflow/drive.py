@@ -478,6 +478,7 @@ class Drive:
                 retryable=outcome.retryable,
                 put_off=outcome.put_off,
                 cancelled=outcome.cancelled,
+                cut_off=outcome.cut_off,
                 files=outcome.files,
                 captured=self._captured.pop(started.task_id, None),
                 execution_time_ms=outcome.execution_time_ms,
@@ -559,7 +560,10 @@ async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task
     try:
         handed = await files.hand_over(aside)
     except AgentosError as error:
-        return Outcome(error=told(error), warnings=outcome.warnings, execution_time_ms=outcome.execution_time_ms)
+        # What it did outside its worktree is done, whatever became of its files.
+        return Outcome(
+            error=told(error), cut_off=True, warnings=outcome.warnings, execution_time_ms=outcome.execution_time_ms
+        )
     warnings = outcome.warnings
     if handed.files is not None and "files" not in task.definition.effects:
         warnings += (f"it changed files, although it does not declare that: {', '.join(handed.changed)}",)
@@ -569,6 +573,6 @@ async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task
 def _broken(ended: asyncio.Task[None]) -> Outcome:
     broken = None if ended.cancelled() else ended.exception()
     if broken is not None:
-        return Outcome(error=failure_of(broken))
+        return Outcome(error=failure_of(broken), cut_off=True)
     error = TaskCancelledError("the attempt was cancelled before it began")
     return Outcome(error=told(error), retryable=False, cancelled=True)

@@ -30,18 +30,21 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime | None = None
     end: AttemptEnd = "running"
-    """`cut off`: its driver died. `retried`: it failed, and another attempt followed. `put off`: it paid for nothing,
-    since nothing was left of the budget, and another attempt followed the answer."""
+    """`cut off`: its driver died, or it did not end by itself and may have taken effect. `retried`: it failed, and
+    another attempt followed. `put off`: it paid for nothing, since nothing was left of the budget, and another attempt
+    followed the answer."""
     error: ev.TaskFailure | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last resume decided of the task."""
+    """What was last decided of the task: by a resume, or in the middle of a drive."""
 
     verdict: ev.Verdict
     reason: str
     compared: str
     """What was compared to decide it."""
+    under_way: bool
+    """Decided in the middle of a drive, not at its start."""
     at: datetime
     plan_revision: int
 
@@ -226,6 +229,7 @@ def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdic
         verdict=verdict,
         reason=reason,
         compared=_compared(old, new, task_id, event.plan_revision),
+        under_way=event.under_way,
         at=event.at,
         plan_revision=event.plan_revision,
     )

@@ -14,6 +14,17 @@ LINE = 500
 CAUSES = 3
 """Tasks that are named as the reason why others were skipped; the rest is counted."""
 
+_DECIDED: Mapping[ev.Verdict, str] = {
+    "reuse": "is kept",
+    "reuse, changed": "is kept, though changed",
+    "rerun": "runs again",
+    "run": "is to run",
+    "ask": "may have taken effect",
+    "new": "is new",
+    "orphan": "is gone",
+}
+"""What a drive decides of a task in its middle."""
+
 
 def told(event: ev.Event, *, verbose: bool = False) -> str:
     """The event in words, one line without control characters; empty where it says nothing to this reader."""
@@ -27,6 +38,8 @@ def _told(event: ev.Event) -> str:
     match event:
         case ev.WorkflowStart():
             return _start(event)
+        case ev.ResumePlanned(under_way=True, verdicts=verdicts):
+            return "; ".join(f"{row.task_id} {_DECIDED[row.verdict]}: {row.reason}" for row in verdicts)
         case ev.ResumePlanned(counts=counts):
             return resume_in_short(counts)
         case ev.TaskStart(task_id=task_id, attempt=attempt):
