@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -41,8 +41,8 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Task ids to run again; `changed` stands for every task whose definition or code changed."""
     strict: bool = False
     """Refuse any difference between the workflow and the plan last accepted."""
-    missing: frozenset[TaskId] = frozenset()
-    """Finished tasks of which something they `produce` is no longer there."""
+    missing: Mapping[TaskId, Sequence[str]] = {}
+    """Finished tasks of which something they `produce` is no longer there, and what."""
     files: FilesAre = "unknown"
     restored_to: int = 0
     """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
@@ -282,7 +282,7 @@ class _Judge:
         if changed and "changed" in self.options.rerun:
             return "its definition or code changed"
         if task.id in self.options.missing:
-            return f"something it produces is gone ({', '.join(task.definition.produces)})"
+            return f"something it produces is gone ({', '.join(self.options.missing[task.id])})"
         return ""
 
     def _failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:

@@ -29,6 +29,7 @@ from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place, known_run, refuse_bad_id
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
+from agentos.workflow.products import missing_products
 from agentos.workflow.ready import (
     DriveOptions,
     Finished,
@@ -39,7 +40,7 @@ from agentos.workflow.ready import (
     run_fingerprint,
     space_warnings,
 )
-from agentos.workflow.resuming import Asked, compiled_again, missing_products, resumed
+from agentos.workflow.resuming import Asked, compiled_again, resumed
 from agentos.workflow.secrecy import masker_for, plan_without_secrets
 
 log = logging.getLogger("agentos")

@@ -417,7 +417,9 @@ class Drive:
         except AgentosError as error:
             return Outcome(error=told(error))
         try:
-            own = msgspec.structs.replace(spec, cwd=aside.root / task.definition.cwd, worktree=aside.worktree.root)
+            inside = spec.cwd.is_relative_to(self._root)
+            cwd = aside.root / spec.cwd.relative_to(self._root) if inside else spec.cwd
+            own = msgspec.structs.replace(spec, cwd=cwd, worktree=aside.worktree.root)
             outcome = await self._performers[task.definition.kind](own, host)
             reach("attempt.after")
             if outcome.error is None:

@@ -23,7 +23,7 @@ from agentos.exceptions import (
     RunNotFoundError,
     RunRefusedError,
 )
-from agentos.ids import TaskId, WorkflowId
+from agentos.ids import WorkflowId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.events import Event
@@ -46,6 +46,7 @@ from agentos.workflow.newest import newest_run
 from agentos.workflow.place import Place, is_of_another_host
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
+from agentos.workflow.products import missing_products
 from agentos.workflow.ready import (
     DriveOptions,
     Finished,
@@ -342,18 +343,6 @@ def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts
         restored_to=decided.restored_to,
         continues=decided.continues,
         starts_anew=decided.starts_anew,
-    )
-
-
-def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
-    """Finished tasks of which a path they produce is gone."""
-    return frozenset(
-        task.id
-        for task in plan.tasks.values()
-        if task.definition.produces
-        and task.id not in facts.unmerged  # what it produced is not here yet
-        and facts.task(task.id).status == "complete"
-        and not all((root / path).exists() for path in task.definition.produces)
     )
 
 
