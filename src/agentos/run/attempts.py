@@ -150,16 +150,12 @@ def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
 
 def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
     """It did not end by itself: somebody says what became of its effect. Until then it has neither failed nor ended."""
-    reason = f"was cut off: {_first_line(why)}"
-    row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=reason)
+    first_line = why.text.partition("\n")[0]
+    row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was cut off: {first_line}")
     planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=(task.id,), revision=board.facts.plan_revision)
     beginning.follow_up(board, planned)
     board.frontier.attempt_over(task)
     board.frontier.offer(task.id)
-
-
-def _first_line(error: ev.TaskFailure) -> str:
-    return error.text.partition("\n")[0]
 
 
 def _put_off(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:

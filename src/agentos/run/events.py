@@ -32,6 +32,12 @@ class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     traceback: str = ""
 
+    @property
+    def in_short(self) -> str:
+        """Its first line: whoever wants the rest finds it with the attempt."""
+        first, *rest = self.text.splitlines() or [""]
+        return f"{self.type}: {first}{' …' if rest else ''}"
+
 
 class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What an isolated task left in its own worktree, as snapshots: what it began with, and what it made of that."""

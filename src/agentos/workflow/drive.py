@@ -130,6 +130,8 @@ class Drive:
         self._background: set[asyncio.Task[Any]] = set()
         self._awaited: set[asyncio.Future[None]] = set()
         """Who waits until something is durable."""
+        self._waited_for: tuple[datetime, float] | None = None
+        """The moment that is waited for, and when it comes by a clock that nobody sets."""
         self._closed = False
 
     @property
@@ -219,6 +221,8 @@ class Drive:
         if self._lost is not None:
             raise self._lost
         now = self._now()
+        if not mail and self._waited_for is not None:  # its moment has come, whatever the wall clock says
+            now = max(now, self._waited_for[0])
         events: list[ev.Event] = []
         taken: list[tuple[int, Mail]] = []
         for index, letter in enumerate(mail or [(Tick(), None)]):
@@ -242,7 +246,7 @@ class Drive:
             if wake_at is None:
                 await self._mail_came.wait()
                 continue
-            delay = (wake_at - self._now()).total_seconds()
+            delay = self._time_until(wake_at)
             if delay <= 0:
                 return []
             try:
@@ -252,6 +256,16 @@ class Drive:
                 return []
         mail, self._mail = self._mail, []
         return mail
+
+    def _time_until(self, moment: datetime) -> float:
+        """How long to wait for a moment: no longer than it was away when the machine last decided something.
+
+        The wall clock may be set back meanwhile.
+        """
+        ticks = asyncio.get_running_loop().time()
+        if self._waited_for is None or self._waited_for[0] != moment:
+            self._waited_for = moment, ticks + (moment - self.machine.now).total_seconds()
+        return min((moment - self._now()).total_seconds(), self._waited_for[1] - ticks)
 
     async def _commit(self, events: Sequence[ev.Event], *, plan: bytes | None = None) -> int:
         """Write the events down and do what they ask for. The last sequence that is durable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -130,22 +130,19 @@ def _why(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedTa
             asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
             return "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
         case "retrying":
-            error = _first_line(known.error) if known.error else "an error"
-            return f"its last attempt failed ({error}); the next one begins not before {known.not_before}"
+            error = known.error.in_short if known.error else "an error"
+            now = datetime.now(UTC)
+            wait = max(0, round((known.due(now) - now).total_seconds()))
+            when = f"in {wait} s" if journal.record.holder else f"at most {wait} s after the run is resumed"
+            return f"its last attempt failed ({error}); the next one begins {when}"
         case "running":
             return _why_running(journal, task_id)
         case "pending":
             return _why_pending(journal, task_id, planned)
 
 
-def _first_line(error: ev.TaskFailure) -> str:
-    """What went wrong, in short: each attempt has the rest."""
-    first, *rest = error.text.splitlines() or [""]
-    return f"{error.type}: {first}{' …' if rest else ''}"
-
-
 def _why_failed(known: TaskFacts) -> str:
-    error = _first_line(known.error) if known.error else "no error was kept"
+    error = known.error.in_short if known.error else "no error was kept"
     if known.error is not None and known.error.type == "GateRejected":
         return f"not run: {known.error.text}; no resume runs it, a fork asks anew"
     if known.status == "cancelled":

@@ -45,15 +45,15 @@ def _told(event: ev.Event) -> str:
         case ev.TaskStart(task_id=task_id, attempt=attempt):
             return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
         case ev.TaskRetry(task_id=task_id, error=error, put_off=True):
-            return f"{task_id} is put off: {failure_in_short(error)}"
+            return f"{task_id} is put off: {error.in_short}"
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
             wait = duration((not_before - event.at).total_seconds())
-            return f"{task_id} failed (attempt {attempt}), again in {wait}: {failure_in_short(error)}"
+            return f"{task_id} failed (attempt {attempt}), again in {wait}: {error.in_short}"
         case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
             return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
         case ev.TaskError(task_id=task_id, error=error, status=status):
             how = {"failed": "failed", "failed_safe": "failed, which is allowed", "cancelled": "was cancelled"}[status]
-            return f"{task_id} {how}: {failure_in_short(error)}"
+            return f"{task_id} {how}: {error.in_short}"
         case ev.TaskSkipped(task_id=task_id, because=because):
             return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
         case ev.TaskWarning(task_id=about, message=message):
@@ -135,12 +135,6 @@ def skipped_in_short(skipped: Sequence[ev.TaskSkipped]) -> str:
     reasons = f" {whys[0]}" if len(whys) == 1 else f": {', '.join(parts)}"
     line = f"{count(len(causes), 'task')} are skipped{reasons}"
     return printable(short(line, LINE))
-
-
-def failure_in_short(error: ev.TaskFailure) -> str:
-    """What went wrong, by its first line: the report at the end has the rest."""
-    first, *rest = error.text.splitlines() or [""]
-    return f"{error.type}: {first}{' …' if rest else ''}"
 
 
 def _start(event: ev.WorkflowStart) -> str:
