@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -76,7 +77,7 @@ def begin_run(
     with closed_on_error(store):
         fingerprint = run_fingerprint(plan)
         if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
-            _refuse_another(store, known, fingerprint)
+            _refuse_another(store, known, plan)
             return resumed(Asked(place=place, workflow=workflow, options=options), store, known)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
@@ -108,12 +109,23 @@ def begin_run(
     )
 
 
-def _refuse_another(store: StorePort, known: RunRecord, fingerprint: str) -> None:
+def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
     """What counts is the plan last accepted: a resume may have taken up an edited workflow since."""
-    if known.kind == "states" or run_fingerprint(decode_plan(store.read_plan(known.workflow_id))) != fingerprint:
+    exists, resume = f"run {known.workflow_id} exists already", f"`agentos resume {shlex.quote(known.workflow_id)}"
+    if known.kind == "states":
+        raise RunRefusedError(f"{exists}, and holds saved states alone", next_step="Choose another id.")
+    accepted = decode_plan(store.read_plan(known.workflow_id))
+    if accepted.fingerprint != plan.fingerprint:
+        edited = {
+            "complete": f"Choose another id, or let what was edited run once more: {resume} --rerun changed`.",
+            "aborted": "Choose another id: an aborted run is final.",
+        }
+        go_on = f"Choose another id, or go on with the edited workflow: {resume}`."
+        raise RunRefusedError(f"{exists}, with another definition", next_step=edited.get(known.status, go_on))
+    if run_fingerprint(accepted) != run_fingerprint(plan):
         raise RunRefusedError(
-            f"run {known.workflow_id} exists already, with another definition or other parameters",
-            next_step="Choose another id, or resume that run by its id to go on with the edited workflow.",
+            f"{exists}, with other parameters",
+            next_step="Choose another id: a run keeps the parameters it was begun with.",
         )
 
 

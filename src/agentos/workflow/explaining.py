@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -72,7 +73,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def find_task(journal: Journal, given: str) -> TaskId:
     """The task of this id or unique prefix, gone ones included. NotFoundError; RunRefusedError if ambiguous."""
     planned = [task_id for layer in journal.plan.layers for task_id in layer] if journal.plan else []
-    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks))
+    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks, *_gone(journal)))
     if given in ids:
         return TaskId(given)
     meant = [task_id for task_id in ids if given and task_id.startswith(given)]
@@ -89,11 +90,21 @@ def find_task(journal: Journal, given: str) -> TaskId:
     )
 
 
+def _gone(journal: Journal) -> Iterator[TaskId]:
+    """Tasks that the journal says are gone from the workflow, whether or not they ever ran."""
+    for event in journal.events:
+        if isinstance(event, ev.ResumePlanned):
+            yield from (row.task_id for row in event.verdicts if row.verdict == "orphan")
+        elif isinstance(event, ev.PlanChanged):
+            yield from event.removed
+
+
 def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
     """Why the task is as it is."""
     facts = journal.facts
     known = facts.task(task_id)
     planned = journal.plan.tasks.get(task_id) if journal.plan else None
+    last = planned or _last_planned(store, journal, task_id)
     needs = planned.definition.needs if planned else ()
     gates = sorted(
         (gate.opened.seq, gate_id) for gate_id, gate in facts.gates.items() if gate.opened.task_id == task_id
@@ -102,14 +113,23 @@ def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
         workflow_id=journal.record.workflow_id,
         task_id=task_id,
         status=known.status,
-        layer=planned.layer if planned else known.layer,
+        layer=last.layer if last else known.layer,
         why=_why(journal, task_id, known, planned),
         resume=_last_verdict(store, journal, task_id),
         needs={need: facts.task(need).status for need in needs},
         gates=[gate_id for _, gate_id in gates],
         attempts=_attempts(journal, task_id),
-        command=_command(journal, task_id, known),
+        command=_command(journal, task_id, known) if planned or known.attempts else "",
     )
+
+
+def _last_planned(store: StorePort, journal: Journal, task_id: TaskId) -> PlannedTask | None:
+    """A task that is gone, as the newest plan has it that had it."""
+    for revision in range(journal.facts.plan_revision if journal.plan else 0, 0, -1):
+        found = decode_plan(store.read_plan(journal.record.workflow_id, revision)).tasks.get(task_id)
+        if found is not None:
+            return found
+    return None
 
 
 # --- the status, in words -------------------------------------------------------------------------------------------
@@ -212,8 +232,12 @@ def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
 
 
 def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdict | None:
-    event = next((event for event in reversed(counting(journal.events)) if _decides_of(event, task_id)), None)
-    if not isinstance(event, ev.ResumePlanned):
+    decisions = [event for event in counting(journal.events) if isinstance(event, ev.ResumePlanned)]
+    listed = next((event for event in reversed(decisions) if _lists(event, task_id)), None)
+    newest = next((event for event in reversed(decisions) if _decides_of(event, task_id)), None)
+    # A task that is gone is listed by the resume that found it gone, and by none that came later.
+    event = listed if listed is not None and _says_gone(listed, task_id) else newest
+    if event is None:
         return None
     before = fold(journal.record.workflow_id, [row for row in journal.events if row.seq < event.seq])
     old = _plan_at(store, journal, before, _accepted_before(journal, event.seq))
@@ -239,12 +263,17 @@ def _accepted_before(journal: Journal, seq: int) -> int:
     return fold(journal.record.workflow_id, before[: starts[-1]] if starts else before).plan_revision
 
 
-def _decides_of(event: ev.Event, task_id: TaskId) -> bool:
+def _lists(event: ev.ResumePlanned, task_id: TaskId) -> bool:
+    return any(row.task_id == task_id for row in event.verdicts)
+
+
+def _says_gone(event: ev.ResumePlanned, task_id: TaskId) -> bool:
+    return any(row.task_id == task_id and row.verdict == "orphan" for row in event.verdicts)
+
+
+def _decides_of(event: ev.ResumePlanned, task_id: TaskId) -> bool:
     """Whether a resume decided of this task; one that only let a command in looks at tasks cut off alone."""
-    if not isinstance(event, ev.ResumePlanned):
-        return False
-    listed = any(row.task_id == task_id for row in event.verdicts)
-    return listed or event.counts.get("reuse", 0) + event.counts.get("run", 0) > 0
+    return _lists(event, task_id) or event.counts.get("reuse", 0) + event.counts.get("run", 0) > 0
 
 
 def _plan_at(store: StorePort, journal: Journal, facts: Facts, revision: int) -> Plan:

@@ -367,7 +367,7 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
         if sound is not None:
             error.next_step = (
                 f"Nothing was changed. The newest sound checkpoint is {sound.id} (layer {sound.layer}): "
-                f"fork it to go on from there, or move the file away with `agentos doctor --set-aside`."
+                f"`agentos fork {sound.id}` goes on from there, `agentos doctor --set-aside` moves the file away."
             )
         raise
 
