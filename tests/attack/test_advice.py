@@ -104,7 +104,7 @@ def test_a_failed_run_that_was_edited_since(agentos: Agentos, repo: Path) -> Non
     assert agentos(*command, cwd=repo).code == 0
 
 
-def test_other_parameters_and_an_aborted_run_take_another_id(agentos: Agentos, repo: Path) -> None:
+def test_other_parameters_take_another_id(agentos: Agentos, repo: Path) -> None:
     assert agentos("run", "flow.yaml", "--id", "r", cwd=repo).code == 0
     told = agentos("run", "flow.yaml", "--id", "r", "-p", "size=large", cwd=repo)
     assert (told.code, advised(told.err)) == (2, [])
@@ -123,13 +123,13 @@ def test_send_prints_json(agentos: Agentos, repo: Path) -> None:
 
 
 def test_why_knows_a_task_that_is_gone_and_never_ran(agentos: Agentos, repo: Path) -> None:
-    (repo / "broken").touch()
-    (repo / "flow.yaml").write_text(FLOW + '  never: {needs: c, run: "true"}\n')
-    assert agentos("run", "flow.yaml", "--id", "r", cwd=repo).code == 1
-    (repo / "flow.yaml").write_text(FLOW)
-    assert agentos("resume", "r", cwd=repo).code == 1
-    assert agentos("resume", "r", cwd=repo).code == 1
+    asks = FLOW + '  d: {needs: c, approve: "Go on?", run: "true"}\n'
+    (repo / "flow.yaml").write_text(asks + '  never: {needs: d, run: "true"}\n')
+    assert agentos("run", "flow.yaml", "--id", "r", cwd=repo).code == 3
+    (repo / "flow.yaml").write_text(asks)
+    assert agentos("resume", "r", cwd=repo).code == 3
+    assert agentos("resume", "r", cwd=repo).code == 3
     told = json.loads(agentos("why", "r", "never", "--json", cwd=repo).out)
     assert told["resume"]["verdict"] == "orphan"
-    assert (told["layer"], told["command"]) == (3, "")
+    assert (told["layer"], told["command"]) == (4, "")
     assert "no longer in the workflow" in agentos("why", "r", "never", cwd=repo).out

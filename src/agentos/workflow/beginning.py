@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agentos.crashpoints import reach
+from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
