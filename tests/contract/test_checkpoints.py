@@ -101,7 +101,7 @@ def test_a_rollback_leaves_checkpoints_behind_but_never_loses_the_head(store: St
 
 def test_what_a_rollback_left_behind_does_not_count_among_those_kept(store: StorePort) -> None:
     lease, journal = create(store), Journal()
-    made = cuts(store, lease, journal, 4)
+    made, left = cuts(store, lease, journal, 4), list[ev.Checkpointed]()
     for epoch in range(1, 4):  # again and again: what is left behind does not grow without end
         back = {"checkpoint_id": made[3].checkpoint_id, "to_seq": made[3].seq, "layer": 3, "epoch": epoch}
         journal.add(ev.RolledBack, **back)

@@ -165,6 +165,8 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The process is asked to stop in order: what runs is drained, nothing new starts."""
 
     reason: str = ""
+    uncut: bool = False
+    """It stops because a checkpoint could not be cut: none is tried on the way out, and nothing is called complete."""
 
 
 class GatesLeft(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,9 +98,10 @@ class Machine(Board):
                 files.captured(self, given)
             case Merged():
                 merging.merged(self, given)
-            case StopAsked(reason=reason):
+            case StopAsked(reason=reason, uncut=uncut):
                 self.stop_asked = True
                 self.drained = reason == DRAINED
+                self.uncut = self.uncut or uncut
             case GatesLeft(gates=gates):
                 self.gates_left = gates
             case EffectsHeld(held=held):

@@ -331,7 +331,7 @@ class Drive:
         self._stop_reason = f"checkpoint of layer {failed.layer} failed"
         facts = fold(self.facts.workflow_id, await self._journal.read(0))
         self._start_over(current_plan(self._base, facts.changes)[0], facts)
-        await self._commit(self.machine.step(StopAsked(reason=self._stop_reason), self._now()))
+        await self._commit(self.machine.step(StopAsked(reason=self._stop_reason, uncut=True), self._now()))
 
     def _start_over(self, plan: Plan, facts: Facts) -> None:
         self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)

@@ -312,9 +312,11 @@ def preview_resume(
 def _foreseen(asked: Asked, found: _Found, planned: _Planned) -> FilesForeseen | None:
     if not planned.decided.target:
         return None
-    from agentos.workflow.restore_preview import preview_restore  # most runs change no files
+    from agentos.workflow.files import own_output  # most runs change no files
+    from agentos.workflow.restore_preview import preview_restore
 
-    protected = (SETTINGS, *source_files(found.record.source), *planned.facts.own_output)
+    outputs = (*planned.facts.own_output, *own_output(asked.place.root))
+    protected = (SETTINGS, *source_files(found.record.source), *outputs)
     run, choice = found.record.workflow_id, asked.options.files
     return preview_restore(asked.place.root, run, planned.decided, found.events, choice, protected)
 
