@@ -33,7 +33,7 @@ POINTS: dict[str, str] = {
     "prune.inside": "inside the transaction that prunes checkpoints",
     "release.before": "the run has ended, the lease is not yet let go",
 }
-"""Every point and where it lies, about in the order a run passes them; `python -m agentos.testing` lists them."""
+"""Points that any run may pass, and where each lies, about in the order a run passes them."""
 
 FILE_POINTS: dict[str, str] = {
     "snapshot.before_ref": "a snapshot's objects are durable, its ref is not yet written",
@@ -59,6 +59,9 @@ CALL_POINTS: dict[str, str] = {
     "call.recorded": "what a call has used is durable, its answer is not",
 }
 """Points of llm tasks."""
+
+ALL_POINTS: dict[str, str] = {**POINTS, **FILE_POINTS, **ISOLATION_POINTS, **CALL_POINTS}
+"""Every point there is; `python -m agentos.testing` lists them."""
 
 
 _point, _left, _log = "", 0, ""

@@ -183,8 +183,8 @@ class CheckpointCorruptedError(IntegrityError):
         super().__init__(
             f"{what} is damaged: {why}",
             next_step=next_step
-            or "Nothing was changed. Resume from an older checkpoint, or move the damaged file away with "
-            "`agentos doctor --set-aside`.",
+            or "Nothing was changed. `agentos doctor --deep` tells from where a run can go on, "
+            "`agentos doctor --set-aside` moves the damaged file away.",
         )
 
 

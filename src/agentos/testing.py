@@ -28,9 +28,27 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.crashpoints import CALL_POINTS, FILE_POINTS, ISOLATION_POINTS, LOG, POINTS, VARIABLE
+from agentos.crashpoints import (
+    ALL_POINTS,
+    CALL_POINTS,
+    FILE_POINTS,
+    ISOLATION_POINTS,
+    LOG,
+    VARIABLE,
+)
+from agentos.crashpoints import POINTS as RUN_POINTS
 
 __all__ = ["POINTS", "Ended", "passes", "resume", "start"]
+
+POINTS = ALL_POINTS
+"""Every crash point, and where it lies."""
+
+_LISTED = {
+    "Crash points, about in the order a run passes them:": RUN_POINTS,
+    "Where tasks change files:": FILE_POINTS,
+    "Where tasks have `isolation: worktree`:": ISOLATION_POINTS,
+    "Where tasks call a model (llm):": CALL_POINTS,
+}
 
 _RESUME = """
 import json, sys
@@ -121,7 +139,7 @@ def passes(
 
 def _checked(at: str) -> str:
     point, _, count = at.partition(":")
-    if point not in {**POINTS, **FILE_POINTS, **ISOLATION_POINTS, **CALL_POINTS}:
+    if point not in POINTS:
         raise ValueError(f"no crash point {point!r}; there are {', '.join(POINTS)}")
     if count and (not count.isdigit() or int(count) < 1):
         raise ValueError(f"the n-th pass is a number from 1 on, not {count!r}")
@@ -131,11 +149,13 @@ def _checked(at: str) -> str:
 def main() -> None:
     """`python -m agentos.testing`: the points, and how to use them."""
     width = max(map(len, POINTS))
-    print("Crash points, about in the order a run passes them:\n")
-    for point, where in POINTS.items():
-        print(f"  {point:<{width}}  {where}")
+    for heading, points in _LISTED.items():
+        print(f"{heading}\n")
+        for point, where in points.items():
+            print(f"  {point:<{width}}  {where}")
+        print()
     print(
-        f"\n{VARIABLE}=<point>[:n] makes a process kill itself (SIGKILL) the n-th time it passes there:\n\n"
+        f"{VARIABLE}=<point>[:n] makes a process kill itself (SIGKILL) the n-th time it passes there:\n\n"
         f"  {VARIABLE}=attempt.after:2 python flow.py\n\n"
         f"{VARIABLE}={LOG}:<file> kills nothing and writes down each point that is passed. Then resume the run and\n"
         "compare it with one that nobody killed. For tests: agentos.testing has start, resume and passes."

@@ -434,7 +434,7 @@ def test_a_task_does_not_trust_for_its_user(agentos: Agentos, tmp_git_repo: Path
     own = {"AGENTOS_ON_END": "true"}
     assert agentos("run", "flow.yaml", cwd=tmp_git_repo, env=own).code == 0
     assert (tmp_git_repo / "code").read_text().strip() == "2"
-    assert "inside the attempt" in (tmp_git_repo / "said").read_text()
+    assert "from inside a run" in (tmp_git_repo / "said").read_text()
     assert not is_trusted(tmp_git_repo)
 
 

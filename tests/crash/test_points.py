@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentos import testing
-from agentos.crashpoints import CALL_POINTS, FILE_POINTS, ISOLATION_POINTS, POINTS
+from agentos.crashpoints import ALL_POINTS, POINTS
 from tests.crash.harness import SOURCE, make_repository
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
@@ -61,7 +61,7 @@ def test_the_points_are_listed_with_their_meaning() -> None:
         [sys.executable, "-m", "agentos.testing"], env=env, capture_output=True, text=True, check=True
     )
     assert listed.stderr == ""
-    for point, where in POINTS.items():
+    for point, where in ALL_POINTS.items():
         assert re.search(rf"^  {re.escape(point)} +{re.escape(where)}$", listed.stdout, re.MULTILINE)
     assert "AGENTOS_CRASH_AT=<point>[:n]" in listed.stdout
 
@@ -69,11 +69,12 @@ def test_the_points_are_listed_with_their_meaning() -> None:
 def test_every_point_is_passed_somewhere_in_the_code_and_no_other_is() -> None:
     files = [file for file in (SOURCE / "agentos").rglob("*.py") if file.name not in ("crashpoints.py", "testing.py")]
     lines = [line for file in files for line in file.read_text().splitlines()]
-    known = {*POINTS, *FILE_POINTS, *ISOLATION_POINTS, *CALL_POINTS}
+    known = set(ALL_POINTS)
     passed = {point for point in known if any(f'"{point}"' in line for line in lines)}
     assert passed == known
     named = re.findall(r'\breach\("([^"]+)"\)', "\n".join(lines))
     assert set(named) <= known
+    assert testing.POINTS == ALL_POINTS
 
 
 def test_a_script_that_is_started_again_goes_on_where_it_was_killed(new_repository: Callable[[], Path]) -> None:

@@ -683,6 +683,9 @@ def test_strict_does_not_call_a_run_complete_whose_last_checkpoint_failed(place:
     events = journal(place, "w")
     assert_well_formed(events)
     assert "checkpoint_failed" in types(events)
+    assert (types(events)[-1], "workflow_complete" in types(events)) == ("workflow_paused", False)
+    assert go_on(place, "w", layered(1)).status == "complete", "once checkpoints can be written"
+    assert [cut.layer for cut in of_type(journal(place, "w"), ev.Checkpointed)] == [0]
 
 
 def test_checkpoint_save_failure_in_the_database_itself(place: Place) -> None:

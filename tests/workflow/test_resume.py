@@ -321,7 +321,7 @@ def test_run_with_an_existing_id_and_another_definition_or_parameters_is_refused
     flow.add("a", lambda n: n)
     drive(place, flow, {"n": 1}, "w")
     before = len(journal(place, "w"))
-    with pytest.raises(RunRefusedError, match="exists already, with another definition or other parameters"):
+    with pytest.raises(RunRefusedError, match="exists already, with other parameters"):
         drive(place, flow, {"n": 2}, "w")
     with pytest.raises(RunRefusedError, match="exists already"):
         drive(place, chain(2, []), id="w")

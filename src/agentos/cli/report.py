@@ -71,7 +71,8 @@ def _tally(facts: Facts) -> str:
     words = {"complete": "complete", "failed": "failed", "failed_safe": "failed as allowed", "skipped": "skipped"}
     words["cancelled"] = "cancelled"
     parts = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
-    return f"{facts.name or 'run'} ({facts.workflow_id}) is {facts.status}: {', '.join(parts) or 'nothing ran'}."
+    none = "nothing has ended" if any(task.attempts for task in facts.tasks.values()) else "nothing ran"
+    return f"{facts.name or 'run'} ({facts.workflow_id}) is {facts.status}: {', '.join(parts) or none}."
 
 
 def _failures(facts: Facts, where: str) -> list[str]:
@@ -144,7 +145,12 @@ def _answers(facts: Facts, gate: GateFacts, where: str) -> list[str]:
 
 
 def chosen(facts: Facts, gate: ev.DecisionRequired) -> list[str]:
-    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one."""
+    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one.
+
+    Whether an effect happened takes two kinds of yes: run it again, or it did, and this is what it gave.
+    """
     if gate.choices:
         return [f" --choose {shlex.quote(choice)}" for choice in gate.choices]
+    if gate.kind == "ask":
+        return ["", " --output JSON"]
     return ["".join(answer_to(facts, gate).partition(" --use ")[1:]) if gate.kind == "merge" else ""]

@@ -67,6 +67,16 @@ def hint_line(definition: TaskDef, hints: Hints) -> str:
     return f"task {definition.id!r} {what} it {' and it '.join(found)}".replace("it `git", "`git")
 
 
+def retry_line(definition: TaskDef) -> str:
+    """One line where a failed attempt is repeated although its effect must not be; else empty."""
+    if not definition.external or definition.idempotent != "no" or not definition.retry.retries:
+        return ""
+    return (
+        f"task {definition.id!r} has external effects and retries, and is not declared idempotent: an attempt that "
+        "fails is repeated, whatever it did before it failed (`idempotent: true` or `keyed` says that this is safe)"
+    )
+
+
 # --- shell ---------------------------------------------------------------------------------------------------------
 
 

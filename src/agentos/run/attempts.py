@@ -20,7 +20,7 @@ from agentos.run.changes import apply_change
 from agentos.run.facts import Facts, TaskFacts
 from agentos.run.inputs import AttemptEnded, ChildStarted, SessionKnown, UsageKnown
 from agentos.run.record import result_mark
-from agentos.run.resume import plan_follow_up, plan_repeat
+from agentos.run.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat
 
 _keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -65,6 +65,8 @@ def ended(board: Board, given: AttemptEnded) -> None:
         _succeeded(board, task, given)
     elif given.cancelled:
         board.fail(task, given.error, status="cancelled", given=given)
+    elif given.cut_off and may_have_happened(task) and board.facts.stopping != "abort":
+        _ask_about(board, task, given.error)
     elif given.put_off:
         _put_off(board, task, given.error)
     elif given.retryable and _may_retry(board, task):
@@ -144,6 +146,16 @@ def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
     board.emit(
         ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=was.attempts, not_before=not_before, error=error)
     )
+
+
+def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
+    """It did not end by itself: somebody says what became of its effect. Until then it has neither failed nor ended."""
+    first_line = why.text.partition("\n")[0]
+    row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was cut off: {first_line}")
+    planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=(task.id,), revision=board.facts.plan_revision)
+    beginning.follow_up(board, planned)
+    board.frontier.attempt_over(task)
+    board.frontier.offer(task.id)
 
 
 def _put_off(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:

@@ -10,6 +10,9 @@ from agentos.run.changes import without_items
 from agentos.run.inputs import Begin
 from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
 
+_TOLD = 5
+"""Tasks that wait for their next attempt and are told one by one; those whose turn comes first."""
+
 
 def begin(board: Board, given: Begin) -> None:
     """Say that a drive begins, and from where. CommandRefusedError, and nothing, where it cannot go back there."""
@@ -49,19 +52,32 @@ def resume(board: Board, planned: ResumePlan) -> None:
     """Write down what this drive keeps, repeats and asks, and go by it."""
     _write_down(board, planned, skipped_layers=_finished_layers(board, planned))
     board.derive()
+    _tell_what_is_waited_for(board)
+
+
+def _tell_what_is_waited_for(board: Board) -> None:
+    """Tasks whose next attempt is due later: else a drive that only waits for them says nothing at all."""
+    waiting = [
+        (round((was.not_before - board.now).total_seconds()), task_id, was)
+        for task_id in board.frontier.retrying
+        if (was := board.facts.task(task_id)).not_before is not None
+    ]
+    for seconds, task_id, was in sorted(row for row in waiting if row[0] > 0)[:_TOLD]:
+        why = f" ({was.error.in_short})" if was.error is not None else ""
+        board.warn(board.plan.tasks[task_id], f"its last attempt failed{why}; the next one begins in {seconds} s")
 
 
 def follow_up(board: Board, planned: ResumePlan) -> None:
     """As `resume`, in the middle of a drive: costs as much as is set back, where no fan-out is among it."""
     running = board.facts.running
-    _write_down(board, planned)
+    _write_down(board, planned, under_way=True)
     if any(_fans_out(board, task_id) for task_id in planned.reset):
         board.derive()
     else:
         board.reopen(task_id for task_id in planned.reset if task_id not in running)
 
 
-def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0) -> None:
+def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0, under_way: bool = False) -> None:
     items = [child for parent in planned.regrown for child in board.facts.children.get(parent, ())]
     board.emit(
         ev.ResumePlanned(
@@ -74,6 +90,7 @@ def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0) -
             continued=planned.continued,
             ask=planned.ask,
             regrown=planned.regrown,
+            under_way=under_way,
         )
     )
     if items:

@@ -56,6 +56,8 @@ class Board(ABC):
         self.stop_asked = False
         self.drained = False
         """The process is asked to stop in order: nothing new starts."""
+        self.uncut = False
+        """No checkpoint is cut any more: one could not be."""
         self.captures = False
         """Whoever drives can capture the worktree's files."""
         self.captured_layer = -1

@@ -65,7 +65,7 @@ def stop(board: Board) -> None:
     """Somebody wants the run to stop: end the drive once nothing runs any more."""
     if board.facts.running and board.starts:
         return
-    while not _was_cancelled(board, board.frontier.next_cut) and layers.cut_finished(board):
+    while not board.uncut and not _was_cancelled(board, board.frontier.next_cut) and layers.cut_finished(board):
         pass
     if board.capture_wanted is not None:
         return

@@ -33,6 +33,12 @@ class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     traceback: str = ""
 
+    @property
+    def in_short(self) -> str:
+        """Its first line: whoever wants the rest finds it with the attempt."""
+        first, *rest = self.text.splitlines() or [""]
+        return f"{self.type}: {first}{' …' if rest else ''}"
+
 
 class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What an isolated task left in its own worktree, as snapshots: what it began with, and what it made of that."""
@@ -149,13 +155,15 @@ class ResumePlanned(Event, frozen=True, kw_only=True):
     reset: tuple[TaskId, ...] = ()
     """Tasks whose earlier result no longer counts."""
     cut_off: tuple[TaskId, ...] = ()
-    """Tasks that were running when the last driver died."""
+    """Tasks whose attempt did not end by itself: its driver died, or it ran out of time in this drive."""
     continued: tuple[TaskId, ...] = ()
     """Those of them whose agent goes on in the session it had."""
     ask: tuple[TaskId, ...] = ()
     """Tasks that need an answer before anything else happens to them."""
     regrown: tuple[TaskId, ...] = ()
     """for_each tasks whose list is made anew: their items of before no longer count."""
+    under_way: bool = False
+    """Decided in the middle of a drive, not at its start: only of what is listed."""
 
 
 class WorkflowComplete(Event, frozen=True, kw_only=True):

@@ -88,6 +88,9 @@ class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
     put_off: bool = False
     """Nothing was left of the budget when it was about to pay."""
     cancelled: bool = False
+    """Ended because the drive stops."""
+    cut_off: bool = False
+    """Ended for another reason, and not by itself: what it was doing may have happened."""
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
     captured: Captured | None = None
@@ -179,6 +182,8 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The process is asked to stop in order: what runs is drained, nothing new starts."""
 
     reason: str = ""
+    uncut: bool = False
+    """It stops because a checkpoint could not be cut: none is tried on the way out, and nothing is called complete."""
 
 
 class GatesLeft(msgspec.Struct, frozen=True, kw_only=True):

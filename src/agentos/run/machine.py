@@ -105,9 +105,10 @@ class Machine(Board):
                 covers.files_seen(self, given)
             case CoveredFilesChanged():
                 covers.covered_files_changed(self, given)
-            case StopAsked(reason=reason):
+            case StopAsked(reason=reason, uncut=uncut):
                 self.stop_asked = True
                 self.drained = reason == DRAINED
+                self.uncut = self.uncut or uncut
             case GatesLeft(gates=gates):
                 self.gates_left = gates
             case EffectsHeld(held=held):

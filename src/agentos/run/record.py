@@ -6,7 +6,7 @@ size of the run. Nothing here depends on the plan: a state can be read back with
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal, NamedTuple
 
@@ -44,6 +44,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seq: int = 0
     """Of the event that last began or ended an attempt: later than a checkpoint, its effect is not part of it."""
     not_before: datetime | None = None
+    retry_s: float = 0.0
+    """How long the next attempt was to wait when the last one failed."""
     output: Raw = ev.NOTHING
     messages: Raw = ev.NOTHING
     context: Raw = ev.NOTHING
@@ -58,6 +60,14 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    def due(self, now: datetime) -> datetime:
+        """When the next attempt may begin for somebody who starts to wait now.
+
+        Never later than its delay from now: the clock by which `not_before` was written may have been ahead.
+        """
+        latest = now + timedelta(seconds=self.retry_s)
+        return latest if self.not_before is None else min(self.not_before, latest)
 
 
 class GateFacts(msgspec.Struct, frozen=True, kw_only=True):

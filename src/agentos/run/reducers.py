@@ -6,6 +6,7 @@ Those about the run itself stand here, with the table of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -46,10 +47,17 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         drives=event.drive,
         total_layers=max(facts.total_layers, event.total_layers),
         plan_revision=event.plan_revision,
+        tasks=facts.tasks.update(_next_attempts(facts, event.at)),
         opened=Map(),
         stopping="abort" if aborting else "",
         stop_reason=facts.stop_reason if aborting else "",
     )
+
+
+def _next_attempts(facts: Facts, now: datetime) -> dict[TaskId, TaskFacts]:
+    """The tasks that wait for their next attempt, each no longer than its delay from this drive's start."""
+    waiting = ((task_id, task) for task_id, task in facts.tasks.items() if task.status == "retrying")
+    return {task_id: replace(task, not_before=task.due(now)) for task_id, task in waiting}
 
 
 def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
@@ -93,10 +101,15 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         added=added,
         open_gates=gate_reducers.without_gates(facts, gone),
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
-        ask=facts.ask.update(dict.fromkeys(event.ask, "cut off")) if event.ask else facts.ask,
+        ask=facts.ask.update(_reasons_to_ask(event)) if event.ask else facts.ask,
         unmerged=unmerged,
         merge=facts.merge if unmerged == facts.unmerged else None,
     )
+
+
+def _reasons_to_ask(event: ev.ResumePlanned) -> dict[TaskId, str]:
+    said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
+    return {task_id: said.get(task_id, "cut off") for task_id in event.ask}
 
 
 def _without(unmerged: Map[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]) -> Map[TaskId, ev.TaskFiles]:

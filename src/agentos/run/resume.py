@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -41,8 +41,8 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Task ids to run again; `changed` stands for every task whose definition or code changed."""
     strict: bool = False
     """Refuse any difference between the workflow and the plan last accepted."""
-    missing: frozenset[TaskId] = frozenset()
-    """Finished tasks of which something they `produce` is no longer there."""
+    missing: Mapping[TaskId, Sequence[str]] = {}
+    """Finished tasks of which something they `produce` is no longer there, and what."""
     files: FilesAre = "unknown"
     restored_to: int = 0
     """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
@@ -282,7 +282,7 @@ class _Judge:
         if changed and "changed" in self.options.rerun:
             return "its definition or code changed"
         if task.id in self.options.missing:
-            return f"something it produces is gone ({', '.join(task.definition.produces)})"
+            return f"something it produces is gone ({', '.join(self.options.missing[task.id])})"
         return ""
 
     def _failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
@@ -301,6 +301,8 @@ class _Judge:
         undone = not half_done or self.options.files in ("restored", "kept")
         if was.status == "cancelled" and was.attempts and self._asks_before_repeating(task, undone=undone):
             self._ask(task, "was cancelled while its effect was under way")
+        elif _ran_out_of_time(was) and may_have_happened(task):
+            self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
         else:
             how = _FILES[self.options.files] if half_done else ""
             self._say(
@@ -358,6 +360,10 @@ class _Judge:
         if task.id in self.facts.ask:
             self._say(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
             return
+        if was.status == "retrying" and _ran_out_of_time(was) and may_have_happened(task):
+            self.reset[task.id] = None
+            self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
+            return
         waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
         reason = waits.get(was.status, "not yet run")
         if self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
@@ -377,6 +383,16 @@ SKIP_LAYER = "skip_layer "
 
 def _was_rejected(was: TaskFacts) -> bool:
     return was.error is not None and was.error.type == "GateRejected"
+
+
+def _ran_out_of_time(was: TaskFacts) -> bool:
+    """In a journal from before such tasks were asked about at once, or of a task that was no external one then."""
+    return was.error is not None and was.error.type == "TaskTimeoutError"
+
+
+def may_have_happened(task: PlannedTask) -> bool:
+    """Whether an attempt that did not end by itself may have had an external effect, which must not happen twice."""
+    return task.definition.external and task.definition.idempotent == "no"
 
 
 def needs_answer(task: PlannedTask) -> bool:

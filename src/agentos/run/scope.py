@@ -118,6 +118,8 @@ def _shown(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any
     model = definition.agent or definition.llm
     if model is not None:
         about.append(resolve(msgspec.to_builtins(model), scope))
+    if references_in(definition.cwd):
+        about.append(resolve(definition.cwd, scope))
     return {**inputs, **_work(definition, scope)}, about
 
 
@@ -130,6 +132,8 @@ def _work(definition: TaskDef, scope: Mapping[str, Any]) -> dict[str, Any]:
     work = {"run": definition.run} if definition.run else msgspec.to_builtins(model) if model is not None else {}
     if not work:
         return {}
+    if references_in(definition.cwd):
+        work = {**work, "cwd": definition.cwd}
     found = [ref for ref in references_in((work, dict(definition.env))) if ref.root != SECRETS]
     return {**work, **{format_path(ref.path): look_up(ref, scope) for ref in found}}
 

@@ -65,6 +65,7 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         cuts=0,
         seq=event.seq,
         not_before=event.not_before,
+        retry_s=(event.not_before - event.at).total_seconds(),
         error=event.error,
         outdated=False,
     )

@@ -42,7 +42,7 @@ def insert_copy(queries: Queries, copy: RunCopy) -> int:
     queries.each("insert_event", [(no, *row) for row in copy.rows])
     for cut in copy.checkpoints:
         named = (cut.id, no, cut.sequence, cut.layer, codec.to_microseconds(cut.timestamp))
-        values = (*named, bytes.fromhex(cut.digest), cut.snapshot, cut.name, cut.abandoned)
+        values = (*named, bytes.fromhex(cut.digest), cut.snapshot, cut.abandoned)
         if not list(queries.rows("insert_copied_checkpoint", *values)):
             raise RunRefusedError(f"checkpoint {cut.id} exists already", next_step=_OTHER_ID)
     return no

@@ -133,7 +133,6 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     timestamp: datetime
     snapshot: str
-    name: str
     abandoned: bool = False
     """Belongs to an epoch that was rolled back."""
     digest: str = ""
@@ -265,7 +264,10 @@ class StorePort(Protocol):
         """The newest checkpoint whose journal, from the start to its sequence, is undamaged."""
 
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
-        """Delete all but the newest `keep` checkpoints; never a named one, the head, or events. The real count."""
+        """Delete all but the newest `keep` checkpoints that count, and what is older than these; no events.
+
+        Of what a rollback left behind since then, the newest `keep` stay beside them. How many were deleted.
+        """
 
     def verify(self, workflow_id: WorkflowId) -> None:
         """Check every event, blob, checkpoint and plan of a run; the IntegrityError of the first damaged one."""

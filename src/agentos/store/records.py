@@ -89,8 +89,8 @@ def _decoded_labels(stored: str, workflow_id: str) -> tuple[str, ...]:
 
 def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
     """A row of `find_checkpoints` or `list_checkpoints`, held against the event that made it."""
-    id_, workflow_id, layer, sequence, at, snapshot, name, abandoned, digest = row[:9]
-    event, shared = row[9:13], row[13:]
+    id_, workflow_id, layer, sequence, at, snapshot, abandoned, digest = row[:8]
+    event, shared = row[8:12], row[12:]
     _compare(f"checkpoint {id_} of run {workflow_id}", (id_, layer, at, snapshot, digest), event)
     return CheckpointRecord(
         id=CheckpointId(id_),
@@ -99,7 +99,6 @@ def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
         sequence=sequence,
         timestamp=from_microseconds(at),
         snapshot=snapshot,
-        name=name,
         abandoned=bool(abandoned),
         digest=digest.hex(),
         scope=Scope(repository=shared[0], worktree=shared[1]) if shared else HERE,

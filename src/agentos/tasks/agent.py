@@ -22,7 +22,7 @@ from agentos.tasks.agents.transcript import Copied, copy_transcript, transcript_
 from agentos.tasks.agents.wording import RETRYABLE, failure_text, prompt_for
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.capture import Capture
-from agentos.tasks.endings import describe_status, last_words, refuse_cut_short
+from agentos.tasks.endings import describe_status, last_words, refuse_cut_short, was_ended
 from agentos.tasks.failures import told
 from agentos.tasks.launch import Launch, cannot_start
 from agentos.tasks.limiter import Call, Limiter
@@ -44,6 +44,7 @@ class _Tried(NamedTuple):
     model: str
     used: Usage
     warnings: tuple[str, ...]
+    cut_off: bool
 
 
 class AgentPerformer:
@@ -85,7 +86,9 @@ class AgentPerformer:
             tried = await self._try(errand, host, Earlier())
         verdict = tried.verdict
         if verdict.outcome != "ok":
-            raise _failed(errand.work.agent, verdict.outcome, verdict.why, notes + tried.warnings)
+            raise _failed(
+                errand.work.agent, verdict.outcome, verdict.why, notes + tried.warnings, cut_off=tried.cut_off
+            )
         return tried, notes
 
     # --- one try ---------------------------------------------------------------------------------------------------
@@ -162,7 +165,8 @@ class AgentPerformer:
         copied = await asyncio.to_thread(_copied, errand, follower.session or session.id)
         write_end(spec, ending.status, verdict, copied)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
-        return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings)
+        cut_off = ending.why == "stopped" or was_ended(ending.status)
+        return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings, cut_off)
 
     # --- what it gave ----------------------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class AgentPerformer:
             if outcome.cancelled:
                 raise AttemptFailed(outcome.error, retryable=False, cancelled=True, warnings=outcome.warnings)
             why = f"it says that it is done, but `verify` says otherwise: {outcome.error.text}"
-            raise _failed(errand.work.agent, "agent_error", why, outcome.warnings)
+            raise _failed(errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off)
         return msgspec.json.decode(outcome.output)
 
 
@@ -243,10 +247,12 @@ def _judged(follower: Follower, ending: Ending, ended: Ended) -> Verdict:
     return verdict
 
 
-def _failed(agent: str, word: Word, why: str, warnings: tuple[str, ...] = ()) -> AttemptFailed:
+def _failed(
+    agent: str, word: Word, why: str, warnings: tuple[str, ...] = (), *, cut_off: bool = False
+) -> AttemptFailed:
     text, next_step = failure_text(agent, word, why)
     error = AgentFailed(text, outcome=word, next_step=next_step)
-    return AttemptFailed(told(error), retryable=word in RETRYABLE, warnings=warnings)
+    return AttemptFailed(told(error), retryable=word in RETRYABLE, cut_off=cut_off, warnings=warnings)
 
 
 def _private_folder(spec: AttemptSpec) -> PrivateFolder:

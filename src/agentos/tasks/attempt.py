@@ -100,6 +100,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
     cancelled: bool = False
+    cut_off: bool = False
+    """It did not end by itself: it ran out of time, or was ended from outside. What it was doing may have happened."""
     execution_time_ms: float = 0.0
 
 

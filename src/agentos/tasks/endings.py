@@ -12,6 +12,9 @@ from agentos.tasks.supervise import Ending
 
 Streams = tuple[Capture, Capture]
 
+_FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""What ends a process that did nothing wrong: a service manager, a shutdown, the kernel when memory runs out."""
+
 
 def refuse_cut_short(ending: Ending, said: str, timeout_s: float | None) -> None:
     """AttemptFailed where the child was cancelled or ran out of time."""
@@ -20,7 +23,7 @@ def refuse_cut_short(ending: Ending, said: str, timeout_s: float | None) -> None
         raise AttemptFailed(failure, retryable=False, cancelled=True, warnings=ending.warnings)
     if ending.why == "timeout":
         text = f"the attempt ran longer than its timeout of {timeout_s:g} s and its processes were ended{said}"
-        raise AttemptFailed(told(TaskTimeoutError(text)), warnings=ending.warnings)
+        raise AttemptFailed(told(TaskTimeoutError(text)), cut_off=True, warnings=ending.warnings)
 
 
 def refuse_failure(ending: Ending, said: str) -> None:
@@ -30,7 +33,12 @@ def refuse_failure(ending: Ending, said: str) -> None:
         return
     code = -1 if status is None else status if status >= 0 else 128 - status  # as a shell would number it
     error = ShellCommandFailed(f"the command {describe_status(status)}{said}", exit_code=code)
-    raise AttemptFailed(told(error), warnings=ending.warnings)
+    raise AttemptFailed(told(error), cut_off=was_ended(status), warnings=ending.warnings)
+
+
+def was_ended(status: int | None) -> bool:
+    """Whether the command did not end by itself, as far as its status tells: somebody ended it, or nobody knows."""
+    return status is None or -status in _FROM_OUTSIDE
 
 
 def describe_status(status: int | None) -> str:

@@ -16,7 +16,7 @@ from agentos import typed
 from agentos.exceptions import AttemptError, ValueEncodingError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.child import Reply, Request
-from agentos.tasks.endings import describe_status, last_words, refuse_cut_short
+from agentos.tasks.endings import describe_status, last_words, refuse_cut_short, was_ended
 from agentos.tasks.failures import told
 from agentos.tasks.functions import reference_of
 from agentos.tasks.launch import Launch, cannot_start, environment_of, working_folder
@@ -70,7 +70,8 @@ class IsolatedPerformer:
         reply = replies.last
         if reply is None:
             text = f"the task's process {describe_status(ending.status)} before it gave a result"
-            raise AttemptFailed(told(AttemptError(f"{text}{last_words(out, err)}")), warnings=ending.warnings)
+            failure = told(AttemptError(f"{text}{last_words(out, err)}"))
+            raise AttemptFailed(failure, cut_off=was_ended(ending.status), warnings=ending.warnings)
         if reply.error is not None:
             raise AttemptFailed(reply.error, retryable=reply.retryable, warnings=ending.warnings)
         return reply, ending.warnings

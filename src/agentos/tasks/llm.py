@@ -161,7 +161,7 @@ class _Conversation:
         except TimeoutError:
             await self._record(Usage(calls=1))
             text = f"the model did not answer within the task's timeout of {self._timeout_s:g} s; waiting not counted"
-            raise AttemptFailed(told(TaskTimeoutError(text))) from None
+            raise AttemptFailed(told(TaskTimeoutError(text)), cut_off=True) from None
         except ModelCallError as error:
             await self._note_trouble(error, call, tries)
             raise

@@ -30,6 +30,7 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         retryable: bool = True,
         put_off: bool = False,
         cancelled: bool = False,
+        cut_off: bool = False,
         warnings: tuple[str, ...] = (),
     ) -> None:
         super().__init__(failure.text)
@@ -37,6 +38,7 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         self.retryable = retryable
         self.put_off = put_off
         self.cancelled = cancelled
+        self.cut_off = cut_off
         self.warnings = warnings
 
 
@@ -73,6 +75,7 @@ def unsuccessful(failed: AttemptFailed, began: float) -> Outcome:
         retryable=failed.retryable,
         put_off=failed.put_off,
         cancelled=failed.cancelled,
+        cut_off=failed.cut_off,
         warnings=failed.warnings,
         execution_time_ms=milliseconds_since(began),
     )

@@ -136,7 +136,9 @@ def _abandon(
         "still be at work. `isolation: process` gives real cancellation."
     )
     error = _timeout_error(spec.definition.timeout_s) if timed_out else TaskCancelledError("the attempt was cancelled")
-    return AttemptFailed(told(error, where), cancelled=not timed_out, retryable=timed_out, warnings=(warning,))
+    return AttemptFailed(
+        told(error, where), cancelled=not timed_out, cut_off=timed_out, retryable=timed_out, warnings=(warning,)
+    )
 
 
 def _timeout_error(timeout_s: float | None) -> TaskTimeoutError:
@@ -199,9 +201,9 @@ async def _within(timeout_s: float, function: Callable[..., Awaitable[Any]], arg
             raise
         # Whatever it made of the cancellation, it ran out of time; the cause shows what it was waiting for.
         cause = error.__cause__ if isinstance(error, TimeoutError) and error.__cause__ else error
-        raise AttemptFailed(told(_timeout_error(timeout_s), failure_of(cause).traceback)) from None
+        raise AttemptFailed(told(_timeout_error(timeout_s), failure_of(cause).traceback), cut_off=True) from None
     if scope.expired():
-        raise AttemptFailed(told(_timeout_error(timeout_s)))
+        raise AttemptFailed(told(_timeout_error(timeout_s)), cut_off=True)
     return value
 
 

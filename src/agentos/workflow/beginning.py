@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import platform
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from agentos.crashpoints import reach
+from agentos.dag.plan import Plan
 from agentos.dag.workflow import Workflow
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
@@ -29,6 +31,7 @@ from agentos.workflow.logs import refuse_foreign
 from agentos.workflow.place import Place, known_run, refuse_bad_id
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
+from agentos.workflow.products import missing_products
 from agentos.workflow.ready import (
     DriveOptions,
     Finished,
@@ -39,7 +42,7 @@ from agentos.workflow.ready import (
     run_fingerprint,
     space_warnings,
 )
-from agentos.workflow.resuming import Asked, compiled_again, missing_products, resumed
+from agentos.workflow.resuming import Asked, compiled_again, resumed
 from agentos.workflow.secrecy import masker_for, plan_without_secrets
 
 log = logging.getLogger("agentos")
@@ -76,7 +79,7 @@ def begin_run(
     with closed_on_error(store):
         fingerprint = run_fingerprint(plan)
         if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
-            _refuse_another(store, known, fingerprint)
+            _refuse_another(store, known, plan)
             return resumed(Asked(place=place, workflow=workflow, options=options), store, known)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
@@ -108,12 +111,23 @@ def begin_run(
     )
 
 
-def _refuse_another(store: StorePort, known: RunRecord, fingerprint: str) -> None:
+def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
     """What counts is the plan last accepted: a resume may have taken up an edited workflow since."""
-    if known.kind == "states" or run_fingerprint(decode_plan(store.read_plan(known.workflow_id))) != fingerprint:
+    exists, resume = f"run {known.workflow_id} exists already", f"`agentos resume {shlex.quote(known.workflow_id)}"
+    if known.kind == "states":
+        raise RunRefusedError(f"{exists}, and holds saved states alone", next_step="Choose another id.")
+    accepted = decode_plan(store.read_plan(known.workflow_id))
+    if accepted.fingerprint != plan.fingerprint:
+        edited = {
+            "complete": f"Choose another id, or let what was edited run once more: {resume} --rerun changed`.",
+            "aborted": "Choose another id: an aborted run is final.",
+        }
+        go_on = f"Choose another id, or go on with the edited workflow: {resume}`."
+        raise RunRefusedError(f"{exists}, with another definition", next_step=edited.get(known.status, go_on))
+    if run_fingerprint(accepted) != run_fingerprint(plan):
         raise RunRefusedError(
-            f"run {known.workflow_id} exists already, with another definition or other parameters",
-            next_step="Choose another id, or resume that run by its id to go on with the edited workflow.",
+            f"{exists}, with other parameters",
+            next_step="Choose another id: a run keeps the parameters it was begun with.",
         )
 
 

@@ -361,7 +361,9 @@ def _verified(store: StorePort, run: RunRecord) -> Iterator[Finding]:
         store.verify(run.workflow_id)
     except CheckpointCorruptedError as error:
         sound = store.newest_sound_checkpoint(run.workflow_id)
-        mend = f"agentos fork {sound.id}   goes on from its newest sound checkpoint" if sound else error.next_step
+        mend = "No checkpoint of it is sound: run its workflow anew, under another id."
+        if sound is not None:
+            mend = f"agentos fork {sound.id}   goes on from its newest sound checkpoint"
         yield Finding(severity="damage", what=error.message, mend=mend)
     except IntegrityError as error:
         yield _told("damage", error)

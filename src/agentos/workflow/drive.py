@@ -137,6 +137,8 @@ class Drive:
         self._background: set[asyncio.Task[Any]] = set()
         self._awaited: set[asyncio.Future[None]] = set()
         """Who waits until something is durable."""
+        self._waited_for: tuple[datetime, float] | None = None
+        """The moment that is waited for, and when it comes by a clock that nobody sets."""
         self._closed = False
 
     @property
@@ -228,6 +230,8 @@ class Drive:
         if self._lost is not None:
             raise self._lost
         now = self._now()
+        if not mail and self._waited_for is not None:  # its moment has come, whatever the wall clock says
+            now = max(now, self._waited_for[0])
         events: list[ev.Event] = []
         taken: list[tuple[int, Mail]] = []
         for index, letter in enumerate(mail or [(Tick(), None)]):
@@ -251,7 +255,7 @@ class Drive:
             if wake_at is None:
                 await self._mail_came.wait()
                 continue
-            delay = (wake_at - self._now()).total_seconds()
+            delay = self._time_until(wake_at)
             if delay <= 0:
                 return []
             try:
@@ -261,6 +265,16 @@ class Drive:
                 return []
         mail, self._mail = self._mail, []
         return mail
+
+    def _time_until(self, moment: datetime) -> float:
+        """How long to wait for a moment: no longer than it was away when the machine last decided something.
+
+        The wall clock may be set back meanwhile.
+        """
+        ticks = asyncio.get_running_loop().time()
+        if self._waited_for is None or self._waited_for[0] != moment:
+            self._waited_for = moment, ticks + (moment - self.machine.now).total_seconds()
+        return min((moment - self._now()).total_seconds(), self._waited_for[1] - ticks)
 
     async def _commit(self, events: Sequence[ev.Event], *, plan: bytes | None = None) -> int:
         """Write the events down and do what they ask for. The last sequence that is durable."""
@@ -326,7 +340,7 @@ class Drive:
         self._stop_reason = f"checkpoint of layer {failed.layer} failed"
         facts = fold(self.facts.workflow_id, await self._journal.read(0))
         self._start_over(current_plan(self._base, facts.changes)[0], facts)
-        await self._commit(self.machine.step(StopAsked(reason=self._stop_reason), self._now()))
+        await self._commit(self.machine.step(StopAsked(reason=self._stop_reason, uncut=True), self._now()))
 
     def _start_over(self, plan: Plan, facts: Facts) -> None:
         self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
@@ -443,7 +457,9 @@ class Drive:
         except AgentosError as error:
             return Outcome(error=told(error))
         try:
-            own = msgspec.structs.replace(spec, cwd=aside.root / task.definition.cwd, worktree=aside.worktree.root)
+            inside = spec.cwd.is_relative_to(self._root)
+            cwd = aside.root / spec.cwd.relative_to(self._root) if inside else spec.cwd
+            own = msgspec.structs.replace(spec, cwd=cwd, worktree=aside.worktree.root)
             outcome = await self._perform(task, own, host)
             reach("attempt.after")
             if outcome.error is None:
@@ -546,6 +562,7 @@ class Drive:
                 retryable=outcome.retryable,
                 put_off=outcome.put_off,
                 cancelled=outcome.cancelled,
+                cut_off=outcome.cut_off,
                 files=outcome.files,
                 captured=self._captured.pop(started.task_id, None),
                 execution_time_ms=outcome.execution_time_ms,
@@ -627,7 +644,10 @@ async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task
     try:
         handed = await files.hand_over(aside)
     except AgentosError as error:
-        return Outcome(error=told(error), warnings=outcome.warnings, execution_time_ms=outcome.execution_time_ms)
+        # What it did outside its worktree is done, whatever became of its files.
+        return Outcome(
+            error=told(error), cut_off=True, warnings=outcome.warnings, execution_time_ms=outcome.execution_time_ms
+        )
     warnings = outcome.warnings
     if handed.files is not None and "files" not in task.definition.effects:
         warnings += (f"it changed files, although it does not declare that: {', '.join(handed.changed)}",)
@@ -637,6 +657,6 @@ async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task
 def _broken(ended: asyncio.Task[None]) -> Outcome:
     broken = None if ended.cancelled() else ended.exception()
     if broken is not None:
-        return Outcome(error=failure_of(broken))
+        return Outcome(error=failure_of(broken), cut_off=True)
     error = TaskCancelledError("the attempt was cancelled before it began")
     return Outcome(error=told(error), retryable=False, cancelled=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -31,18 +32,21 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime | None = None
     end: AttemptEnd = "running"
-    """`cut off`: its driver died. `retried`: it failed, and another attempt followed. `put off`: it paid for nothing,
-    since nothing was left of the budget, and another attempt followed the answer."""
+    """`cut off`: its driver died, or it did not end by itself and may have taken effect. `retried`: it failed, and
+    another attempt followed. `put off`: it paid for nothing, since nothing was left of the budget, and another attempt
+    followed the answer."""
     error: ev.TaskFailure | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last resume decided of the task."""
+    """What was last decided of the task: by a resume, or in the middle of a drive."""
 
     verdict: ev.Verdict
     reason: str
     compared: str
     """What was compared to decide it."""
+    under_way: bool
+    """Decided in the middle of a drive, not at its start."""
     at: datetime
     plan_revision: int
 
@@ -82,7 +86,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def find_task(journal: Journal, given: str) -> TaskId:
     """The task of this id or unique prefix, gone ones included. NotFoundError; RunRefusedError if ambiguous."""
     planned = [task_id for layer in journal.plan.layers for task_id in layer] if journal.plan else []
-    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks))
+    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks, *_gone(journal)))
     if given in ids:
         return TaskId(given)
     meant = [task_id for task_id in ids if given and task_id.startswith(given)]
@@ -99,11 +103,21 @@ def find_task(journal: Journal, given: str) -> TaskId:
     )
 
 
+def _gone(journal: Journal) -> Iterator[TaskId]:
+    """Tasks that the journal says are gone from the workflow, whether or not they ever ran."""
+    for event in journal.events:
+        if isinstance(event, ev.ResumePlanned):
+            yield from (row.task_id for row in event.verdicts if row.verdict == "orphan")
+        elif isinstance(event, ev.PlanChanged):
+            yield from event.removed
+
+
 def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
     """Why the task is as it is."""
     facts = journal.facts
     known = facts.task(task_id)
     planned = journal.plan.tasks.get(task_id) if journal.plan else None
+    last = planned or _last_planned(store, journal, task_id)
     needs = planned.definition.needs if planned else ()
     gates = sorted(
         (gate.opened.seq, gate_id) for gate_id, gate in facts.gates.items() if gate.opened.task_id == task_id
@@ -112,7 +126,7 @@ def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
         workflow_id=journal.record.workflow_id,
         task_id=task_id,
         status=known.status,
-        layer=planned.layer if planned else known.layer,
+        layer=last.layer if last else known.layer,
         why=_why(journal, task_id, known, planned),
         resume=_last_verdict(store, journal, task_id),
         needs={need: facts.task(need).status for need in needs},
@@ -123,8 +137,17 @@ def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
             if (gate := facts.gates[gate_id]).answer
         ],
         attempts=_attempts(journal, task_id),
-        command=_command(journal, task_id, known),
+        command=_command(journal, task_id, known) if planned or known.attempts else "",
     )
+
+
+def _last_planned(store: StorePort, journal: Journal, task_id: TaskId) -> PlannedTask | None:
+    """A task that is gone, as the newest plan has it that had it."""
+    for revision in range(journal.facts.plan_revision if journal.plan else 0, 0, -1):
+        found = decode_plan(store.read_plan(journal.record.workflow_id, revision)).tasks.get(task_id)
+        if found is not None:
+            return found
+    return None
 
 
 # --- the status, in words -------------------------------------------------------------------------------------------
@@ -145,22 +168,19 @@ def _why(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedTa
             asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
             return "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
         case "retrying":
-            error = _first_line(known.error) if known.error else "an error"
-            return f"its last attempt failed ({error}); the next one begins not before {known.not_before}"
+            error = known.error.in_short if known.error else "an error"
+            now = datetime.now(UTC)
+            wait = max(0, round((known.due(now) - now).total_seconds()))
+            when = f"in {wait} s" if journal.record.holder else f"at most {wait} s after the run is resumed"
+            return f"its last attempt failed ({error}); the next one begins {when}"
         case "running":
             return _why_running(journal, task_id)
         case "pending":
             return _why_pending(journal, task_id, planned)
 
 
-def _first_line(error: ev.TaskFailure) -> str:
-    """What went wrong, in short: each attempt has the rest."""
-    first, *rest = error.text.splitlines() or [""]
-    return f"{error.type}: {first}{' …' if rest else ''}"
-
-
 def _why_failed(known: TaskFacts) -> str:
-    error = _first_line(known.error) if known.error else "no error was kept"
+    error = known.error.in_short if known.error else "no error was kept"
     if known.error is not None and known.error.type == "GateRejected":
         return f"not run: {known.error.text}; no resume runs it, a fork asks anew"
     if known.status == "cancelled":
@@ -230,8 +250,12 @@ def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
 
 
 def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdict | None:
-    event = next((event for event in reversed(counting(journal.events)) if _decides_of(event, task_id)), None)
-    if not isinstance(event, ev.ResumePlanned):
+    decisions = [event for event in counting(journal.events) if isinstance(event, ev.ResumePlanned)]
+    listed = next((event for event in reversed(decisions) if _lists(event, task_id)), None)
+    newest = next((event for event in reversed(decisions) if _decides_of(event, task_id)), None)
+    # A task that is gone is listed by the resume that found it gone, and by none that came later.
+    event = listed if listed is not None and _says_gone(listed, task_id) else newest
+    if event is None:
         return None
     before = fold(journal.record.workflow_id, [row for row in journal.events if row.seq < event.seq])
     old = _plan_at(store, journal, before, _accepted_before(journal, event.seq))
@@ -244,6 +268,7 @@ def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdic
         verdict=verdict,
         reason=reason,
         compared=_compared(old, new, task_id, event.plan_revision),
+        under_way=event.under_way,
         at=event.at,
         plan_revision=event.plan_revision,
     )
@@ -256,12 +281,17 @@ def _accepted_before(journal: Journal, seq: int) -> int:
     return fold(journal.record.workflow_id, before[: starts[-1]] if starts else before).plan_revision
 
 
-def _decides_of(event: ev.Event, task_id: TaskId) -> bool:
+def _lists(event: ev.ResumePlanned, task_id: TaskId) -> bool:
+    return any(row.task_id == task_id for row in event.verdicts)
+
+
+def _says_gone(event: ev.ResumePlanned, task_id: TaskId) -> bool:
+    return any(row.task_id == task_id and row.verdict == "orphan" for row in event.verdicts)
+
+
+def _decides_of(event: ev.ResumePlanned, task_id: TaskId) -> bool:
     """Whether a resume decided of this task; one that only let a command in looks at tasks cut off alone."""
-    if not isinstance(event, ev.ResumePlanned):
-        return False
-    listed = any(row.task_id == task_id for row in event.verdicts)
-    return listed or event.counts.get("reuse", 0) + event.counts.get("run", 0) > 0
+    return _lists(event, task_id) or event.counts.get("reuse", 0) + event.counts.get("run", 0) > 0
 
 
 def _plan_at(store: StorePort, journal: Journal, facts: Facts, revision: int) -> Plan:

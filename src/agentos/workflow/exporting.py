@@ -102,7 +102,8 @@ class CheckpointLine(_Line, frozen=True, kw_only=True, tag="checkpoint"):
     layer: _Count
     timestamp: _Time
     snapshot: _Name
-    name: _Name
+    name: _Name = ""
+    """Always empty: checkpoints have no names, and whoever reads this format asks for one."""
     abandoned: bool
     digest: str
 
@@ -183,7 +184,6 @@ def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_L
             layer=cut.layer,
             timestamp=codec.to_microseconds(cut.timestamp),
             snapshot=cut.snapshot,
-            name=cut.name,
             abandoned=cut.abandoned,
             digest=cut.digest,
         )
@@ -312,7 +312,6 @@ def _cuts(workflow_id: str, parts: Iterable[_Line]) -> Iterator[CheckpointRecord
                 sequence=line.sequence,
                 timestamp=codec.from_microseconds(line.timestamp),
                 snapshot=line.snapshot,
-                name=line.name,
                 abandoned=line.abandoned,
                 digest=line.digest,
             )

@@ -70,10 +70,7 @@ class FileAttempts:
     async def start(self) -> Captured:
         """The files at the start of a drive."""
         told = _told(await self._captured(), "start")
-        own = await in_thread(self._files.own_output) if self._files is not None else ()
-        if self._files is not None:
-            self._files.protect(own)
-        return msgspec.structs.replace(told, output=own)
+        return told if self._files is None else msgspec.structs.replace(told, output=self._files.own_output)
 
     async def before(self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]]) -> None:
         """Called before the first step of an attempt; what it may come back to is durable on return."""
@@ -228,9 +225,11 @@ class FileAttempts:
 
     async def _undone(self, task_id: TaskId, now: Snapshot) -> Snapshot | str:
         failed = self._failed.pop(task_id, None)
-        if failed is None or failed.after.tree != now.tree or failed.before.tree == now.tree:
+        if failed is None or failed.before.tree == now.tree:
             return now
         assert self._files is not None  # it made the snapshots
+        if not await in_thread(self._files.is_same, failed.after, now):
+            return now
         try:
             await in_thread(self._files.put_back, failed.before.id)
         except (SnapshotError, TryAgainError) as error:

@@ -23,7 +23,7 @@ from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.housekeeping import retain_ids
 from agentos.worktree.intent import Intent
 from agentos.worktree.manifest import Left
-from agentos.worktree.restore import finish_interrupted, give_up_interrupted, interrupted, restore
+from agentos.worktree.restore import finish_interrupted, foresee, give_up_interrupted, interrupted, restore
 from agentos.worktree.snapshot_store import Worktree, open_private, open_worktree
 from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
 
@@ -33,6 +33,17 @@ _SHOWN = 100
 _BEAT = "alive"
 _CLOCK_SLACK_S = 0.5
 """Clocks are slewed; one that fell behind by more was set."""
+
+
+def own_output(root: Path) -> tuple[str, ...]:
+    """The files below `root` that this process prints to, as text. What a pipe leads to (`| tee log`) is not known."""
+    found = []
+    for stream in (1, 2):
+        with suppress(OSError, ValueError):
+            named = Path(os.readlink(f"/proc/self/fd/{stream}"))
+            if os.path.samestat(os.stat(named), os.fstat(stream)):
+                found.append(path_text(str(named.relative_to(root))))
+    return tuple(dict.fromkeys(found))
 
 
 class WorktreeFiles:
@@ -46,6 +57,10 @@ class WorktreeFiles:
         self._lock = WorktreeLock(self.worktree)
         self.workflow_id = workflow_id
         self._protected = (SETTINGS, *protected)
+        self.own_output = own_output(self.worktree.root)
+        """The files of the worktree that this process prints to, as text."""
+        self._outputs: tuple[str, ...] = ()
+        self.protect(self.own_output)
 
     def close(self) -> None:
         """Let others have the worktree."""
@@ -56,20 +71,11 @@ class WorktreeFiles:
         """Paths that are never put back."""
         return self._protected
 
-    def protect(self, paths: Iterable[str]) -> None:
-        """Never put these back either; as text, the way `own_output` gives them."""
-        also = (path for text in paths for path in text_paths(text))
+    def protect(self, outputs: Iterable[str]) -> None:
+        """Files that drives print to, as text: they are never put back, and what is printed is nobody's edit."""
+        also = tuple(path for text in outputs for path in text_paths(text))
+        self._outputs = tuple(dict.fromkeys((*self._outputs, *also)))
         self._protected = tuple(dict.fromkeys((*self._protected, *also)))
-
-    def own_output(self) -> tuple[str, ...]:
-        """The files of the worktree that this process prints to, as text."""
-        found = []
-        for stream in (1, 2):
-            with suppress(OSError, ValueError):
-                named = Path(os.readlink(f"/proc/self/fd/{stream}"))
-                if os.path.samestat(os.stat(named), os.fstat(stream)):
-                    found.append(path_text(str(named.relative_to(self.worktree.root))))
-        return tuple(dict.fromkeys(found))
 
     def capture(self) -> Snapshot:
         """The files as they are now; durable on return. SnapshotError where that cannot be done."""
@@ -84,11 +90,22 @@ class WorktreeFiles:
 
     def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
         """The paths that differ from an earlier snapshot, as text."""
-        return tuple(path_text(change.path) for change in diff(self.worktree, find(self.worktree, before), now))
+        changes = diff(self.worktree, find(self.worktree, before), now)
+        return tuple(path_text(change.path) for change in changes if change.path not in self._outputs)
+
+    def is_same(self, one: Snapshot, other: Snapshot) -> bool:
+        """Whether two snapshots hold the same files."""
+        return one.tree == other.tree or not self.changed(one.id, other)
 
     def is_unchanged(self, since: Snapshot) -> bool:
         """Whether the files, and where HEAD stands, are as in the snapshot, as far as either could be captured."""
-        return is_unchanged(self.worktree, since)
+        if is_unchanged(self.worktree, since):
+            return True
+        if not self._outputs:
+            return False
+        now = self.capture()
+        known = not since.partial and not now.partial and since.head == now.head
+        return known and not foresee(self.worktree, since, now, protected=self._outputs)[0]
 
     def beat(self) -> None:
         """Give a sign of life: what changes files later than the last of them was not this run."""

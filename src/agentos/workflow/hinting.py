@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentos.dag.code import source_text
-from agentos.dag.hints import Hints, hint_line, hints_of
+from agentos.dag.hints import Hints, hint_line, hints_of, retry_line
 from agentos.dag.plan import Plan, PlannedTask
 from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
@@ -30,7 +30,8 @@ def hints_by_task(flow: Workflow, plan: Plan, root: Path) -> dict[TaskId, Hints]
 
 
 def hint_lines(flow: Workflow, plan: Plan, root: Path) -> list[str]:
-    """At most one line for each task."""
+    """What `check` says of tasks that should not run twice: at most one line for each."""
     hints = hints_by_task(flow, plan, root)
-    lines = (hint_line(plan.tasks[task_id].definition, found) for task_id, found in hints.items())
+    lines = [hint_line(plan.tasks[task_id].definition, found) for task_id, found in hints.items()]
+    lines += [retry_line(plan.tasks[task_id].definition) for layer in plan.layers for task_id in layer]
     return [line for line in lines if line]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -47,6 +47,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = UNSET
     """In the stored form: JSON, with `{"$agentos": …}` for what JSON lacks."""
     error: TaskFailure | UnsetType = UNSET
+    not_before: datetime | UnsetType = UNSET
+    """When its next attempt may begin, where it waits for one."""
     usage: Usage | UnsetType = UNSET
     """What models were paid for it, all attempts together."""
     because: str | UnsetType = UNSET
@@ -254,6 +256,7 @@ def _task(
         execution_time_ms=known.execution_time_ms if known.ended else None,
         output=msgspec.json.decode(known.output) if known.status == "complete" else UNSET,
         error=known.error if known.error is not None else UNSET,
+        not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
         usage=facts.spent.get(task_id, UNSET),
         because=known.because if known.status == "skipped" else UNSET,
     )

@@ -13,18 +13,20 @@ import msgspec
 
 from agentos.exceptions import (
     CheckpointNotFoundError,
+    IntegrityError,
     NotFoundError,
     RestoreError,
     RunRefusedError,
     SnapshotNotFoundError,
 )
+from agentos.run.facts import fold
 from agentos.store.port import RunRecord
-from agentos.workflow.files import WorktreeFiles
+from agentos.workflow.files import WorktreeFiles, own_output
 from agentos.workflow.finding import find_checkpoint, reading
 from agentos.workflow.loading import source_files
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.settings_file import SETTINGS
-from agentos.worktree.git import path_text
+from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.git_state import check_git, restore_git
 from agentos.worktree.manifest import Left
 from agentos.worktree.protection import Protection
@@ -117,29 +119,28 @@ def put_back(given: str, repo: Path | None, *, git: bool = False, dry_run: bool 
     What was there is captured first. WorktreeBusyError while a run changes files here.
     """
     place = find_place(repo, make=False)
-    with _files_of(place.root, dry_run=dry_run) as (worktree, own_output):
+    with _files_of(place.root, dry_run=dry_run) as worktree:
         meant = _meant(given, place, repo, worktree)
         if git:
             check_git(worktree, meant.snapshot)
         if dry_run:
             return _foreseen(worktree, meant)
-        protected = (*meant.protected, *own_output)
-        done = restore(worktree, meant.snapshot, workflow_id=meant.workflow_id, protected=protected)
+        done = restore(worktree, meant.snapshot, workflow_id=meant.workflow_id, protected=meant.protected)
         return _told(worktree, meant, done, git=git)
 
 
 def take_back(repo: Path | None, *, git: bool = False, dry_run: bool = False) -> PutBack:
     """Bring back what the last restore in this worktree replaced. What it did not touch is left alone."""
     place = find_place(repo, make=False)
-    with _files_of(place.root, dry_run=dry_run) as (worktree, own_output):
+    with _files_of(place.root, dry_run=dry_run) as worktree:
         replaced = last_replaced(worktree)
         run = replaced.manifest.workflow_id
-        meant = _Meant(snapshot=replaced, workflow_id=run, protected=_protected(_run(place, run)))
+        meant = _Meant(snapshot=replaced, workflow_id=run, protected=_protected(place, _run(place, run), worktree))
         if git:
             check_git(worktree, replaced)
         if dry_run:
             return _foreseen(worktree, meant, only=touched(worktree, replaced))
-        done = undo(worktree, replaced, workflow_id=run, protected=(*meant.protected, *own_output))
+        done = undo(worktree, replaced, workflow_id=run, protected=meant.protected)
         return _told(worktree, meant, done, git=git)
 
 
@@ -167,13 +168,13 @@ def file_changes(changes: Iterable[Change]) -> list[FileChange]:
 
 
 @contextmanager
-def _files_of(root: Path, *, dry_run: bool) -> Iterator[tuple[Worktree, tuple[str, ...]]]:
-    """The worktree, for ourselves unless we only look, and the files in it that we print to.
+def _files_of(root: Path, *, dry_run: bool) -> Iterator[Worktree]:
+    """The worktree, for ourselves unless we only look.
 
     A restore that was cut off here is finished first; where that cannot be, it is given up for what is asked for now.
     """
     if dry_run:
-        yield open_worktree(root), ()
+        yield open_worktree(root)
         return
     files = WorktreeFiles(root, "by hand")
     try:
@@ -182,7 +183,7 @@ def _files_of(root: Path, *, dry_run: bool) -> Iterator[tuple[Worktree, tuple[st
         except RestoreError as error:
             log.warning("%s", error.message)
             files.give_up_interrupted()
-        yield files.worktree, files.own_output()
+        yield files.worktree
     finally:
         files.close()
 
@@ -196,7 +197,7 @@ def _meant(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _
         except SnapshotNotFoundError:
             raise error from None
         run = snapshot.manifest.workflow_id
-        return _Meant(snapshot=snapshot, workflow_id=run, protected=_protected(_run(place, run)))
+        return _Meant(snapshot=snapshot, workflow_id=run, protected=_protected(place, _run(place, run), worktree))
     record = _run(where, checkpoint.workflow_id)
     if record is not None and not place.named and record.root != str(place.root):
         raise RunRefusedError(
@@ -212,7 +213,7 @@ def _meant(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _
         snapshot=find(worktree, checkpoint.snapshot),
         workflow_id=checkpoint.workflow_id,
         checkpoint=checkpoint.id,
-        protected=_protected(record),
+        protected=_protected(where, record, worktree),
     )
 
 
@@ -224,9 +225,15 @@ def _run(place: Place, workflow_id: str) -> RunRecord | None:
     return None
 
 
-def _protected(record: RunRecord | None) -> tuple[str, ...]:
-    """The workflow as it is being written now is never replaced, nor are the settings."""
-    return (SETTINGS, *(source_files(record.source) if record is not None else ()))
+def _protected(place: Place, record: RunRecord | None, worktree: Worktree) -> tuple[str, ...]:
+    """Never replaced: the workflow as it is being written now, the settings, and what we and the run print."""
+    outputs = own_output(worktree.root)
+    if record is None:
+        return (SETTINGS, *outputs)
+    with suppress(IntegrityError), reading(place) as store:  # a damaged journal keeps nobody from their files
+        outputs += fold(record.workflow_id, store.read_events(record.workflow_id)).own_output
+    paths = (path for text in outputs for path in text_paths(text))
+    return (SETTINGS, *source_files(record.source), *paths)
 
 
 def _foreseen(worktree: Worktree, meant: _Meant, *, only: Protection | None = None) -> PutBack:

@@ -23,7 +23,7 @@ from agentos.exceptions import (
     RunNotFoundError,
     RunRefusedError,
 )
-from agentos.ids import TaskId, WorkflowId
+from agentos.ids import WorkflowId
 from agentos.run import events as ev
 from agentos.run.changes import current_plan
 from agentos.run.events import Event
@@ -47,6 +47,7 @@ from agentos.workflow.newest import newest_run
 from agentos.workflow.place import Place, is_of_another_host
 from agentos.workflow.plans import decode_plan, plan_for_now
 from agentos.workflow.pricing import refuse_unpriced
+from agentos.workflow.products import missing_products
 from agentos.workflow.ready import (
     DriveOptions,
     Finished,
@@ -313,9 +314,11 @@ def preview_resume(
 def _foreseen(asked: Asked, found: _Found, planned: _Planned) -> FilesForeseen | None:
     if not planned.decided.target:
         return None
-    from agentos.workflow.restore_preview import preview_restore  # most runs change no files
+    from agentos.workflow.files import own_output  # most runs change no files
+    from agentos.workflow.restore_preview import preview_restore
 
-    protected = (SETTINGS, *source_files(found.record.source), *planned.facts.own_output)
+    outputs = (*planned.facts.own_output, *own_output(asked.place.root))
+    protected = (SETTINGS, *source_files(found.record.source), *outputs)
     run, choice = found.record.workflow_id, asked.options.files
     return preview_restore(asked.place.root, run, planned.decided, found.events, choice, protected)
 
@@ -347,18 +350,6 @@ def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts
     )
 
 
-def missing_products(plan: Plan, facts: Facts, root: Path) -> frozenset[TaskId]:
-    """Finished tasks of which a path they produce is gone."""
-    return frozenset(
-        task.id
-        for task in plan.tasks.values()
-        if task.definition.produces
-        and task.id not in facts.unmerged  # what it produced is not here yet
-        and facts.task(task.id).status == "complete"
-        and not all((root / path).exists() for path in task.definition.produces)
-    )
-
-
 def _rolled_back(found: _Found, checkpoint: CheckpointRecord, facts: Facts) -> Facts:
     """The facts as they would be after going back to the checkpoint."""
     machine = Machine(current_plan(found.accepted, facts.changes)[0], facts)
@@ -380,7 +371,7 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
         if sound is not None:
             error.next_step = (
                 f"Nothing was changed. The newest sound checkpoint is {sound.id} (layer {sound.layer}): "
-                f"fork it to go on from there, or move the file away with `agentos doctor --set-aside`."
+                f"`agentos fork {sound.id}` goes on from there, `agentos doctor --set-aside` moves the file away."
             )
         raise
 

@@ -49,7 +49,7 @@ def attempt_spec(
     definition = task.definition
     env = {**plan.settings.env, **definition.env}
     scope: Mapping[str, Any] = {}
-    if env or definition.inputs or definition.kind != "python":  # else there is nothing that could refer to anything
+    if env or definition.inputs or definition.cwd or definition.kind != "python":  # else nothing refers to anything
         scope = with_secrets(scope_of(plan, facts, task), plan, environment)
     command: str | tuple[str, ...] = ""
     variables: Mapping[str, str] = {}
@@ -75,7 +75,7 @@ def attempt_spec(
         session=_session(facts, task),
         llm=_resolved(definition.llm, scope) if definition.llm is not None else None,
         env={**env, **variables},
-        cwd=root / definition.cwd if definition.cwd else root,
+        cwd=root / as_text(resolve(definition.cwd, scope)) if definition.cwd else root,
         root=root,
         idempotency_key=idempotency_key(facts, task.id),
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",

@@ -287,11 +287,11 @@ def _is_worktree_of(repository: Repository, common: str) -> bool:
 
 
 def _refuse_attempts() -> None:
-    from agentos.workflow.queue import carried_attempt  # for those who change something
+    from agentos.tasks.ancestors import acting_attempt  # for those who change something
 
-    if attempt := carried_attempt():
+    if attempt := acting_attempt():
         raise CommandRefusedError(
-            f"this is inside the attempt {attempt}: what settings may reach is for its user to say",
+            f"this comes from inside a run ({attempt}): what settings may reach is for its user to say",
             next_step="Type it in a terminal of your own.",
         )
 

@@ -298,5 +298,5 @@ class Run:
 
 
 def _options(options: Mapping[str, Any]) -> ResumeOptions:
-    sets: dict[str, Any] = {name: frozenset(options[name]) for name in ("rerun", "missing") if name in options}
-    return ResumeOptions(**{**options, **sets})
+    rerun = {"rerun": frozenset(options["rerun"])} if "rerun" in options else {}
+    return ResumeOptions(**{**options, **rerun})

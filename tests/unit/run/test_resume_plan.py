@@ -204,7 +204,7 @@ def test_rerun_of_a_stranger_is_refused() -> None:
 
 def test_what_it_produces_is_gone() -> None:
     run = finished(chain(produces="out.txt"))
-    run.resume(missing={TaskId("b")})
+    run.resume(missing={TaskId("b"): ["out.txt"]})
     assert run.verdicts()["b"] == "rerun"
     assert reasons(run)["b"] == "something it produces is gone (out.txt)"
     assert run.running == ["b"]

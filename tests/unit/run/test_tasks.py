@@ -807,6 +807,72 @@ def test_a_cancelled_effect_asks_on_resume() -> None:
     assert run.open_gates == ["ask:a"]
 
 
+def test_an_effect_that_did_not_end_by_itself_asks_at_once() -> None:
+    run = Run(one(effects="external", retries=3, continue_on_error=True)).begin()
+    assert run.fail("a", "out of time\nlast words", cut_off=True) == [
+        "resume_planned",
+        "decision_required ask:a",
+        "workflow_paused waiting",
+    ]
+    assert run.last(ev.ResumePlanned).under_way
+    assert "(was cut off: out of time)" in run.gate("ask:a").question
+    assert run.task("a").tries == 0
+    run.resume(gates="wait")
+    assert (run.verdicts()["a"], run.open_gates, run.running) == ("ask", ["ask:a"], [])
+    run.answer("ask:a")
+    assert run.running == ["a"]
+    assert run.fail("a", "no") == ["task_retry a#2"], "what fails by itself is retried as ever"
+
+
+def test_an_effect_that_ran_out_of_time_frees_its_slot_and_holds_up_no_other() -> None:
+    flow = Workflow("w")
+    for name in ("a", "b"):
+        flow.add(name, nothing, effects="external", concurrency="db")
+    run = Run(flow, gates="wait").begin()
+    run.fail("a", cut_off=True)
+    assert (run.open_gates, run.running) == (["ask:a"], ["b"])
+    run.answer("ask:a")
+    assert run.running == ["b"], "it waits for the slot"
+    run.ok("b")
+    assert run.running == ["a"]
+
+
+def test_an_item_that_ran_out_of_time_is_asked_about() -> None:
+    run = Run(each((1, 2), effects="external"), gates="wait").begin()
+    run.ok("each[0]")
+    run.fail("each[1]", cut_off=True)
+    assert run.open_gates == ["ask:each[1]"]
+    run.answer("ask:each[1]", answer="happened", output=7)
+    assert run.output("each") == [None, 7]
+
+
+@pytest.mark.parametrize("idempotent", [True, "keyed"])
+def test_an_effect_that_may_be_repeated_is_retried_out_of_time(idempotent: bool | str) -> None:
+    run = Run(one(effects="external", idempotent=idempotent, retries=1)).begin()
+    assert run.fail("a", cut_off=True) == ["task_retry a#1"]
+
+
+def test_out_of_time_while_stopping_is_left_to_the_resume_and_after_an_abort_to_nobody() -> None:
+    run = Run(one(effects="external")).begin()
+    run.give(StopAsked())
+    assert run.fail("a", cut_off=True) == ["resume_planned", "workflow_paused stopped"]
+    run.resume()
+    assert run.open_gates == ["ask:a"]
+
+    aborted = Run(one(effects="external", retries=3)).begin()
+    aborted.say({"type": "abort"})
+    assert aborted.fail("a", cut_off=True) == ["failed a: Boom", "checkpoint 0", "workflow_aborted"]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_journal_from_before_they_were_asked_about_at_once_asks_on_resume(retries: int) -> None:
+    run = Run(one(effects="external", retries=retries)).begin()
+    run.fail("a", type="TaskTimeoutError")
+    assert run.status("a") == ("retrying" if retries else "failed")
+    run.resume()
+    assert (run.verdicts()["a"], run.open_gates, run.running) == ("ask", ["ask:a"], [])
+
+
 def test_a_failure_while_stopping_is_kept() -> None:
     run = Run(flow_of({"a": [], "b": ["a"]})).begin()
     run.give(StopAsked())

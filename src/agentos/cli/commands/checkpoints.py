@@ -26,7 +26,6 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """Its place in the journal."""
     snapshot: str | None
     """Of the worktree's files, where one was made."""
-    name: str | None
     abandoned: bool
     """The run was rolled back to before it."""
 
@@ -66,7 +65,6 @@ def command(run: str | None, as_json: bool, repo: Path | None) -> None:
                     timestamp=row.timestamp,
                     seq=row.sequence,
                     snapshot=row.snapshot or None,
-                    name=row.name or None,
                     abandoned=row.abandoned,
                 )
                 for row in kept
@@ -83,13 +81,9 @@ def command(run: str | None, as_json: bool, repo: Path | None) -> None:
                 str(row.sequence),
                 ago(row.timestamp, now),
                 row.snapshot[:12] or "-",
-                _note(row.name, row.abandoned),
+                "rolled back" if row.abandoned else "",
             )
             for row in kept
         ],
         empty="No checkpoints: they are cut when a layer is finished.",
     )
-
-
-def _note(name: str, abandoned: bool) -> str:
-    return ", ".join(note for note in (name, "rolled back" if abandoned else "") if note)

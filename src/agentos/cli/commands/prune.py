@@ -41,7 +41,8 @@ Examples:
   agentos prune --all
 
 Runs do this by themselves after each checkpoint. Events stay: a pruned run still resumes and can be read in full; it
-cannot be rolled back to, or forked from, what was pruned. The newest checkpoint and named ones are never deleted.
+cannot be rolled back to, or forked from, what was pruned. The newest checkpoint is never deleted; those that a
+rollback left behind do not count.
 Snapshots of files go with their checkpoints, all but the newest and what `agentos undo` brings back; their space is
 given back, unless somebody is using them right now. Those of runs that this database does not know (their own is
 gone, or another one) are left, and said with --all.

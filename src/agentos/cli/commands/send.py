@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from agentos.cli import completing
-from agentos.cli.answering import author_of, deliver, say_what_became
+from agentos.cli.answering import Became, author_of, deliver, say_what_became
 from agentos.cli.options import author_option, json_option, repo_option
 from agentos.cli.output import print_json, print_table
 from agentos.run.commands import Command, parse_command
@@ -35,8 +35,17 @@ class CommandShape(msgspec.Struct, frozen=True, kw_only=True):
     fields: list[CommandField]
 
 
-OUTPUT = list[CommandShape]
-"""Of `send --list --json`."""
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command. One that is refused is an error, and ends with exit code 2."""
+
+    workflow_id: str
+    command: str
+    author: str
+    became: Became
+
+
+OUTPUT = Sent | list[CommandShape]
+"""A list with `--list`."""
 
 _KINDS: dict[str, Any] = {str(kind.__struct_config__.tag): kind for kind in get_args(Command)}
 
@@ -81,8 +90,12 @@ def command(
         raise click.UsageError("Name a run and a command; `agentos send --list` shows the commands.")
     parsed = parse_command(_command_in(words))
     found = find_run(run, repo)
-    name = str(type(parsed).__struct_config__.tag)
-    say_what_became(found, f"{name} sent", deliver(found, parsed, author_of(author)))
+    name, by = str(type(parsed).__struct_config__.tag), author_of(author)
+    became = deliver(found, parsed, by)
+    if as_json:
+        print_json(Sent(workflow_id=found.record.workflow_id, command=name, author=by, became=became))
+    else:
+        say_what_became(found, f"{name} sent", became)
 
 
 def _command_in(words: Sequence[str]) -> dict[str, Any]:

@@ -116,6 +116,8 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
         notes.append(duration(task.execution_time_ms / 1000))
     elif status == "running" and task.started_at:
         notes.append(f"for {duration((now - task.started_at).total_seconds())}")
+    if isinstance(task.not_before, datetime):
+        notes.append(f"next attempt {ago(task.not_before, now)}")
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
     if isinstance(task.usage, Usage):

@@ -61,7 +61,8 @@ def _lines(told: Explanation) -> Iterator[str]:
         text = f"{decision.gate_id}: {decision.answer} by {decision.author}{sent}"
         yield f"    {short(printable(text), 300)}"
     if told.resume is not None:
-        yield from ("", f"The last resume ({local(told.resume.at)}) decided: {told.resume.verdict}")
+        who = "The drive" if told.resume.under_way else "The last resume"
+        yield from ("", f"{who} ({local(told.resume.at)}) decided: {told.resume.verdict}")
         yield f"  because: {printable(told.resume.reason)}"
         yield f"  compared: {printable(told.resume.compared)}"
     if told.attempts:

@@ -13,7 +13,6 @@ import msgspec
 
 from agentos.cli.text import count, duration, printable, short
 from agentos.cli.view.model import RunModel
-from agentos.cli.view.words import failure_in_short
 from agentos.ids import TaskId
 from agentos.run.merging import answer_to
 
@@ -89,7 +88,7 @@ def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, flo
     for task_id, not_before in islice(model.retrying.items(), left):
         task = model.facts.task(task_id)
         wait = duration((not_before - now).total_seconds())
-        error = printable(failure_in_short(task.error) if task.error else "")
+        error = printable(task.error.in_short if task.error else "")
         figures = f"attempt {task.attempts + 1} in {wait}"
         row = Row(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
         rows.setdefault(task.layer, []).append(row)
@@ -126,7 +125,7 @@ def _ended(model: RunModel, task_id: TaskId) -> Row:
     figures = duration(task.execution_time_ms / 1000) if task.attempts else ""
     more = ""
     if task.error is not None:
-        more = printable(short(failure_in_short(task.error), 500))
+        more = printable(short(task.error.in_short, 500))
     elif task.because:
         more = f"because of {printable(task.because)}"
     return Row(status=task.status, what=printable(task_id), figures=figures, more=more, depth=1)

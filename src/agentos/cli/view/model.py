@@ -129,6 +129,7 @@ class RunModel:
         match event:
             case ev.WorkflowStart():
                 self.drive_began = event.at
+                self.retrying = {task_id: self.facts.task(task_id).due(event.at) for task_id in self.retrying}
             case ev.LayerStart(layer=layer, tasks=tasks):
                 self._begun_sizes[layer] = tasks
             case ev.TaskStart(task_id=task_id):
@@ -142,6 +143,8 @@ class RunModel:
                 self._no_longer_running(task_id)
                 self.retrying.pop(task_id, None)
                 self.recent.append(task_id)
+            case ev.DecisionRequired(task_id=about) if about is not None:
+                self.retrying.pop(about, None)
             case ev.TaskWarning(message=message, task_id=about):
                 self.warnings.append(f"{about}: {message}" if about else message)
             case ev.CheckpointFailed(layer=layer, error=error):

@@ -14,6 +14,17 @@ LINE = 500
 CAUSES = 3
 """Tasks that are named as the reason why others were skipped; the rest is counted."""
 
+_DECIDED: Mapping[ev.Verdict, str] = {
+    "reuse": "is kept",
+    "reuse, changed": "is kept, though changed",
+    "rerun": "runs again",
+    "run": "is to run",
+    "ask": "may have taken effect",
+    "new": "is new",
+    "orphan": "is gone",
+}
+"""What a drive decides of a task in its middle."""
+
 
 def told(event: ev.Event, *, verbose: bool = False) -> str:
     """The event in words, one line without control characters; empty where it says nothing to this reader."""
@@ -27,20 +38,22 @@ def _told(event: ev.Event) -> str:
     match event:
         case ev.WorkflowStart():
             return _start(event)
+        case ev.ResumePlanned(under_way=True, verdicts=verdicts):
+            return "; ".join(f"{row.task_id} {_DECIDED[row.verdict]}: {row.reason}" for row in verdicts)
         case ev.ResumePlanned(counts=counts):
             return resume_in_short(counts)
         case ev.TaskStart(task_id=task_id, attempt=attempt):
             return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
         case ev.TaskRetry(task_id=task_id, error=error, put_off=True):
-            return f"{task_id} is put off: {failure_in_short(error)}"
+            return f"{task_id} is put off: {error.in_short}"
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
             wait = duration((not_before - event.at).total_seconds())
-            return f"{task_id} failed (attempt {attempt}), again in {wait}: {failure_in_short(error)}"
+            return f"{task_id} failed (attempt {attempt}), again in {wait}: {error.in_short}"
         case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
             return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
         case ev.TaskError(task_id=task_id, error=error, status=status):
             how = {"failed": "failed", "failed_safe": "failed, which is allowed", "cancelled": "was cancelled"}[status]
-            return f"{task_id} {how}: {failure_in_short(error)}"
+            return f"{task_id} {how}: {error.in_short}"
         case ev.TaskSkipped(task_id=task_id, because=because):
             return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
         case ev.TaskWarning(task_id=about, message=message):
@@ -124,12 +137,6 @@ def skipped_in_short(skipped: Sequence[ev.TaskSkipped]) -> str:
     reasons = f" {whys[0]}" if len(whys) == 1 else f": {', '.join(parts)}"
     line = f"{count(len(causes), 'task')} are skipped{reasons}"
     return printable(short(line, LINE))
-
-
-def failure_in_short(error: ev.TaskFailure) -> str:
-    """What went wrong, by its first line: the report at the end has the rest."""
-    first, *rest = error.text.splitlines() or [""]
-    return f"{error.type}: {first}{' …' if rest else ''}"
 
 
 def _start(event: ev.WorkflowStart) -> str:

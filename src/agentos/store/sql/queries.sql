@@ -81,21 +81,23 @@ FROM run WHERE status = ?2 AND (?1 = '[]' OR EXISTS (
 ORDER BY created_at DESC, no DESC;
 
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
-SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
+SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.abandoned, c.digest,
        e.at, e.type, CAST(e.body AS BLOB), e.digest
 FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.no = (c.run << 40) + c.sequence
 WHERE c.id = ?1 OR (c.id > ?1 AND c.id < ?1 || char(1114111)) ORDER BY c.id LIMIT ?2;
 
 -- list_checkpoints: oldest first, with the event that must say the same
-SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
+SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.abandoned, c.digest,
        e.at, e.type, CAST(e.body AS BLOB), e.digest
 FROM checkpoint AS c JOIN run AS r ON r.no = c.run LEFT JOIN event AS e ON e.no = (c.run << 40) + c.sequence
 WHERE r.id = ? ORDER BY c.sequence;
 
--- prune_checkpoints: all but the newest, the head (newest that counts) and the named
-DELETE FROM checkpoint WHERE run = ?1 AND name = ''
-AND sequence < (SELECT sequence FROM checkpoint WHERE run = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2 - 1)
-AND sequence <> (SELECT coalesce(max(sequence), -1) FROM checkpoint WHERE run = ?1 AND NOT abandoned);
+-- prune_checkpoints: what is older than the newest that count; of what a rollback left behind since, as many stay
+DELETE FROM checkpoint WHERE run = ?1 AND (
+    sequence < (SELECT c.sequence FROM checkpoint AS c WHERE c.run = ?1 AND NOT c.abandoned
+                ORDER BY c.sequence DESC LIMIT 1 OFFSET ?2 - 1)
+    OR abandoned AND sequence < (SELECT c.sequence FROM checkpoint AS c WHERE c.run = ?1 AND c.abandoned
+                                 ORDER BY c.sequence DESC LIMIT 1 OFFSET ?2 - 1));
 
 -- count_checkpoints: whether there is anything to prune
 SELECT count(*) FROM checkpoint WHERE run = ?;
@@ -138,9 +140,9 @@ INSERT INTO run (id, name, kind, status, layer, layers, epoch, sequence, digest,
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, '', 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING RETURNING no;
 
--- insert_copied_checkpoint: a cut with its name, and whether a rollback left it behind; nothing where the id exists
-INSERT INTO checkpoint (id, run, sequence, layer, at, digest, snapshot, name, abandoned)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (SELECT 1 FROM checkpoint WHERE id = ?1)
+-- insert_copied_checkpoint: a cut, and whether a rollback left it behind; nothing where the id exists
+INSERT INTO checkpoint (id, run, sequence, layer, at, digest, snapshot, abandoned)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE NOT EXISTS (SELECT 1 FROM checkpoint WHERE id = ?1)
 ON CONFLICT (run, sequence) DO NOTHING RETURNING id;
 
 -- fence_delete: finds the run and checks the token before anything is removed

@@ -142,23 +142,25 @@ CROSS JOIN LATERAL (
 ORDER BY r.created_at DESC, r.no DESC LIMIT $1::bigint;
 
 -- find_checkpoints: by exact id or prefix, the exact one first; with the event that must say the same
-SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
+SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.abandoned, c.digest,
        e.at, e.type, convert_to(e.body, 'UTF8'), e.digest, s.repository, s.worktree
 FROM $schema.checkpoint AS c JOIN $schema.run AS r ON r.no = c.run JOIN $schema.scope AS s ON s.no = r.scope
 LEFT JOIN $schema.event AS e ON e.run = c.run AND e.seq = c.sequence
 WHERE c.id >= $1 AND c.id < $1 || chr(1114111) AND r.scope = ANY ($scope::bigint[]) ORDER BY c.id LIMIT $2;
 
 -- list_checkpoints: oldest first, with the event that must say the same
-SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.name, c.abandoned, c.digest,
+SELECT c.id, r.id, c.layer, c.sequence, c.at, c.snapshot, c.abandoned, c.digest,
        e.at, e.type, convert_to(e.body, 'UTF8'), e.digest, s.repository, s.worktree
 FROM $schema.run AS r JOIN $schema.scope AS s ON s.no = r.scope JOIN $schema.checkpoint AS c ON c.run = r.no
 LEFT JOIN $schema.event AS e ON e.run = c.run AND e.seq = c.sequence
 WHERE r.id = $1 AND r.scope = ANY ($scope::bigint[]) ORDER BY c.sequence;
 
--- prune_checkpoints: all but the newest, the head (newest that counts) and the named
-DELETE FROM $schema.checkpoint WHERE run = $1 AND name = ''
-AND sequence < (SELECT sequence FROM $schema.checkpoint WHERE run = $1 ORDER BY sequence DESC LIMIT 1 OFFSET $2 - 1)
-AND sequence <> (SELECT coalesce(max(sequence), -1) FROM $schema.checkpoint WHERE run = $1 AND NOT abandoned);
+-- prune_checkpoints: what is older than the newest that count; of what a rollback left behind since, as many stay
+DELETE FROM $schema.checkpoint WHERE run = $1 AND (
+    sequence < (SELECT c.sequence FROM $schema.checkpoint AS c WHERE c.run = $1 AND NOT c.abandoned
+                ORDER BY c.sequence DESC LIMIT 1 OFFSET $2 - 1)
+    OR abandoned AND sequence < (SELECT c.sequence FROM $schema.checkpoint AS c WHERE c.run = $1 AND c.abandoned
+                                 ORDER BY c.sequence DESC LIMIT 1 OFFSET $2 - 1));
 
 -- insert_command: into the inbox of a run, and whoever waits for it is told
 WITH posted AS (
@@ -229,9 +231,9 @@ VALUES ($1, $2, $3, $4, $5, convert_from($6, 'UTF8'), $7, $8);
 -- set_plain: what the views read instead of an event with NUL in it
 UPDATE $schema.event SET plain = $3 WHERE run = $1 AND seq = $2;
 
--- insert_copied_checkpoint: a cut with its name, and whether a rollback left it behind; nothing where the id exists
-INSERT INTO $schema.checkpoint (id, run, sequence, layer, at, digest, snapshot, name, abandoned)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9 WHERE NOT EXISTS (
+-- insert_copied_checkpoint: a cut, and whether a rollback left it behind; nothing where the id exists
+INSERT INTO $schema.checkpoint (id, run, sequence, layer, at, digest, snapshot, abandoned)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8 WHERE NOT EXISTS (
     SELECT 1 FROM $schema.checkpoint AS c JOIN $schema.run AS r ON r.no = c.run WHERE c.id = $1 AND r.scope = ANY ($scope::bigint[]))
 ON CONFLICT (run, sequence) DO NOTHING RETURNING id;
 
