@@ -322,3 +322,14 @@ for row in sqlite3.connect(f"file:{database}?mode=ro", uri=True).execute(sql):
 def test_what_a_document_shows_is_what_happens(document: str, desk: Path) -> None:
     """README and tutorial are typed in a fresh clone, by test_newcomer.py."""
     follow(DOCUMENTS[document], desk)
+
+
+def test_every_claim_about_security_names_a_test_that_exists() -> None:
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    text = PAGES["security.md"].read_text()
+    claims = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
+    assert len(claims) > 20
+    for claim in claims:
+        names = re.findall(r"`(test_\w+)`", claim)
+        assert names, f"no test holds: {claim}"
+        assert not [name for name in names if f"def {name}(" not in written], claim
