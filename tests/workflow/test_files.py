@@ -356,6 +356,19 @@ def test_what_somebody_writes_between_two_attempts_is_not_taken_away(repo: Path)
     assert (repo / "shared.txt").read_text() == "mine\nx/t/1\nby hand\nx/t/2\n"
 
 
+def test_a_retry_starts_from_the_permissions_and_folders_of_the_first_attempt(repo: Path) -> None:
+    flow = Workflow("retries")
+    flow.add(
+        "t",
+        "shell",
+        run="stat -c %a shared.txt; ls -d empty || true; chmod 600 shared.txt; mkdir -p empty; "
+        'test "${AGENTOS_ATTEMPT_ID##*/}" = 2',
+        retries={"retries": 1, "backoff_s": 0},
+    )
+    (repo / "shared.txt").chmod(0o640)
+    assert run(flow, workflow_id="x").outputs["t"]["stdout"] == "640"
+
+
 def test_what_a_resume_needs_is_neither_pruned_nor_collected(repo: Path) -> None:
     """No checkpoint names the files from before an attempt that was cut off."""
     cut_off(repo)

@@ -225,9 +225,11 @@ class FileAttempts:
 
     async def _undone(self, task_id: TaskId, now: Snapshot) -> Snapshot | str:
         failed = self._failed.pop(task_id, None)
-        if failed is None or failed.before.tree == now.tree:
+        if failed is None:
             return now
         assert self._files is not None  # it made the snapshots
+        if await in_thread(self._files.is_same, failed.before, now):
+            return now
         if not await in_thread(self._files.is_same, failed.after, now):
             return now
         try:

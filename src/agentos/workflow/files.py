@@ -93,9 +93,9 @@ class WorktreeFiles:
         changes = diff(self.worktree, find(self.worktree, before), now)
         return tuple(path_text(change.path) for change in changes if change.path not in self._outputs)
 
-    def is_same(self, one: Snapshot, other: Snapshot) -> bool:
-        """Whether two snapshots hold the same files."""
-        return one.tree == other.tree or not self.changed(one.id, other)
+    def is_same(self, then: Snapshot, now: Snapshot) -> bool:
+        """Whether the files are what they were, permissions and folders included. What we print to does not count."""
+        return not foresee(self.worktree, then, now, protected=self._outputs)[0]
 
     def is_unchanged(self, since: Snapshot) -> bool:
         """Whether the files, and where HEAD stands, are as in the snapshot, as far as either could be captured."""
