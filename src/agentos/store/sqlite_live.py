@@ -24,7 +24,7 @@ from agentos.exceptions import (
 )
 from agentos.store import sqlite_locks
 from agentos.store.private_files import link_private, make_private, remove_database
-from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, is_locked, uri_of
+from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, is_damage, is_locked, uri_of
 from agentos.store.sqlite_files import LOG_BYTES, OpenFiles, Trouble
 from agentos.store.sqlite_locks import Log
 
@@ -229,7 +229,7 @@ class LiveConnection:
 
     def _open_log_anew(self) -> None:
         """Close every connection that this process has to the file: they share the index of the log that is gone."""
-        if not sqlite_locks.are_known():
+        if not self.locks.can_be_had:
             raise self._gone("was left without its log, which somebody removed")
         with sqlite_locks.opening:
             self._close_all()
@@ -249,6 +249,7 @@ class LiveConnection:
             for live in connections:
                 live.give_up()
         finally:
+            locks.let_newcomers_in(self.files.database)
             for live in waited:
                 live.busy.release()
 
@@ -265,6 +266,8 @@ class LiveConnection:
             try:
                 found = _name_in_file(self.path)
             except sqlite3.Error as error:
+                if not is_damage(error):
+                    return  # no descriptor is left, or no memory: the next look tells
                 raise self._gone(f"was overwritten: {error}") from error
             if found != self._name:
                 raise self._gone("was overwritten with another one")
@@ -278,6 +281,8 @@ class LiveConnection:
         try:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         except sqlite3.Error as error:
+            if not is_damage(error):
+                return  # as above
             found = str(error)
         finally:
             connection.close()
