@@ -84,6 +84,7 @@ class FileLocks:
         self._turn = threading.Lock()
         self._patience_s = TURN_S
         self._database: list[int] = []
+        self._file: Identity | None = None
 
     @property
     def can_be_had(self) -> bool:
@@ -96,7 +97,7 @@ class FileLocks:
 
     def take_up(self, database: Identity, index: Identity | None) -> None:
         """Lock the files of a connection that was just opened."""
-        self._database = _descriptors_of(database)
+        self._file, self._database = database, _descriptors_of(database)
         for descriptor in self._database:
             _lock(descriptor, _KEEP_LOG)
         for descriptor in _descriptors_of(index) if index else []:
@@ -109,7 +110,7 @@ class FileLocks:
 
     def keep_newcomers_out(self) -> bool:
         """Until the descriptors are closed nobody else opens the database. False where that cannot be had now."""
-        return any(_lock(descriptor, _KEEP_OUT) for descriptor in self._database)
+        return any(self._lock_own(descriptor, _KEEP_OUT) for descriptor in self._database)
 
     def let_newcomers_in(self, database: Identity) -> None:
         """Also where a descriptor is still open: somebody else in this process has a connection."""
@@ -128,7 +129,7 @@ class FileLocks:
             raise busy_error()
         try:
             for descriptor in self._database:
-                if _lock(descriptor, _TAKE_TURN):
+                if self._lock_own(descriptor, _TAKE_TURN):
                     return descriptor
             return self._wait_for_turn()
         except BaseException:
@@ -145,11 +146,20 @@ class FileLocks:
         while self._database and time.monotonic() < until:
             time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
             for descriptor in self._database:
-                if _lock(descriptor, _TAKE_TURN):
+                if self._lock_own(descriptor, _TAKE_TURN):
                     self._patience_s = TURN_S
                     return descriptor
         self._patience_s = HOPELESS_S
         return -1
+
+    def _lock_own(self, descriptor: int, wanted: bytes) -> bool:
+        """Not one that a task had open when they were listed: it is closed by now, and its number another file's."""
+        try:
+            return identity_of(os.fstat(descriptor)) == self._file and _lock(descriptor, wanted)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                return False
+            raise
 
 
 # POSIX locks belong to the process, and so does this: every store of a file has to know of the others.
@@ -186,14 +196,14 @@ def door(path: Path) -> Iterator[None]:
             return
         until = time.monotonic() + TURN_S
         # Who may only read it has descriptors that cannot keep other readers out.
-        writable = [one for one in descriptors if fcntl.fcntl(one, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY]
+        writable = [one for one in descriptors if _is_writable(one)]
         wanted = _SHUT_DOOR if writable else _SHUT_DOOR_READING
         while descriptors and time.monotonic() < until:
             if any(_lock(one, wanted) for one in writable or descriptors):
                 break
             time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
         try:
-            while descriptors and not all(_lock(one, _KEEP_LOG) for one in descriptors) and time.monotonic() < until:
+            while any(_is_refused(one, _KEEP_LOG) for one in descriptors) and time.monotonic() < until:
                 time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (as above)
             yield
         finally:
@@ -259,11 +269,28 @@ def _takes_locks(descriptor: int) -> bool:
     return True
 
 
+def _is_writable(descriptor: int) -> bool:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    except OSError:  # somebody else's, who has closed it meanwhile
+        return False
+
+
 def _lock(descriptor: int, wanted: bytes) -> bool:
+    return _why_not(descriptor, wanted) == 0
+
+
+def _is_refused(descriptor: int, wanted: bytes) -> bool:
+    """Lock it; whether another has it, so that it is worth waiting for."""
+    return _why_not(descriptor, wanted) in (errno.EAGAIN, errno.EACCES)
+
+
+def _why_not(descriptor: int, wanted: bytes) -> int:
     try:
         fcntl.fcntl(descriptor, _SETLK, wanted)  # type: ignore[arg-type]  # without it there are no descriptors
     except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EBADF):  # another's; or one that was opened to read
-            return False
+        # Another's; or one that was opened to read, or to write, or is closed by now.
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EBADF):
+            return error.errno
         raise
-    return True
+    return 0

@@ -325,3 +325,41 @@ def test_a_child_does_not_wait_for_threads_that_it_does_not_have(written: Writte
     go_on.set()
     thread.join()
     assert ended == (child, 0)
+
+
+def test_a_turn_is_not_taken_on_a_file_that_came_by_the_number_of_a_closed_one(
+    tmp_path: Path, written: Written
+) -> None:
+    """A task that reads the database has it open while another store is opened, and then opens something else."""
+    free = os.open(os.devnull, os.O_RDONLY)  # below SQLite's own
+    made = Written(tmp_path / "y.db")
+    os.close(free)
+    low = os.open(made.path, os.O_RDWR)
+    assert low == free
+    second = open_store(made.path)
+    os.close(low)
+    assert os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT) == low
+    locks = made.store.live.locks
+    turn = locks.take_turn(1)
+    assert os.path.samestat(os.fstat(turn), os.stat(made.path))
+    locks.end_turn(turn)
+    os.close(low)
+    second.close()
+    made.store.close()
+
+
+def test_a_descriptor_that_is_closed_meanwhile_is_no_trouble(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of this process that reads every file here."""
+    real = sqlite_locks._descriptors_of
+
+    def listed(file: sqlite_locks.Identity) -> list[int]:
+        gone = os.open(written.path, os.O_RDONLY)
+        found = real(file)
+        os.close(gone)
+        return found
+
+    monkeypatch.setattr(sqlite_locks, "_descriptors_of", listed)
+    began = time.monotonic()
+    open_store(written.path).close()
+    assert time.monotonic() - began < sqlite_locks.TURN_S
+    written.write()
