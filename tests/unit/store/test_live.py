@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from agentos.exceptions import DatabaseGoneError, StoreUnavailableError
+from agentos import crashpoints
+from agentos.exceptions import DatabaseGoneError, RunRefusedError, StoreUnavailableError
 from agentos.store import sqlite_files, sqlite_live, sqlite_locks
 from agentos.store.port import Lease
 from agentos.store.sqlite import SqliteStore
@@ -221,6 +222,29 @@ def test_a_log_that_lost_its_database_is_not_folded_into_a_new_one(written: Writ
     store = open_store(written.path)
     assert store._connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'stray'").fetchone() == (0,)
     written.store = store
+
+
+def test_a_run_that_was_made_and_kept_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is removed before the commit, and what it holds is folded in."""
+    path = tmp_path / "x.db"
+    store = open_store(path)
+    removed = []
+
+    def reach(point: str) -> None:
+        if point == "create.inside" and not removed:
+            removed.append(point)
+            os.unlink(f"{path}-wal")
+            os.unlink(f"{path}-shm")
+
+    monkeypatch.setattr(crashpoints, "reach", reach)
+    lease = create(store)
+    journal = Journal()
+    journal.start("t")
+    store.append(lease, journal.take(), RUNNING)
+    assert count(path) == 1
+    with pytest.raises(RunRefusedError):
+        create(store)
+    store.close()
 
 
 # --- where locks by open file description, links or descriptors cannot be had -----------------------------------------
