@@ -121,6 +121,7 @@ class LiveConnection:
             raise Moved
         if time.monotonic() - self._looked_at > LOOK_S and not self.look_around():
             raise Moved
+        self._refuse_without_repository()
         if self.files.log_bytes > LOG_BYTES:
             # Never by SQLite itself inside COMMIT: a log that was removed must not be folded into the database.
             with suppress(sqlite3.Error):
@@ -130,13 +131,16 @@ class LiveConnection:
         """Look whether all is in its place, now and then, and at the end. As `follow` says."""
         self._looked_at = time.monotonic()
         kept = self.find_trouble() is None or self.follow()
+        self._refuse_without_repository()
+        return kept
+
+    def _refuse_without_repository(self) -> None:
         if self._repository is not None and not os.path.lexists(self._repository):
             raise DatabaseGoneError(
                 f"{self._repository} was removed while AgentOS was at work here",
                 next_step=f"All is kept in {self.path}, which belongs to that repository. Put {self._repository} back "
                 "(from a copy, or with `git init`), and resume the run with `agentos resume`.",
             )
-        return kept
 
     def follow(self) -> bool:
         """Go where the database is now. True: all that was committed on this connection is there, too."""
