@@ -87,6 +87,9 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     gone = {row.task_id for row in event.verdicts if row.verdict == "orphan"}
     gone.update(child for parent in event.regrown for child in facts.children.get(parent, ()))
     unmerged = _without(facts.unmerged, (*event.reset, *gone))
+    if event.under_way:  # it ended in this drive, and its edits with it: the next attempt begins without them
+        for task_id in event.cut_off:
+            facts = task_reducers.files_after(facts, task_id, half_done="alone")
     for task_id in {*event.reset, *gone, *event.cut_off}.difference(event.continued):
         if task_id not in running:
             facts = task_reducers.without_session(facts, task_id)

@@ -349,8 +349,10 @@ class _Judge:
 
     def _is_kept(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether it left the files as they were at the point they are put back to; of no other is that known."""
-        point = self.facts.files
-        return point is not None and point.seq == self.options.restored_to and (task.id, was.attempts) in point.kept
+        half_done = self.facts.half_done
+        points = (self.facts.files, half_done.before if half_done is not None else None)
+        known = [point for point in points if point is not None and point.seq == self.options.restored_to]
+        return any((task.id, was.attempts) in point.kept for point in known)
 
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""

@@ -147,8 +147,9 @@ def _settled(facts: Facts, task_id: TaskId, was: TaskFacts) -> int:
 def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:
     task_id = event.task_id
     cut_short = task.status == "cancelled" and task_id in facts.running
+    after = files_after(without_session(facts, task_id), task_id, half_done="any" if cut_short else "no")
     return replace(
-        files_after(without_session(facts, task_id), task_id, half_done="any" if cut_short else "no"),
+        after if task.status == "cancelled" else _without_half_done(after, task_id),
         sequence=event.seq,
         tasks=facts.tasks.set(task_id, task),
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
@@ -156,6 +157,15 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
         added=counted(facts.added, task, 1),
     )
+
+
+def _without_half_done(facts: Facts, task_id: TaskId) -> Facts:
+    """There is no next attempt, for one because somebody said that it happened: what it left in the files stays."""
+    undo = facts.half_done
+    if undo is None or task_id not in undo.tasks:
+        return facts
+    left = undo.tasks - {task_id}
+    return replace(facts, half_done=undo._replace(tasks=left) if left else None)
 
 
 def files_after(facts: Facts, task_id: TaskId, *, half_done: Literal["no", "alone", "any"]) -> Facts:

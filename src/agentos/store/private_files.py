@@ -12,6 +12,7 @@ from pathlib import Path
 
 _MAKING = ".new-"
 _FORGOTTEN_S = 3600.0
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 SQLITE_FILES = ("", "-journal", "-shm", "-wal")
 
 
@@ -58,7 +59,12 @@ def link_private(complete: Path, path: Path, leftovers: Callable[[str], bool] = 
                 if not leftovers(end):
                     return False
                 os.unlink(f"{path}{end}")
-        os.link(complete, path, follow_symlinks=False)
+        try:
+            os.link(complete, path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            os.rename(complete, path)  # exFAT and the like: nothing is there, and who makes one waits for our lock
         os.fsync(folder)
     except FileExistsError:
         return False

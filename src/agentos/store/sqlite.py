@@ -95,18 +95,26 @@ class SqliteStore:
             self._check_schema()
             values = (*named, *lease, at, at, *records.origin_columns(run))
             inserted = self._connection.execute(_Q["insert_run"], values)
-            if inserted.rowcount != 1:
+            made = self._created(run.workflow_id, lease[0], at) if inserted.rowcount != 1 else None
+            if inserted.rowcount != 1 and made is None:
                 raise RunRefusedError(
                     f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
                 )
-            no = inserted.lastrowid
+            no = inserted.lastrowid if made is None else made
             assert no is not None  # a row was just inserted
-            if run.plan:
+            if run.plan and made is None:
                 self._insert_plan(no, run.workflow_id, 1, run.plan)
             crashpoints.reach("create.inside")
         self._heads[run.workflow_id] = Head(no, 0, digest)
         crashpoints.reach("lease.after")
         return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
+
+    def _created(self, workflow_id: WorkflowId, holder: object, at: int) -> int | None:
+        """The run that was made by this call before it had to be repeated, where that was kept."""
+        if not self.live.moves:
+            return None
+        row = self._connection.execute(_Q["find_created"], (workflow_id, holder, at)).fetchone()
+        return None if row is None else row[0]
 
     @verb
     def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:

@@ -125,6 +125,10 @@ def is_locked(error: Exception) -> bool:
     return _code(error) & _PRIMARY in _LOCKED
 
 
+def is_damage(error: Exception) -> bool:
+    return _code(error) & _PRIMARY in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
+
+
 def is_doubtful(error: Exception) -> bool:
     """Whether the same may succeed in a moment, or on the file that is there now."""
     return isinstance(error, (Moved, CheckpointCorruptedError)) or _code(error) & _PRIMARY in _DOUBTFUL

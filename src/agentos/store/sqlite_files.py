@@ -43,14 +43,14 @@ class OpenFiles:
     def _find(self, end: str) -> Identity | None:
         try:
             return identity_of(os.stat(f"{self._path}{end}"))
-        except FileNotFoundError:
+        except OSError:
             return None
 
     def find_trouble(self) -> Trouble | None:
         """What is wrong now; what is not, is what the next look is compared with."""
         try:
             database = os.stat(self._path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:  # also where the folder cannot be entered: nobody else finds it there, either
             return Trouble.GONE
         if (database.st_dev, database.st_ino) != self.database:
             return Trouble.REPLACED

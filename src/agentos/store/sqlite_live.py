@@ -24,7 +24,7 @@ from agentos.exceptions import (
 )
 from agentos.store import sqlite_locks
 from agentos.store.private_files import link_private, make_private, remove_database
-from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, is_locked, uri_of
+from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, is_damage, is_locked, uri_of
 from agentos.store.sqlite_files import LOG_BYTES, OpenFiles, Trouble
 from agentos.store.sqlite_locks import Log
 
@@ -121,6 +121,7 @@ class LiveConnection:
             raise Moved
         if time.monotonic() - self._looked_at > LOOK_S and not self.look_around():
             raise Moved
+        self._refuse_without_repository()
         if self.files.log_bytes > LOG_BYTES:
             # Never by SQLite itself inside COMMIT: a log that was removed must not be folded into the database.
             with suppress(sqlite3.Error):
@@ -130,13 +131,16 @@ class LiveConnection:
         """Look whether all is in its place, now and then, and at the end. As `follow` says."""
         self._looked_at = time.monotonic()
         kept = self.find_trouble() is None or self.follow()
+        self._refuse_without_repository()
+        return kept
+
+    def _refuse_without_repository(self) -> None:
         if self._repository is not None and not os.path.lexists(self._repository):
             raise DatabaseGoneError(
                 f"{self._repository} was removed while AgentOS was at work here",
                 next_step=f"All is kept in {self.path}, which belongs to that repository. Put {self._repository} back "
                 "(from a copy, or with `git init`), and resume the run with `agentos resume`.",
             )
-        return kept
 
     def follow(self) -> bool:
         """Go where the database is now. True: all that was committed on this connection is there, too."""
@@ -229,7 +233,7 @@ class LiveConnection:
 
     def _open_log_anew(self) -> None:
         """Close every connection that this process has to the file: they share the index of the log that is gone."""
-        if not sqlite_locks.are_known():
+        if not self.locks.can_be_had:
             raise self._gone("was left without its log, which somebody removed")
         with sqlite_locks.opening:
             self._close_all()
@@ -249,6 +253,7 @@ class LiveConnection:
             for live in connections:
                 live.give_up()
         finally:
+            locks.let_newcomers_in(self.files.database)
             for live in waited:
                 live.busy.release()
 
@@ -265,6 +270,8 @@ class LiveConnection:
             try:
                 found = _name_in_file(self.path)
             except sqlite3.Error as error:
+                if not is_damage(error):
+                    return  # no descriptor is left, or no memory: the next look tells
                 raise self._gone(f"was overwritten: {error}") from error
             if found != self._name:
                 raise self._gone("was overwritten with another one")
@@ -278,6 +285,8 @@ class LiveConnection:
         try:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         except sqlite3.Error as error:
+            if not is_damage(error):
+                return  # as above
             found = str(error)
         finally:
             connection.close()

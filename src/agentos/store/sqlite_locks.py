@@ -27,6 +27,8 @@ from agentos.store.sqlite_driver import busy_error, uri_of
 
 TURN_S = 5.0
 """A turn that does not come for so long is no longer waited for: a fork of a killed process may hold it."""
+HOPELESS_S = 0.05
+"""Nor is the next one, until one comes: every write would wait, and leases run out."""
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _SETLK = getattr(fcntl, "F_OFD_SETLK", None)
@@ -42,11 +44,16 @@ _KEEP_LOG = _flock(fcntl.F_RDLCK, 0x40000002, 510)
 _LEAVE_LOG = _flock(fcntl.F_UNLCK, 0x40000002, 510)
 _KEEP_INDEX = _flock(fcntl.F_RDLCK, 128, 1)
 _KEEP_OUT = _flock(fcntl.F_WRLCK, 0x40000000, 1)
+_LET_IN = _flock(fcntl.F_UNLCK, 0x40000000, 1)
 _TAKE_TURN = _flock(fcntl.F_WRLCK, 0x40000200, 1)
 _SHUT_DOOR = _flock(fcntl.F_WRLCK, 0x40000201, 1)
 _SHUT_DOOR_READING = _flock(fcntl.F_RDLCK, 0x40000201, 1)
 _OPEN_DOOR = _flock(fcntl.F_UNLCK, 0x40000201, 1)
 _END_TURN = _flock(fcntl.F_UNLCK, 0x40000200, 1)
+_ASK = _flock(fcntl.F_UNLCK, 0x40000202, 1)  # of a byte that nobody locks
+
+_NOT_HERE = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EPERM})
+"""What a kernel without such locks says (gVisor, WSL 1), or a file system."""
 
 
 class Identity(NamedTuple):
@@ -75,11 +82,22 @@ class FileLocks:
         self.log: Log | None = None
         """That of the first connection, whose index all others of this process use as well, whatever is at the path."""
         self._turn = threading.Lock()
+        self._patience_s = TURN_S
         self._database: list[int] = []
+        self._file: Identity | None = None
+
+    @property
+    def can_be_had(self) -> bool:
+        """Whether this platform, and this file system, has such locks."""
+        return bool(self._database)
+
+    def forked(self) -> None:
+        """In a child: the thread that had the turn is not there."""
+        self._turn = threading.Lock()
 
     def take_up(self, database: Identity, index: Identity | None) -> None:
         """Lock the files of a connection that was just opened."""
-        self._database = _descriptors_of(database)
+        self._file, self._database = database, _descriptors_of(database)
         for descriptor in self._database:
             _lock(descriptor, _KEEP_LOG)
         for descriptor in _descriptors_of(index) if index else []:
@@ -87,12 +105,23 @@ class FileLocks:
 
     def let_go(self, database: Identity) -> None:
         """The last connection is about to be closed: it may find itself alone, and tidy up."""
-        for descriptor in _descriptors_of(database):
+        for descriptor in self._open_now(database):
             _lock(descriptor, _LEAVE_LOG)
 
     def keep_newcomers_out(self) -> bool:
         """Until the descriptors are closed nobody else opens the database. False where that cannot be had now."""
-        return any(_lock(descriptor, _KEEP_OUT) for descriptor in self._database)
+        return any(self._lock_own(descriptor, _KEEP_OUT) for descriptor in self._database)
+
+    def let_newcomers_in(self, database: Identity) -> None:
+        """Also where a descriptor is still open: somebody else in this process has a connection."""
+        for descriptor in self._open_now(database):
+            _lock(descriptor, _LET_IN)
+
+    def _open_now(self, database: Identity) -> list[int]:
+        try:
+            return _descriptors_of(database)
+        except sqlite3.Error:  # none is left for finding out
+            return self._database
 
     def take_turn(self, busy_s: float) -> int:
         """Write, while no other process of ours does, however it lost SQLite's lock. Gives what `end_turn` wants."""
@@ -100,7 +129,7 @@ class FileLocks:
             raise busy_error()
         try:
             for descriptor in self._database:
-                if _lock(descriptor, _TAKE_TURN):
+                if self._lock_own(descriptor, _TAKE_TURN):
                     return descriptor
             return self._wait_for_turn()
         except BaseException:
@@ -113,13 +142,24 @@ class FileLocks:
         self._turn.release()
 
     def _wait_for_turn(self) -> int:
-        until = time.monotonic() + TURN_S
+        until = time.monotonic() + self._patience_s
         while self._database and time.monotonic() < until:
             time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
             for descriptor in self._database:
-                if _lock(descriptor, _TAKE_TURN):
+                if self._lock_own(descriptor, _TAKE_TURN):
+                    self._patience_s = TURN_S
                     return descriptor
+        self._patience_s = HOPELESS_S
         return -1
+
+    def _lock_own(self, descriptor: int, wanted: bytes) -> bool:
+        """Not one that a task had open when they were listed: it is closed by now, and its number another file's."""
+        try:
+            return identity_of(os.fstat(descriptor)) == self._file and _lock(descriptor, wanted)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                return False
+            raise
 
 
 # POSIX locks belong to the process, and so does this: every store of a file has to know of the others.
@@ -127,6 +167,17 @@ _held: dict[Identity, FileLocks] = {}
 _registry = threading.Lock()
 opening = threading.RLock()
 """Held while a connection is opened: whoever closes all of them must know of all."""
+
+
+def _forked() -> None:
+    """A child has the locks of threads that it does not have."""
+    global _registry, opening
+    _registry, opening = threading.Lock(), threading.RLock()
+    for locks in _held.values():
+        locks.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @contextmanager
@@ -139,21 +190,20 @@ def door(path: Path) -> Iterator[None]:
         try:
             # It reads nothing, and so has no locks: a descriptor of SQLite's to have ours on.
             bare.enter_context(closing(sqlite3.connect(uri_of(path, "mode=rw"), uri=True)))
-            file = identity_of(os.stat(path))
+            descriptors = _descriptors_of(identity_of(os.stat(path)))
         except (OSError, sqlite3.Error):  # whoever reads it will be told
             yield
             return
-        descriptors = _descriptors_of(file)
         until = time.monotonic() + TURN_S
         # Who may only read it has descriptors that cannot keep other readers out.
-        writable = [one for one in descriptors if fcntl.fcntl(one, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY]
+        writable = [one for one in descriptors if _is_writable(one)]
         wanted = _SHUT_DOOR if writable else _SHUT_DOOR_READING
         while descriptors and time.monotonic() < until:
             if any(_lock(one, wanted) for one in writable or descriptors):
                 break
             time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
         try:
-            while descriptors and not all(_lock(one, _KEEP_LOG) for one in descriptors) and time.monotonic() < until:
+            while any(_is_refused(one, _KEEP_LOG) for one in descriptors) and time.monotonic() < until:
                 time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (as above)
             yield
         finally:
@@ -183,29 +233,64 @@ def leave(store: object, database: Identity) -> None:
             del _held[database]
 
 
-def are_known() -> bool:
-    """Whether this platform has such locks."""
-    return _SETLK is not None and _DESCRIPTORS.is_dir()
-
-
 def _descriptors_of(file: Identity) -> list[int]:
-    if not are_known():
+    """SQLite's descriptors of the file, where it can be locked by them."""
+    if _SETLK is None:
         return []
+    try:
+        names = os.listdir(_DESCRIPTORS)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # no /proc
+        return []
+    except OSError as error:  # no descriptor left for the listing itself
+        raise _cannot_open(error) from error
     found = []
-    for name in os.listdir(_DESCRIPTORS):
+    for name in names:
         try:
-            if identity_of(os.fstat(int(name))) == file:
+            if identity_of(os.fstat(int(name))) == file and _takes_locks(int(name)):
                 found.append(int(name))
         except OSError:  # the one that listed them
             continue
     return found
 
 
-def _lock(descriptor: int, wanted: bytes) -> bool:
+def _cannot_open(error: OSError) -> sqlite3.Error:
+    told = sqlite3.OperationalError(f"unable to open database file: {error.strerror}")
+    told.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    return told
+
+
+def _takes_locks(descriptor: int) -> bool:
     try:
-        fcntl.fcntl(descriptor, _SETLK, wanted)  # type: ignore[arg-type]  # without it there are no descriptors
+        fcntl.fcntl(descriptor, _SETLK, _ASK)  # type: ignore[arg-type]  # asked where it is there
     except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EBADF):  # another's; or one that was opened to read
+        if error.errno in _NOT_HERE:
             return False
         raise
     return True
+
+
+def _is_writable(descriptor: int) -> bool:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    except OSError:  # somebody else's, who has closed it meanwhile
+        return False
+
+
+def _lock(descriptor: int, wanted: bytes) -> bool:
+    return _why_not(descriptor, wanted) == 0
+
+
+def _is_refused(descriptor: int, wanted: bytes) -> bool:
+    """Lock it; whether another has it, so that it is worth waiting for."""
+    return _why_not(descriptor, wanted) in (errno.EAGAIN, errno.EACCES)
+
+
+def _why_not(descriptor: int, wanted: bytes) -> int:
+    try:
+        fcntl.fcntl(descriptor, _SETLK, wanted)  # type: ignore[arg-type]  # without it there are no descriptors
+    except OSError as error:
+        # Another's; or one that was opened to read, or to write, or is closed by now.
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EBADF):
+            return error.errno
+        raise
+    return 0

@@ -55,12 +55,12 @@ class LeaseKeeper:
     def _keep(self) -> None:
         try:
             store = self._opened()
-        except AgentosError as error:
+        except Exception as error:  # noqa: BLE001 - nobody renews the lease: the drive must not go on unaware
             self._tell(self._lose, error)
             return
         try:
             self._watch(store)
-        except (LeaseLostError, DatabaseGoneError) as error:
+        except Exception as error:  # noqa: BLE001 - the same
             self._tell(self._lose, error)
         finally:
             store.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentos.dag.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run import events as ev
@@ -153,3 +155,50 @@ def test_an_answer_while_nobody_drives_leaves_what_was_cut_off_to_the_next_drive
     assert run.running == ["a"]
     assert not run.all(ev.ResumePlanned)
     assert decided(run).target == "before"
+
+
+def ran_out_of_time() -> Run:
+    flow = Workflow("flow")
+    flow.add("a", nothing, effects=["files", "external"])
+    run = Run(flow, captures=True).begin()
+    run.give(BEFORE)
+    run.fail("a", type="TaskTimeoutError", cut_off=True, captured=AFTER)
+    assert run.open_gates == ["ask:a"]
+    return run
+
+
+def test_the_edits_of_one_that_is_asked_about_are_undone_by_whoever_runs_it_again() -> None:
+    run = ran_out_of_time()
+    files = decided(run)
+    assert (files.files, files.target, files.as_left) == ("restored", "before", "after")
+    assert {"before", "after"} <= snapshots_in_use(run.facts)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [({"approved": True, "answer": "happened", "output": 1}, "complete"), ({"approved": False}, "failed")],
+)
+def test_those_of_one_that_is_not_run_again_stay(said: dict[str, object], status: str) -> None:
+    run = ran_out_of_time()
+    run.resume(starts=False, first=({"type": "approval_response", "gate_id": "ask:a", **said},))
+    assert run.status("a") == status
+    assert run.facts.half_done is None
+    assert decided(run).target == ""
+
+
+def test_a_task_that_changed_nothing_beside_one_that_a_stop_cut_off_is_kept() -> None:
+    """As after a kill."""
+    flow = Workflow("flow")
+    flow.add("a", nothing, effects="files")
+    flow.add("b", nothing, effects="files")
+    run = Run(flow, captures=True).begin()
+    run.give(BEFORE)
+    beside = (TaskId("b"),)
+    run.ok("a", captured=Captured(why="task", task_id="a", snapshot="before", tree="t0", beside=beside))
+    run.give(StopAsked(reason="Ctrl-C"))
+    together = (TaskId("a"), TaskId("b"))
+    left = Captured(why="task", task_id="b", snapshot="after", tree="t1", together=together)
+    run.fail("b", type="TaskCancelledError", cancelled=True, retryable=False, captured=left)
+    files = decided(run)
+    assert (files.target, files.as_left) == ("before", "after")
+    assert reason(run, files) == "reuse: finished, unchanged"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from agentos.exceptions import DatabaseGoneError, StoreUnavailableError
-from agentos.store import sqlite_files
+from agentos import crashpoints
+from agentos.exceptions import DatabaseGoneError, RunRefusedError, StoreUnavailableError
+from agentos.store import sqlite_files, sqlite_live, sqlite_locks
 from agentos.store.port import Lease
 from agentos.store.sqlite import SqliteStore
 from agentos.store.sqlite_open import open_store
@@ -217,3 +222,168 @@ def test_a_log_that_lost_its_database_is_not_folded_into_a_new_one(written: Writ
     store = open_store(written.path)
     assert store._connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'stray'").fetchone() == (0,)
     written.store = store
+
+
+def test_a_run_that_was_made_and_kept_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is removed before the commit, and what it holds is folded in."""
+    path = tmp_path / "x.db"
+    store = open_store(path)
+    removed = []
+
+    def reach(point: str) -> None:
+        if point == "create.inside" and not removed:
+            removed.append(point)
+            os.unlink(f"{path}-wal")
+            os.unlink(f"{path}-shm")
+
+    monkeypatch.setattr(crashpoints, "reach", reach)
+    lease = create(store)
+    journal = Journal()
+    journal.start("t")
+    store.append(lease, journal.take(), RUNNING)
+    assert count(path) == 1
+    with pytest.raises(RunRefusedError):
+        create(store)
+    store.close()
+
+
+# --- where locks by open file description, links or descriptors cannot be had -----------------------------------------
+
+
+def test_a_kernel_without_such_locks_does_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gVisor and WSL 1, which say EINVAL; waiting for a turn or the door would take seconds each time."""
+    monkeypatch.setattr(sqlite_locks, "_SETLK", 12345)
+    began = time.monotonic()
+    made = Written(tmp_path / "x.db")
+    made.write()
+    made.store.close()
+    assert time.monotonic() - began < sqlite_locks.TURN_S
+    assert count(made.path) == 1
+
+
+def test_a_file_system_without_links_has_databases_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    made = Written(tmp_path / "x.db")
+    made.store.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.db"]
+
+
+def test_a_look_that_cannot_be_had_now_is_no_damage(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor is left: the database was not overwritten."""
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+
+    def refuse(_: Path) -> object:
+        raise error
+
+    monkeypatch.setattr(sqlite_live, "_name_in_file", refuse)
+    os.utime(written.path)
+    written.write()
+    monkeypatch.undo()
+    written.write()
+
+
+def test_a_folder_that_cannot_be_entered_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    made = Written(folder / "x.db")
+    folder.rename(tmp_path / "away")
+    folder.symlink_to(folder)
+    with pytest.raises(DatabaseGoneError):
+        made.write()
+    folder.unlink()
+    (tmp_path / "away").rename(folder)
+    made.store.close()
+
+
+def test_a_connection_of_a_task_does_not_lock_others_out_for_good(written: Written) -> None:
+    own = sqlite3.connect(written.path)
+    read = own.execute("SELECT * FROM event")
+    read.fetchone()
+    written.remove("-wal", "-shm")
+    written.write()
+    assert count(written.path) == len(written.store.read_events(RUN))
+    own.close()
+
+
+def test_a_turn_that_never_comes_is_waited_for_once(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork of a killed process holds it for as long as it lives."""
+    monkeypatch.setattr(sqlite_locks, "TURN_S", 0.5)
+    written.store.live.locks._patience_s = 0.5
+    holder = os.open(written.path, os.O_RDWR)
+    fcntl.fcntl(holder, sqlite_locks._SETLK, sqlite_locks._TAKE_TURN)
+    written.write()
+    began = time.monotonic()
+    written.write()
+    assert time.monotonic() - began < 0.4
+    os.close(holder)
+    written.write()
+
+
+def test_a_child_does_not_wait_for_threads_that_it_does_not_have(written: Written) -> None:
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sqlite_locks.opening, written.store.live.locks._turn:
+            held.set()
+            go_on.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        own = open_store(written.path, busy_s=2)
+        os._exit(0 if own.live.locks.take_turn(1) is not None else 1)
+    until = time.monotonic() + 15
+    ended = 0, 0
+    while not ended[0] and time.monotonic() < until:
+        ended = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.05)
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    go_on.set()
+    thread.join()
+    assert ended == (child, 0)
+
+
+def test_a_turn_is_not_taken_on_a_file_that_came_by_the_number_of_a_closed_one(
+    tmp_path: Path, written: Written
+) -> None:
+    """A task that reads the database has it open while another store is opened, and then opens something else."""
+    free = os.open(os.devnull, os.O_RDONLY)  # below SQLite's own
+    made = Written(tmp_path / "y.db")
+    os.close(free)
+    low = os.open(made.path, os.O_RDWR)
+    assert low == free
+    second = open_store(made.path)
+    os.close(low)
+    assert os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT) == low
+    locks = made.store.live.locks
+    turn = locks.take_turn(1)
+    assert os.path.samestat(os.fstat(turn), os.stat(made.path))
+    locks.end_turn(turn)
+    os.close(low)
+    second.close()
+    made.store.close()
+
+
+def test_a_descriptor_that_is_closed_meanwhile_is_no_trouble(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of this process that reads every file here."""
+    real = sqlite_locks._descriptors_of
+
+    def listed(file: sqlite_locks.Identity) -> list[int]:
+        gone = os.open(written.path, os.O_RDONLY)
+        found = real(file)
+        os.close(gone)
+        return found
+
+    monkeypatch.setattr(sqlite_locks, "_descriptors_of", listed)
+    began = time.monotonic()
+    open_store(written.path).close()
+    assert time.monotonic() - began < sqlite_locks.TURN_S
+    written.write()

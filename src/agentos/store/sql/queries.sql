@@ -8,6 +8,9 @@ INSERT INTO run (id, name, kind, digest, plan_revision, holder, lease_boot, leas
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', 0, 0, 0, 0, 1)
 ON CONFLICT (id) DO NOTHING;
 
+-- find_created: the run that this very call has made, before the database was found in another file
+SELECT no FROM run WHERE id = ? AND holder = ? AND created_at = ? AND token = 1 AND sequence = 0;
+
 -- move_run: to another worktree, for whoever holds its lease
 UPDATE run SET root = ?, host = ? WHERE id = ? AND token = ? AND holder IS NOT NULL;
 
