@@ -54,6 +54,7 @@ def tokens_after_chaos(url: str, seed: int, *more: str) -> list[int]:
 
         contenders = [start() for _ in range(3)]
         while store.find_run(RUN).sequence < 10:
+            assert any(one.poll() is None for one in contenders), "all contenders have died"
             time.sleep(0.05)
         for _ in range(BLOWS):
             # Whoever drives is hit most of the time: to hit the others proves little.

@@ -69,7 +69,8 @@ class UnfencedPostgresStore(PostgresStore):
         consumed: Iterable[str] = (),
     ) -> None:
         with self._pool.lend() as connection:
-            query = "UPDATE run SET holder = coalesce(holder, $2) WHERE id = $1 RETURNING token, sequence"
+            query = "UPDATE $schema.run SET holder = coalesce(holder, $2) WHERE id = $1 RETURNING token, sequence"
+            query = self._pool.statements.complete(query)
             holder = leases.encoded(current_holder())
             token, sequence = connection.execute(query, (lease.workflow_id, holder)).fetchone() or (0, 0)
         self._heads.pop(lease.workflow_id, None)
