@@ -51,8 +51,8 @@ def _head(opened: Session, path: str) -> str | None:
 
 def _is_dirty(opened: Session, root: Path, head: str) -> bool:
     folder = _git_folder(root)
-    if folder is None:
-        return True
+    if folder is None:  # a submodule that was never checked out is an empty folder
+        return _holds_something(root)
     common = _common_folder(folder)
     with blank_repository(opened.worktree, head=head, exclude=_text(common / "info/exclude")) as own:
         for shared in folder.glob("sharedindex.*"):
@@ -89,6 +89,17 @@ def _git_folder(root: Path) -> Path | None:
     except OSError:
         return None
     return root / os.fsdecode(said.removeprefix(_MARK).rstrip(b"\n")) if said.startswith(_MARK) else None
+
+
+def _holds_something(folder: Path) -> bool:
+    """Also where that cannot be told."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entries)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def _common_folder(folder: Path) -> Path:
