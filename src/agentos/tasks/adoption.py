@@ -13,11 +13,36 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from agentos.tasks.ancestors import carried_attempt
+from agentos.tasks.orphans import ATTEMPT_VARIABLE
 
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+class _Own:
+    """Children that carry an attempt's mark, as orphans do, and that somebody here waits for."""
+
+    def __init__(self) -> None:
+        self.known: WeakValueDictionary[int, asyncio.subprocess.Process] = WeakValueDictionary()
+        self.starting = 0
+        """How many there are that are not known yet."""
+
+
+_own = _Own()
+
+
+async def start_own(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+    """`asyncio.create_subprocess_exec` for a child that carries an attempt's mark: its status is the caller's."""
+    _own.starting += 1
+    try:
+        process = await asyncio.create_subprocess_exec(*argv, **options)
+        _own.known[process.pid] = process
+    finally:
+        _own.starting -= 1
+    return process
 
 
 class _Child(NamedTuple):
@@ -59,6 +84,7 @@ class _Adoption:
 
     def __init__(self) -> None:
         self._session = os.getsid(0)
+        self._own_attempt = os.environ.get(ATTEMPT_VARIABLE)
         self._marked: set[tuple[int, bytes]] = set()
 
     def reap(self) -> None:
@@ -72,9 +98,15 @@ class _Adoption:
                 if adopted:
                     with suppress(ChildProcessError):
                         os.waitpid(child.pid, os.WNOHANG)
-            elif adopted or carried_attempt(child.pid) is not None:
+            elif adopted or self._is_orphan(child.pid):
                 living.add(name)
         self._marked = living
+
+    def _is_orphan(self, pid: int) -> bool:
+        if _own.starting or pid in _own.known:
+            return False
+        # In a run that a task of another one started, our own children carry that task's mark, as we do.
+        return carried_attempt(pid) not in (None, self._own_attempt)
 
 
 def _children() -> Iterator[_Child]:

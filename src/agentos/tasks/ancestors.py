@@ -113,6 +113,8 @@ def _walk() -> Iterator[Ancestor]:
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
         except OSError:
+            if _is_hidden(pid):  # and so is whatever is above it
+                return
             raise _Gone from None
         head, _, tail = stat.rpartition(b")")
         fields = tail.split()
@@ -121,6 +123,17 @@ def _walk() -> Iterator[Ancestor]:
             raise _Gone  # the pid was given to somebody else meanwhile
         yield Ancestor(pid, head.partition(b"(")[2].decode(errors="replace"), started)
         pid, younger = int(fields[1]), started
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether it lives and is another user's, which the kernel may be told not to show (`hidepid` of /proc)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _ancestors_by_psutil() -> list[Ancestor]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentos.exceptions import ModelCallError
+from agentos.tasks.adoption import start_own
 from agentos.tasks.endings import describe_status
 
 COMMAND_S = 60.0
@@ -29,7 +30,7 @@ async def key_from_command(argv: Sequence[str], cwd: Path, environ: Mapping[str,
     """What the command prints. It gets no shell, no input, a minute, and is ended with all that it started."""
     shown = repr(argv[0])
     try:
-        child = await asyncio.create_subprocess_exec(
+        child = await start_own(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -6,6 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from agentos.run.events import Session
+from agentos.tasks.adoption import start_own
 from agentos.tasks.agents import opencode
 from agentos.tasks.agents.errand import Errand
 from agentos.tasks.agents.transcript import transcript_of
@@ -46,7 +47,7 @@ def _by_transcript(errand: Errand, session: Session) -> Earlier:
 
 
 async def _listed(errand: Errand, title: str) -> str:
-    process = await asyncio.create_subprocess_exec(
+    process = await start_own(
         errand.program,
         *opencode.LISTING,
         cwd=errand.cwd,
