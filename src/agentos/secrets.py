@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -102,7 +102,9 @@ class Masker:
         "_masks",
         "_owners",
         "_plain",
+        "_plain_begins",
         "_plain_firsts",
+        "_plain_sorted",
         "_secrets",
         "_shortest",
         "_sorted",
@@ -126,6 +128,8 @@ class Masker:
         self._owners = owners
         self._plain = plain
         self._plain_firsts = frozenset(raw[0] for raw in plain)
+        self._plain_begins = frozenset(raw[:4] for raw in plain)
+        self._plain_sorted = sorted(plain)
         self._longest_plain = max(map(len, plain), default=0)
         self._longer = longer
         """Of each base64 form those with a character more at an end: looked for where that form was found."""
@@ -332,9 +336,16 @@ class Masker:
             whole = end[: begun.start()] if begun else end
             undone = escapes.escape.sub(_unescaped, whole)
             for at in range(max(0, len(undone) - longest + 1), len(undone)):
-                if undone[at] in self._plain_firsts and any(raw.startswith(undone[at:]) for raw in self._plain):
+                if undone[at] not in self._plain_firsts:
+                    continue
+                begins = undone[at : at + 4]
+                if (begins in self._plain_begins or len(begins) < 4) and self._begins_plain(undone[at:]):
                     yield before + _Origins(escapes, whole).start(at)
                     break
+
+    def _begins_plain(self, begun: Bytes) -> bool:
+        first = bisect_left(self._plain_sorted, begun)
+        return first < len(self._plain_sorted) and self._plain_sorted[first].startswith(begun)
 
     def _goes_on(self, begun: Bytes) -> bool:
         next_form = bisect_right(self._sorted, begun)

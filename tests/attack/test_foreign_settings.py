@@ -285,6 +285,16 @@ def test_a_submodule_is_a_repository_of_its_own(accepted: LinkedWorktree, tmp_pa
     assert not is_trusted(main / "sub")
 
 
+@pytest.mark.parametrize("command", ['["sh", "-c", "./tell end"]', '["env", "--split-string=./tell end"]'])
+def test_a_changed_script_inside_an_argument_is_asked_about_again(tmp_git_repo: Path, command: str) -> None:
+    (tmp_git_repo / "agentos.toml").write_text(f"on_end = {command}\n")
+    (tmp_git_repo / "tell").write_text("#!/bin/sh\n")
+    trust(tmp_git_repo)
+    assert is_trusted(tmp_git_repo)
+    (tmp_git_repo / "tell").write_text("#!/bin/sh\ntouch owned\n")
+    assert not is_trusted(tmp_git_repo)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -24,6 +24,8 @@ _VARIABLE = re.compile(r"\$\{?\w+\}?/?")
 _BETWEEN_WORDS = re.compile(r"[\s;|&()<>\"'`$]+")
 _INSIDE_A_WORD = re.compile(r"[=:,@{}]+")
 _LONGEST = 4096
+_LONGEST_QUOTED = 16 * 1024
+"""The time that shlex takes for a word grows with the square of its length, and an output may be one of megabytes."""
 
 
 class CommandWords(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +68,20 @@ def _words(command: str | tuple[str, ...], scope: Mapping[str, Any]) -> Iterator
     """Rather too many than too few: a word that names no file does no harm."""
     values = [look_up(ref, scope) for ref in references_in(command) if ref.root != SECRETS]
     for text in [*_texts(values), *([command] if isinstance(command, str) else _texts(resolve(command, scope)))]:
-        yield text
-        read = _WRITTEN_TO.sub(" ", text)
-        with suppress(ValueError):  # quotes that do not end: no shell would take it
-            yield from shlex.split(read)  # so that a name may hold blanks
-        for word in _BETWEEN_WORDS.split(_VARIABLE.sub(" ", read)):
-            yield word
-            yield from _INSIDE_A_WORD.split(word)
+        yield from words_in(text)
+
+
+def words_in(text: str) -> Iterator[str]:
+    """What may name a file in a command, or in one argument of it, which may be a script."""
+    yield text
+    read = _WRITTEN_TO.sub(" ", text)
+    for part in [read] if len(read) <= _LONGEST_QUOTED else read.splitlines():
+        if len(part) <= _LONGEST_QUOTED:
+            with suppress(ValueError):  # quotes that do not end: no shell would take it
+                yield from shlex.split(part)  # so that a name may hold blanks
+    for word in _BETWEEN_WORDS.split(_VARIABLE.sub(" ", read)):
+        yield word
+        yield from _INSIDE_A_WORD.split(word)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -216,9 +216,11 @@ def _digest(root: Path, values: Mapping[str, Any]) -> str:
 
 
 def _words(value: object) -> Iterator[str]:
-    """Every text in the settings: each may be an argument of a command."""
+    """Every text in the settings, and its words: each may be an argument of a command, or a script for a shell."""
     if isinstance(value, str):
-        yield value
+        from agentos.run.command_words import words_in  # few repositories need trust
+
+        yield from filter(None, words_in(value))
     elif isinstance(value, Mapping | list):
         for one in value.values() if isinstance(value, Mapping) else value:
             yield from _words(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from agentos import Workflow
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
-from agentos.run.command_words import command_words
+from agentos.run.command_words import command_words, words_in
 from agentos.run.inputs import Begin, CoveredFilesChanged, FilesSeen
 from tests.unit.run.harness import Run
 
@@ -156,3 +157,10 @@ def test_words_of_a_command() -> None:
     named = command_words(run.base, run.facts, run.base.tasks[TaskId("a")]).words
     assert {"deploy", "./go.sh", "x.yml", "in.txt"} <= named
     assert not {"err.log", "out.log"} & named
+
+
+def test_a_long_output_among_the_words_takes_no_time() -> None:
+    text = '"' + "x " * 500_000 + '"\n./ship.sh "my conf.yml"'
+    begun = time.process_time()
+    assert {"./ship.sh", "my conf.yml"} <= set(words_in(text))
+    assert time.process_time() - begun < 5  # by shlex alone it would be minutes
