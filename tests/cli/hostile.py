@@ -83,6 +83,7 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     "db stats": (opening("db", "stats"), opening("db", "stats", "--json")),
     "db migrate": (opening("db", "migrate"),),
     "doctor": (opening("doctor"), opening("doctor", "--json")),
+    "trust": (Typed(("trust",)), Typed(("trust", "--list"))),
 }
 """By name as typed. A test holds it complete."""
 

@@ -348,12 +348,13 @@ def wait_for(look: Callable[[], T], what: str, *, deadline_s: float = PATIENCE_S
 
 
 def bytes_on_disk(database: Path) -> dict[str, bytes]:
-    """Every file of a database but the shared memory, which is no more than an index of the others."""
-    return {
+    """Every file of a database but the shared memory, an index of the others, and a log that holds nothing."""
+    files = {
         file.name: file.read_bytes()
         for file in sorted(database.parent.glob(f"{database.name}*"))
         if not file.name.endswith("-shm")
     }
+    return {name: content for name, content in files.items() if content or not name.endswith("-wal")}
 
 
 def remove(folder: Path) -> None:

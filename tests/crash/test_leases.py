@@ -258,7 +258,8 @@ def test_looking_at_a_run_takes_nothing_from_the_process_that_drives_it(stage: S
         stage.play("-m", "tests.crash.children.witness", "list")
     log = stage.database.with_name(f"{stage.database.name}-wal")
     assert log.exists()
-    assert not [link for link in open_files(holder.pid) if link.endswith("(deleted)")]
+    gone = [link for link in open_files(holder.pid) if link.endswith("(deleted)")]
+    assert not [link for link in gone if not link.startswith("/memfd:agentos-driver-")]
     stage.go()
     assert stage.end(holder).said == {"status": "complete"}
     checks.check_journal(stage.journal(), killed=[])

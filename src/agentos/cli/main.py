@@ -56,7 +56,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Keep": {
         "completion": "Print a script that completes commands and ids in your shell.",
         "prune": "Delete older checkpoints of a run, or of all runs here.",
-        "delete": "Delete a run with everything it has.",
+        "delete": "Delete a run with everything it has, or all that is kept of this worktree.",
         "export": "Write a run into one file, to be imported elsewhere.",
         "import": "Take in a run from a file that `export` wrote.",
         "db": "Where state lives, and how much of it there is.",
