@@ -84,6 +84,9 @@ AT_ONCE = (Abort, Pause, ApprovalResponse, Continue)
 """Commands that do not wait for a layer boundary."""
 
 
+_SHOWN = 3
+
+
 class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who sent a command as the system knows it, whatever name the author gives."""
 
@@ -96,7 +99,9 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The process and those above it, nearest first, each as `name pid`."""
 
     def __str__(self) -> str:
-        return f"{self.user or f'uid {self.uid}'}@{self.host}, {' < '.join(self.processes) or f'pid {self.pid}'}"
+        """For people: the nearest processes are enough; `--json` has them all."""
+        near = " < ".join(self.processes[:_SHOWN]) + (" < …" if self.processes[_SHOWN:] else "")
+        return f"{self.user or f'uid {self.uid}'}@{self.host}, {near or f'pid {self.pid}'}"
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
