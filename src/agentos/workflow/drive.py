@@ -30,6 +30,7 @@ from agentos.exceptions import (
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run import merging
+from agentos.run.board import order
 from agentos.run.changes import current_plan
 from agentos.run.covers import covering_gates
 from agentos.run.facts import Facts, fold
@@ -470,20 +471,25 @@ class Drive:
 
     def _look_if_wanted(self) -> None:
         """Look at files that an approval is about, before its task asks or starts."""
-        for task_id in self.machine.looks_wanted - self._looks:
-            self._looks.add(task_id)
-            self._in_background(self._look_for(task_id))
+        if wanted := self.machine.looks_wanted - self._looks:
+            self._looks |= wanted
+            tasks = self.machine.plan.tasks
+            self._in_background(self._look_for(sorted(wanted, key=lambda task_id: order(tasks[task_id]))))
 
-    async def _look_for(self, task_id: TaskId) -> None:
+    async def _look_for(self, task_ids: Sequence[TaskId]) -> None:
+        """Gates that are due together are asked together, in the order of the plan."""
         from agentos.workflow.command_files import see_files, words_of  # most runs ask nobody
 
         try:
-            seen = await in_thread(see_files, self._root, task_id, words_of(self.machine, task_id))
-        except Exception as error:  # noqa: BLE001 - the task waits for it: the drive must not wait for ever
+            seen = [
+                await in_thread(see_files, self._root, task_id, words_of(self.machine, task_id)) for task_id in task_ids
+            ]
+        except Exception as error:  # noqa: BLE001 - the tasks wait for it: the drive must not wait for ever
             self.lose(error)
             return
-        self._looks.discard(task_id)
-        self.post(seen)
+        self._looks.difference_update(task_ids)
+        for one in seen:
+            self.post(one)
 
     async def _covered(self) -> dict[tuple[GateId, TaskId], dict[str, str]]:
         """The files behind each approval, as they are now."""
