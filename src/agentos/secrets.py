@@ -14,7 +14,7 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -54,30 +54,35 @@ class _Escapes(NamedTuple):
 
 
 _HIGH, _LOW = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}"  # two escapes for one character
-_ESCAPES = (
-    _Escapes(
-        b"\\",
-        re.compile(
-            rb"\\{1,8}" + _HIGH + rb"\\{1,8}" + _LOW + rb"|\\{1,8}(?:u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\}"
-            rb"|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[\"'/])"
-        ),
-        re.compile(
-            rb"(?:\\{1,8}" + _HIGH + rb")?\\{1,8}(?:[uUx]\{?[0-9a-fA-F]{0,7}|[0-3][0-7]?)?\Z"
-            rb"|\\{1,8}" + _HIGH + rb"\Z"
-        ),
-    ),
-    _Escapes(b"%", re.compile(rb"%(?:25){0,3}[0-9a-fA-F]{2}"), re.compile(rb"%[0-9a-fA-F]{0,7}\Z")),
-    _Escapes(
-        b"&",
-        re.compile(rb"&(?:amp;){0,3}(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|amp|lt|gt|quot|apos);"),
-        re.compile(rb"&[a-zA-Z0-9#;]{0,24}\Z"),
-    ),
-    _Escapes(b"=", re.compile(rb"=[0-9A-Fa-f]{2}|=\r?\n"), re.compile(rb"=[0-9A-Fa-f\r]?\Z")),
-)
 _LONGEST_ESCAPE = 24
 _STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = _STANDARD[:-2] + b"-_"
 _NAMED = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
+
+
+@cache
+def _escapes() -> tuple[_Escapes, ...]:
+    """Made where there are secrets: every process would pay for it else."""
+    return (
+        _Escapes(
+            b"\\",
+            re.compile(
+                rb"\\{1,8}" + _HIGH + rb"\\{1,8}" + _LOW + rb"|\\{1,8}(?:u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\}"
+                rb"|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[\"'/])"
+            ),
+            re.compile(
+                rb"(?:\\{1,8}" + _HIGH + rb")?\\{1,8}(?:[uUx]\{?[0-9a-fA-F]{0,7}|[0-3][0-7]?)?\Z"
+                rb"|\\{1,8}" + _HIGH + rb"\Z"
+            ),
+        ),
+        _Escapes(b"%", re.compile(rb"%(?:25){0,3}[0-9a-fA-F]{2}"), re.compile(rb"%[0-9a-fA-F]{0,7}\Z")),
+        _Escapes(
+            b"&",
+            re.compile(rb"&(?:amp;){0,3}(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|amp|lt|gt|quot|apos);"),
+            re.compile(rb"&[a-zA-Z0-9#;]{0,24}\Z"),
+        ),
+        _Escapes(b"=", re.compile(rb"=[0-9A-Fa-f]{2}|=\r?\n"), re.compile(rb"=[0-9A-Fa-f\r]?\Z")),
+    )
 
 
 def looks_secret(name: str) -> bool:
@@ -296,7 +301,7 @@ class Masker:
 
     def _escaped(self, data: Bytes) -> Iterator[Span]:
         """Where secrets stand of which some characters, or all, are escaped."""
-        for escapes in _ESCAPES:
+        for escapes in _escapes():
             if escapes.mark not in data:
                 continue
             undone = escapes.escape.sub(_unescaped, data)
@@ -328,7 +333,7 @@ class Masker:
         longest = self._longest_plain
         end = data[-_LONGEST_ESCAPE * (longest + 2) :]
         before = len(data) - len(end)
-        for escapes in _ESCAPES:
+        for escapes in _escapes():
             if escapes.mark not in end:
                 continue
             if begun := escapes.begun.search(end, max(0, len(end) - 2 * _LONGEST_ESCAPE)):
@@ -509,7 +514,7 @@ def _forms(text: str) -> Iterator[bytes]:
     raw = _raw(text)
     yield raw
     for written in {one.encode("utf-8", "surrogatepass") for one in _written(text, raw)}:
-        if all(escapes.escape.sub(_unescaped, written) != raw for escapes in _ESCAPES):  # else it is found as escaped
+        if all(escapes.escape.sub(_unescaped, written) != raw for escapes in _escapes()):  # else it is found as escaped
             yield written
     yield raw.hex().encode()
     yield raw.hex().upper().encode()

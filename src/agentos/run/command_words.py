@@ -17,12 +17,13 @@ from agentos.dag.task import TaskDef
 from agentos.run.facts import Facts
 from agentos.run.scope import scope_of
 
-_WRITTEN_TO = re.compile(r"[0-9&]*>[>|]?\s*[^\s;|&()<>]+")
+# Texts, which `re` compiles when they are first used: most runs ask nobody.
+_WRITTEN_TO = r"[0-9&]*>[>|]?\s*[^\s;|&()<>]+"
 """A redirection: what it names is written, not run."""
-_VARIABLE = re.compile(r"\$\{?\w+\}?/?")
+_VARIABLE = r"\$\{?\w+\}?/?"
 """What a shell puts there is not known; what follows it may still name a file."""
-_BETWEEN_WORDS = re.compile(r"[\s;|&()<>\"'`$]+")
-_INSIDE_A_WORD = re.compile(r"[=:,@{}]+")
+_BETWEEN_WORDS = r"[\s;|&()<>\"'`$]+"
+_INSIDE_A_WORD = r"[=:,@{}]+"
 _LONGEST = 4096
 _LONGEST_QUOTED = 16 * 1024
 """The time that shlex takes for a word grows with the square of its length, and an output may be one of megabytes."""
@@ -74,14 +75,14 @@ def _words(command: str | tuple[str, ...], scope: Mapping[str, Any]) -> Iterator
 def words_in(text: str) -> Iterator[str]:
     """What may name a file in a command, or in one argument of it, which may be a script."""
     yield text
-    read = _WRITTEN_TO.sub(" ", text)
+    read = re.sub(_WRITTEN_TO, " ", text)
     for part in [read] if len(read) <= _LONGEST_QUOTED else read.splitlines():
         if len(part) <= _LONGEST_QUOTED:
             with suppress(ValueError):  # quotes that do not end: no shell would take it
                 yield from shlex.split(part)  # so that a name may hold blanks
-    for word in _BETWEEN_WORDS.split(_VARIABLE.sub(" ", read)):
+    for word in re.split(_BETWEEN_WORDS, re.sub(_VARIABLE, " ", read)):
         yield word
-        yield from _INSIDE_A_WORD.split(word)
+        yield from re.split(_INSIDE_A_WORD, word)
 
 
 def _texts(value: Any) -> Iterator[str]:
