@@ -314,7 +314,8 @@ def fingerprint(root: Path) -> dict[str, str]:
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        if name.startswith(".git/") or name.endswith(("-wal", "-shm")):
+        # Python keeps what it has compiled beside the workflow that it imports.
+        if name.startswith(".git/") or name.endswith(("-wal", "-shm")) or "__pycache__" in name:
             continue
         mode = path.lstat().st_mode
         sound = path == database(root) and path.is_file() and not path.is_symlink()
