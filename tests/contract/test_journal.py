@@ -40,6 +40,7 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
     ev.FilesCaptured: {"snapshot": "abc", "tree": "def", "why": "attempt", "task_id": "a", "partial": ("big",)},
     ev.TaskSession: {"task_id": "a", "layer": 0, "attempt": 1, "session": ev.Session(agent="claude", id="s")},
     ev.TaskUsage: {"task_id": "a", "layer": 0, "attempt": 1, "usage": ev.Usage(input_tokens=3, cost_usd=0.25)},
+    ev.CoverChanged: {"gate_id": "approve:a", "task_id": "a", "files": {"ship.sh": "0" * 32}},
     ev.FilesMerged: {
         "layer": 1,
         "tasks": ("a", "b"),
