@@ -13,10 +13,11 @@ import pytest
 
 from agentos import Context, Workflow
 from agentos.exceptions import LeaseLostError, StoreUnavailableError
+from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.store.port import StorePort
 from agentos.store.sqlite_open import open_store
-from agentos.workflow.drive import Drive
+from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.place import Place
 from tests.models.server import ModelServer
 from tests.workflow.support import (
@@ -389,3 +390,23 @@ def test_a_run_of_the_same_id_in_another_worktree_is_left_alone(tmp_path: Path) 
         return await sleeping
 
     assert asyncio.run(scenario()).status == "paused"
+
+
+def test_a_stop_while_a_task_waits_for_its_next_try_ends_with_what_runs(tmp_path: Path) -> None:
+    flow = Workflow("retried")
+    flow.add("flaky", "shell", run="exit 1", retries={"retries": 1, "backoff_s": 0.5})
+    flow.add("slow", "shell", run="until test -e go; do sleep 0.01; done")
+
+    async def scenario() -> Any:
+        drives: list[Drive] = []
+        going = asyncio.ensure_future(adrive(a_place(tmp_path), flow, id="w", started=drives.append))
+        await soon(lambda: drives and drives[0].facts.task(TaskId("flaky")).status == "retrying")
+        drives[0].stop("enough")
+        retry_at = drives[0].facts.task(TaskId("flaky")).not_before
+        await soon(lambda: retry_at is not None and utc_now() > retry_at)
+        (tmp_path / "go").touch()
+        return await going
+
+    result = asyncio.run(scenario())
+    assert result.status == "paused"
+    assert result.outputs.keys() == {"slow"}

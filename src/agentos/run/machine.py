@@ -72,8 +72,9 @@ class Machine(Board):
 
     @property
     def wake_at(self) -> datetime | None:
-        """When the machine wants a Tick, if nothing else happens before."""
-        return self.frontier.next_moment(self.facts)
+        """When the machine wants a Tick, if nothing else happens before. A run that stops waits for nothing but its
+        tasks: no timer fires any more."""
+        return None if self.stopping else self.frontier.next_moment(self.facts)
 
     def _take(self, given: Input) -> None:
         match given:

@@ -56,6 +56,7 @@ def check_frontier(machine: Machine) -> None:
     assert kept.opened == fresh.opened
     assert {group: slots for group, slots in kept.slots.items() if slots} == fresh.slots
     if not machine.over:
+        assert machine.wake_at is None or machine.wake_at > machine.now, "a drive would tick without end"
         assert kept.next_cut == fresh.next_cut
         assert _moments(kept, machine) == _moments(fresh, machine)
 
