@@ -242,6 +242,20 @@ def test_what_an_orderly_stop_cut_off_is_put_back_as_after_a_kill(
     place.check_exact()
 
 
+@pytest.mark.parametrize("signals", STOPS.values(), ids=STOPS)
+def test_an_answer_after_an_orderly_stop_decides_nothing_about_what_was_cut_off(
+    place: Place, signals: tuple[signal.Signals, ...]
+) -> None:
+    place.write(GATED)
+    assert place.stop_at_work(*signals) in (130, 143)
+    told = place.agentos(*YES, "--no-resume")
+    assert json.loads(place.agentos("show", "r", "--json").out)["status"] == "paused", told
+    done = place.agentos("resume", "r")
+    assert done.code == 0, (told, done)
+    place.check_exact()
+    assert place.read("x.txt") == "x\n"
+
+
 def test_edits_after_an_orderly_stop_are_shown_and_the_user_chooses(place: Place) -> None:
     assert place.stop_at_work(signal.SIGINT, signal.SIGINT) == 130
     texts = place.edit_by_hand()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from agentos.run import events as ev
 from agentos.run import layers, requests
 from agentos.run.board import Board, order
-from agentos.run.record import Status
+from agentos.run.record import Status, TaskFacts
 
 _GOES_ON: tuple[Status, ...] = ("pending", "running", "waiting", "interrupted")
 """Where a run stood that nobody meant to stop: once nothing is asked any more, anybody may go on with it."""
@@ -28,10 +29,27 @@ def settle(board: Board) -> bool:
         return _only_gates_left(board)
     left = board.frontier.unmet or facts.unmerged or facts.running
     if left and not board.starts and facts.refused is None:
-        board.finish(ev.WorkflowPaused(reason="answered" if facts.stood in _GOES_ON else "asked"))
+        _let_go(board)
     else:
         _end(board)
     return False
+
+
+def leave_to_resume(board: Board) -> bool:
+    """Whether a stop cancelled tasks: an answer decides nothing about them, and the next drive runs them again."""
+    facts = board.facts
+    if board.starts or facts.refused is not None or not any(_cancelled(board)):
+        return False
+    if facts.open_gates:
+        _only_gates_left(board)
+    else:
+        _let_go(board)
+    return True
+
+
+def _let_go(board: Board) -> None:
+    """An answer has arrived, and there is work left for the next drive."""
+    board.finish(ev.WorkflowPaused(reason="answered" if board.facts.stood in _GOES_ON else "asked"))
 
 
 def _only_gates_left(board: Board) -> bool:
@@ -84,5 +102,9 @@ def stop(board: Board) -> None:
 
 def _was_cancelled(board: Board, layer: int) -> bool:
     """Whether the stop itself ended a task of this layer: that one is to run again, so the layer is not finished."""
-    cancelled = (task for name in board.facts.failed if (task := board.facts.task(name)).status == "cancelled")
-    return any(task.layer == layer for task in cancelled)
+    return any(task.layer == layer for task in _cancelled(board))
+
+
+def _cancelled(board: Board) -> Iterator[TaskFacts]:
+    tasks = (board.facts.task(name) for name in board.facts.failed)
+    return (task for task in tasks if task.status == "cancelled")

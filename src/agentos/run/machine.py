@@ -133,6 +133,8 @@ class Machine(Board):
             if self.stopping:
                 ending.stop(self)
                 return
+            if ending.leave_to_resume(self):
+                return
             before = self.facts.sequence
             layers.close(self)
             if not self.over:

@@ -12,7 +12,7 @@ from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import GateId
 from agentos.run import events as ev
 from agentos.run.frontier import Frontier
-from agentos.run.inputs import GatesLeft
+from agentos.run.inputs import GatesLeft, StopAsked
 from tests.unit.run.harness import START, Run, flow_of, nothing, take
 
 
@@ -607,6 +607,20 @@ def test_an_answer_leaves_a_run_that_was_paused_as_it_is() -> None:
         assert run.facts.status == "paused"
     run.resume()
     assert run.running == ["also", "ship"]
+
+
+def test_an_answer_decides_nothing_about_tasks_that_a_stop_cancelled() -> None:
+    flow = ship()
+    flow.add("beside", nothing, needs=["build"])
+    flow.add("last", nothing, needs=["ship", "beside"])
+    run = at_gate(flow)
+    run.give(StopAsked(reason="Ctrl-C"))
+    run.fail("beside", type="TaskCancelledError", cancelled=True, retryable=False)
+    command = {"type": "approval_response", "gate_id": "approve:ship", "approved": True}
+    assert run.resume(starts=False, first=(command,))[-2:] == ["approved approve:ship", "workflow_paused asked"]
+    assert run.status("ship", "last") == "pending pending"
+    run.resume()
+    assert run.running == ["beside", "ship"]
 
 
 def test_who_answers_the_last_gate_and_goes_on_with_nothing_leaves_the_run_to_anybody() -> None:
