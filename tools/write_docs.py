@@ -16,7 +16,7 @@ from agentos.cli import exits
 from agentos.cli.drawing import mermaid
 from agentos.cli.main import SECTIONS, program
 from agentos.cli.schemas import commands, output_schema, prints_json
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.workflow.plans import plan_to_look_at
 from agentos.workflows.issue.flow import issue
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentos import Context, RunResult, Workflow, run
-from agentos.dag.plan import compile_plan
+from agentos.dag.plan.plan import compile_plan
 from bench.task import START, advance
 from bench.work import (
     SCRIPTS,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentos.client import Client, aresume, arun, fork, resume, run
-    from agentos.dag.workflow import Workflow
+    from agentos.dag.define.workflow import Workflow
     from agentos.exceptions import AgentosError
     from agentos.run.state import WorkflowState
     from agentos.tasks.context import Context
@@ -30,7 +30,7 @@ _HOMES = {
     "AgentosError": "agentos.exceptions",
     "Context": "agentos.tasks.context",
     "RunResult": "agentos.workflow.result",
-    "Workflow": "agentos.dag.workflow",
+    "Workflow": "agentos.dag.define.workflow",
     "WorkflowState": "agentos.run.state",
 }
 

@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from agentos import __version__
-from agentos.dag.plan import Plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError, UntrustedSettingsError
 from agentos.run.board import GatePolicy
 from agentos.run.commands import ApprovalResponse, Command

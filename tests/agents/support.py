@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentos.dag.models import AgentWork
-from agentos.dag.task import TaskDef
+from agentos.dag.define.model_calls import AgentWork
+from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import Session
 from agentos.tasks.attempt import AttemptSpec

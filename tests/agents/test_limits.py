@@ -16,7 +16,7 @@ import pytest
 
 import agentos
 from agentos import Client, Workflow, resume, run
-from agentos.dag.models import Budget
+from agentos.dag.define.model_calls import Budget
 from agentos.run.events import DecisionRequired, TaskRetry, TaskStart, TaskUsage, Usage
 from agentos.secrets import NO_SECRETS
 from agentos.tasks import supervise

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentos.dag import models
-from agentos.dag.models import AgentWork, agent_problems
+from agentos.dag.define import model_calls
+from agentos.dag.define.model_calls import AgentWork, agent_problems
 from agentos.run.events import Usage
 from agentos.tasks.agents.adapter import Ask, Ended, Heard, Verdict, json_text, tool_line
 from agentos.tasks.agents.known import AGENTS
@@ -169,7 +169,7 @@ def test_statuses_and_texts_of_services_have_one_meaning() -> None:
 
 
 def test_what_definitions_are_checked_against_is_what_the_adapters_can() -> None:
-    assert set(AGENTS) == set(models.AGENTS)
+    assert set(AGENTS) == set(model_calls.AGENTS)
     for agent, module in AGENTS.items():
         tools = list(agent_problems(_work(agent, allowed_tools=("x",))))
         assert bool(tools) == (not module.TRAITS.takes_tools), agent

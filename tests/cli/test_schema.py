@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from agentos.cli.schemas import commands, output_type, prints_json
-from agentos.dag.document import read_document, value_of
-from agentos.dag.file_schema import SETTINGS, WORK, file_schema
-from agentos.dag.mapping import WORK as KINDS
-from agentos.dag.plan import compile_plan
-from agentos.dag.settings import known_settings
-from agentos.dag.workflow_file import DEFAULTS, KEYS, read_workflow
+from agentos.dag.define.mapping import WORK as KINDS
+from agentos.dag.define.schema import SETTINGS, WORK, file_schema
+from agentos.dag.define.settings import known_settings
+from agentos.dag.define.yaml_file import DEFAULTS, KEYS, read_workflow
+from agentos.dag.language.yaml_document import read_document, value_of
+from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import WorkflowDefinitionError
 from tests.cli.conftest import Agentos
 from tests.unit.dag.test_workflow_file import RELEASE

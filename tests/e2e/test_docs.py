@@ -23,8 +23,8 @@ import agentos
 from agentos import Client
 from agentos.client import fork, resume, run
 from agentos.crashpoints import ALL_POINTS
-from agentos.dag.settings import KINDS, known_settings
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.settings import KINDS, known_settings
+from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import AgentosError
 from agentos.run import commands as cmd
 from agentos.run import events as ev

@@ -85,7 +85,7 @@ def test_a_command_that_looks_loads_nothing_that_drives(repo: Path, tmp_path: Pa
     watched("hello.py", cwd=repo, tmp_path=tmp_path)
     seen = watched("-m", "agentos", "list", cwd=repo, tmp_path=tmp_path)
     driving = {"agentos.client", "agentos.run.machine", "agentos.tasks.registry", "agentos.workflow.drive"}
-    others = {"agentos.dag.checks", "asyncio", "dataclasses", "difflib", "rich", "ssl", "tempfile", "yaml"}
+    others = {"agentos.dag.plan.checks", "asyncio", "dataclasses", "difflib", "rich", "ssl", "tempfile", "yaml"}
     assert seen.modules & (driving | others) == set()
     assert [name for name in seen.modules if name.startswith("agentos.worktree.")] == ["agentos.worktree.git"]
     assert [argv[0] for argv in seen.started] == ["git"]

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentos.dag.models import Budget, LlmWork
-from agentos.dag.task import TaskDef
+from agentos.dag.define.model_calls import Budget, LlmWork
+from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import Usage
 from agentos.secrets import NO_SECRETS, Masker

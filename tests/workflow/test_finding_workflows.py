@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.dag.plan import compile_plan
+from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import (
     RunRefusedError,
     WorkflowDefinitionError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 CHILD = """
 import sys, threading
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
 
 flow = Workflow("many")

@@ -407,7 +407,7 @@ def test_17_what_a_replan_adds_runs_wherever_the_run_stands(place: Place) -> Non
 
 
 def _grown(place: Place, flow: Workflow) -> list[Any]:
-    from agentos.dag.plan import compile_plan
+    from agentos.dag.plan.plan import compile_plan
     from agentos.run.changes import current_plan
     from agentos.run.facts import fold
 
@@ -452,7 +452,7 @@ def test_20_definition_errors_are_told_apart_and_all_at_once() -> None:
     flow.add("itself", lambda: 1, needs=["itself"])
     flow.add("a", lambda: 1, needs=["b"])
     flow.add("b", lambda: 1, needs=["a"])
-    from agentos.dag.plan import compile_plan
+    from agentos.dag.plan.plan import compile_plan
 
     with pytest.raises(WorkflowDefinitionError) as caught:
         compile_plan(flow)

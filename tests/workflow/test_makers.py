@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Client, Workflow
-from agentos.dag.workflow import Source, maker
+from agentos.dag.define.workflow import Source, maker
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, ValueEncodingError, WorkflowFileError
 from agentos.workflow.importing import _source_here
 from agentos.workflow.loading import load_workflow, source_of
@@ -18,7 +18,7 @@ FLOW = """
 import os
 from pathlib import Path
 from agentos import Workflow, run
-from agentos.dag.workflow import maker
+from agentos.dag.define.workflow import maker
 
 @maker
 def greeting(*, names):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos import Client, Workflow, run
-from agentos.dag.references import as_text
+from agentos.dag.language.references import as_text
 from agentos.exceptions import RunRefusedError, WorkflowDefinitionError
 from agentos.workflow.parameters import parse_params, typed_value
 

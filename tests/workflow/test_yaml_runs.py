@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentos import Client, RunResult, resume, run
-from agentos.dag.document import read_document, value_of
+from agentos.dag.language.yaml_document import read_document, value_of
 from agentos.exceptions import RunRefusedError, WorkflowDefinitionError, WorkflowFileError
 from agentos.workflow.loading import find_workflow
 from tests.workflow.support import CHECKOUT, PATIENCE_S

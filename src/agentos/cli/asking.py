@@ -14,8 +14,8 @@ from agentos.cli.dialogue import Dialogue, Keyboard, LeftOpen
 from agentos.cli.text import printable, short
 from agentos.cli.value_text import covers_lines, given_lines, value_in_short
 from agentos.cli.view.feed import Feed, View
-from agentos.dag.plan import PlannedTask
-from agentos.dag.references import as_text, format_path, look_up, references_in
+from agentos.dag.language.references import as_text, format_path, look_up, references_in
+from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import CommandRefusedError, EvaluationError
 from agentos.ids import GateId, TaskId
 from agentos.run.commands import ApprovalResponse

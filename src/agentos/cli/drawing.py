@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from agentos.cli.text import count, printable, short
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan, PlannedTask
 
 _KEPT = " _-./:,@=+*!?()"
 _SHAPES = {"approval": ("{{", "}}"), "repeat": ("([", "])"), "python": ("[", "]"), "shell": ("[[", "]]")}

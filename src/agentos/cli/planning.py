@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-from agentos.dag.findings import Finding
-from agentos.dag.plan import Plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.findings import Finding
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError, WorkflowDefinitionError
 from agentos.workflow.loading import find_workflow
 from agentos.workflow.plans import plan_to_look_at, refused_now

@@ -8,9 +8,9 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Raw
 
-from agentos.dag.mapping import task_from_mapping
-from agentos.dag.plan import PlannedTask
-from agentos.dag.task import TaskDef
+from agentos.dag.define.mapping import task_from_mapping
+from agentos.dag.define.task import TaskDef
+from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 from agentos.run import beginning, files

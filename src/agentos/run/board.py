@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import EPOCH, GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.changes import apply_change

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from agentos.dag.growth import item_tasks, with_definition, with_tasks, without_tasks
-from agentos.dag.plan import Origin, Plan, PlannedTask
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
+from agentos.dag.plan.growth import item_tasks, with_definition, with_tasks, without_tasks
+from agentos.dag.plan.plan import Origin, Plan, PlannedTask
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 from agentos.run.events import PlanChanged

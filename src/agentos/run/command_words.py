@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import SECRETS, as_text, look_up, references_in, resolve
-from agentos.dag.stored import resolve_items
-from agentos.dag.task import TaskDef
+from agentos.dag.define.stored_values import resolve_items
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import SECRETS, as_text, look_up, references_in, resolve
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.run.facts import Facts
 from agentos.run.scope import scope_of
 

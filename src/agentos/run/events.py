@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Raw
 
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
 from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
 from agentos.run.commands import Sender
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from agentos.dag.growth import item_tasks
-from agentos.dag.plan import PlannedTask
-from agentos.dag.stored import resolve_items
+from agentos.dag.define.stored_values import resolve_items
+from agentos.dag.plan.growth import item_tasks
+from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import AgentosError
 from agentos.run import events as ev
 from agentos.run import layers

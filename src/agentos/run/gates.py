@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import as_text, resolve
-from agentos.dag.task import Approve
+from agentos.dag.define.task import Approve
+from agentos.dag.language.references import as_text, resolve
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.command_words import has_command

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from agentos.dag.checks import changes_files
-from agentos.dag.plan import PlannedTask
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import PlannedTask
 from agentos.ids import TaskId, checkpoint_id
 from agentos.run import events as ev
 from agentos.run import files, merging, requests

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import assert_never
 
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.run import attempts, beginning, covers, ending, fanout, files, layers, merging, requests, starting
 from agentos.run import events as ev
 from agentos.run.board import Board, GatePolicy

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
-from agentos.dag.plan import PlannedTask
+from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import TaskId
 from agentos.run import events as ev

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentos.dag.conditions import Both, Compare, Either, Not, Status, Term, evaluate, parse_condition
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.language.conditions import Both, Compare, Either, Not, Status, Term, evaluate, parse_condition
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.run.frontier import fan_out_of

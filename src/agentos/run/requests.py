@@ -13,9 +13,9 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.growth import with_definition
-from agentos.dag.mapping import tasks_from_mappings
-from agentos.dag.stored import to_stored
+from agentos.dag.define.mapping import tasks_from_mappings
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.plan.growth import with_definition
 from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import CheckpointId, GateId, TaskId
 from agentos.run import commands as cmd

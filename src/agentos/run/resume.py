@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from agentos.dag.checks import changes_files
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import RunRefusedError
 from agentos.ids import GateId, TaskId
 from agentos.run.events import PlannedVerdict, Verdict

@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.conditions import evaluate, parse_condition
-from agentos.dag.growth import round_tasks
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.task import Repeat
+from agentos.dag.define.task import Repeat
+from agentos.dag.language.conditions import evaluate, parse_condition
+from agentos.dag.plan.growth import round_tasks
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import AgentosError
 from agentos.ids import TaskId
 from agentos.run import events as ev

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import SECRETS, format_path, look_up, references_in, resolve
-from agentos.dag.stored import from_stored, resolve_inputs, resolve_items
-from agentos.dag.task import TaskDef
+from agentos.dag.define.stored_values import from_stored, resolve_inputs, resolve_items
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import SECRETS, format_path, look_up, references_in, resolve
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.values import decode_value, encode_value

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from typing import Literal, TypeVar
 
-from agentos.dag.models import Budget
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.define.model_calls import Budget
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.facts import Facts

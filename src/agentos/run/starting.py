@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw
 
-from agentos.dag.plan import PlannedTask
+from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import AgentosError
 from agentos.run import events as ev
 from agentos.run import fanout, layers, merging, requests, rounds

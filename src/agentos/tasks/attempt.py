@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw
 
-from agentos.dag.models import AgentWork, Budget, LlmWork
-from agentos.dag.task import TaskDef
+from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
+from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import NOTHING, Session, TaskFailure, TaskFiles, Usage
 from agentos.secrets import NO_SECRETS, Masker

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from agentos.dag.models import LlmWork
+from agentos.dag.define.model_calls import LlmWork
 from agentos.exceptions import ModelCallError
 from agentos.tasks.chat import Endpoint
 from agentos.tasks.credentials import key_from_command, key_from_variable

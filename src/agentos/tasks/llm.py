@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Raw
 
 from agentos import crashpoints
-from agentos.dag.models import LlmWork
+from agentos.dag.define.model_calls import LlmWork
 from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, TaskCancelledError, TaskTimeoutError
 from agentos.run.events import Usage
 from agentos.secrets import Masker

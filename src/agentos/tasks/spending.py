@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentos.dag.models import Budget
+from agentos.dag.define.model_calls import Budget
 from agentos.exceptions import AttemptError
 from agentos.run.events import Usage
 from agentos.tasks.attempt import AttemptHost

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentos.dag.checks import changes_files
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.run.facts import Facts
 from agentos.run.resume import goes_on_unasked

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentos.dag.models import Budget
-from agentos.dag.plan import PlannedTask
+from agentos.dag.define.model_calls import Budget
+from agentos.dag.plan.plan import PlannedTask
 from agentos.run import events as ev
 from agentos.run.inputs import ChildStarted, SessionKnown, UsageKnown
 from agentos.run.spending import left_for

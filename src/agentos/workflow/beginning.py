@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.plan import Plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
 from agentos.run.changes import current_plan

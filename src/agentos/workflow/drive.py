@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.checks import changes_files
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import (
     AgentosError,
     AttemptError,

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
 from agentos.run.events import Event

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.ids import TaskId
 from agentos.run import events as ev

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.dag.checks import changes_files
-from agentos.dag.plan import Plan
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.ids import TaskId
 from agentos.run import events as ev

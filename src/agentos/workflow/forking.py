@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.plan import Plan
+from agentos.dag.plan.plan import Plan
 from agentos.ids import EPOCH, TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.facts import RESULTS, Facts, counting, fold, result_from

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentos.dag.code import source_text
-from agentos.dag.hints import Hints, hint_line, hints_of, retry_line
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.code import source_text
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.hints import Hints, hint_line, hints_of, retry_line
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.workflow.python_tasks import source_of_call
 

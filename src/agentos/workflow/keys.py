@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from agentos.dag.findings import listed
-from agentos.dag.plan import Plan
+from agentos.dag.plan.findings import listed
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import RunRefusedError, UntrustedSettingsError
 from agentos.tasks.model_settings import LlmDefaults, ModelSettings
 

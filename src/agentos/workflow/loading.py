@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from agentos import typed
-from agentos.dag.findings import nearest
-from agentos.dag.stored import from_stored
-from agentos.dag.workflow import MAKER, Source, Workflow
+from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.workflow import MAKER, Source, Workflow
+from agentos.dag.plan.findings import nearest
 from agentos.exceptions import (
     AgentosError,
     CheckpointCorruptedError,
@@ -165,8 +165,8 @@ def find_workflow(name_or_path: str, root: Path, *, static: bool = False) -> Wor
 def read_yaml(path: Path, root: Path, *, static: bool = False) -> Workflow:
     """The workflow of a YAML file, with its functions imported (or only looked for)."""
     # yaml costs some milliseconds that a Python workflow need not pay.
-    from agentos.dag.document import MAX_BYTES
-    from agentos.dag.workflow_file import read_workflow
+    from agentos.dag.define.yaml_file import read_workflow
+    from agentos.dag.language.yaml_document import MAX_BYTES
 
     flow = read_workflow(read_file(path, MAX_BYTES + 1), file=shown(path), name=path.stem)
     flow.source = Source(file=str(path.absolute()), module="")

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from agentos import typed
-from agentos.dag.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.changes import current_plan
 from agentos.run.commands import Sender

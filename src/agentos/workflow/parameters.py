@@ -26,8 +26,8 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.findings import Finding
-from agentos.dag.references import as_text
+from agentos.dag.language.references import as_text
+from agentos.dag.plan.findings import Finding
 from agentos.exceptions import EvaluationError, WorkflowDefinitionError
 from agentos.workflow.loading import read_file, shown
 
@@ -125,7 +125,7 @@ def _pair(pair: str) -> tuple[str, Any]:
 
 def _from_file(path: Path, findings: list[Finding]) -> dict[str, Any]:
     # yaml costs some milliseconds that a run without such a file need not pay.
-    from agentos.dag.document import MAX_BYTES, Map, read_document, value_of
+    from agentos.dag.language.yaml_document import MAX_BYTES, Map, read_document, value_of
 
     data, file = read_file(path, MAX_BYTES + 1), shown(path)
     if path.suffix == ".json" and len(data) <= MAX_BYTES:

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from agentos import typed
-from agentos.dag.findings import Finding, located
-from agentos.dag.models import WORK_OF
-from agentos.dag.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
-from agentos.dag.task import TaskDef
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.model_calls import WORK_OF
+from agentos.dag.define.task import TaskDef
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.findings import Finding, located
+from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
 from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
 from agentos.ids import WorkflowId
 from agentos.run.changes import current_plan

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentos.dag.findings import listed
-from agentos.dag.models import AgentWork
-from agentos.dag.plan import Plan
-from agentos.dag.references import OPEN
-from agentos.dag.task import TaskDef
+from agentos.dag.define.model_calls import AgentWork
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import OPEN
+from agentos.dag.plan.findings import listed
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import RunRefusedError
 from agentos.tasks.model_settings import ModelSettings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import as_text, resolve
+from agentos.dag.language.references import as_text, resolve
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
 from agentos.run.facts import Facts

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.hints import Hints
-from agentos.dag.plan import Plan, PlannedTask, assemble_plan
-from agentos.dag.task import Retry, TaskDef
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.task import Retry, TaskDef
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.hints import Hints
+from agentos.dag.plan.plan import Plan, PlannedTask, assemble_plan
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.facts import Facts

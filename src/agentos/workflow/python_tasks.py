@@ -12,11 +12,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from agentos.dag.binding import CONTEXT, Signature, signature_of
-from agentos.dag.code import code_digest
-from agentos.dag.findings import Finding, nearest
-from agentos.dag.settings import Draft
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.code import code_digest
+from agentos.dag.define.settings import Draft
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.binding import CONTEXT, Signature, signature_of
+from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import AgentosError, AttemptError, RunRefusedError
 from agentos.tasks.functions import load, reference_of
 from agentos.workflow.python_files import being_loaded, told

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from agentos.dag.findings import listed
-from agentos.dag.fingerprint import plan_fingerprint
-from agentos.dag.plan import Plan
+from agentos.dag.plan.findings import listed
+from agentos.dag.plan.fingerprint import plan_fingerprint
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import AgentosError, NothingToCaptureError, RunRefusedError, SnapshotError, TryAgainError
 from agentos.ids import TaskId
 from agentos.run.board import GatePolicy

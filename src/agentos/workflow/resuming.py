@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.plan import Plan
-from agentos.dag.stored import from_stored
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,

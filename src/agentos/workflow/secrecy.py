@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.findings import Finding
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import SECRETS
-from agentos.dag.stored import from_stored
+from agentos.dag.define.stored_values import from_stored
+from agentos.dag.language.references import SECRETS
+from agentos.dag.plan.findings import Finding
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import CommandRefusedError, EvaluationError, RunRefusedError, WorkflowDefinitionError
 from agentos.run.commands import Command, InjectTasks, ModifyArgs, ReplanDag, command_to_data, parse_command
 from agentos.secrets import LOOKS_SECRET, Masker

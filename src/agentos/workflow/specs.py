@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentos import typed
-from agentos.dag.models import AgentWork, LlmWork
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.references import as_text, resolve
-from agentos.dag.shell import arguments_for, script_for
-from agentos.dag.stored import resolve_inputs
+from agentos.dag.define.model_calls import AgentWork, LlmWork
+from agentos.dag.define.stored_values import resolve_inputs
+from agentos.dag.language.references import as_text, resolve
+from agentos.dag.language.shell_references import arguments_for, script_for
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.run.events import Session
 from agentos.run.facts import Facts

@@ -9,8 +9,8 @@ import pytest
 
 from agentos.cli.view.frame import frame
 from agentos.cli.view.model import RunModel
-from agentos.dag.plan import Plan, compile_plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.facts import fold

@@ -13,7 +13,7 @@ from agentos.cli.report import exit_of, report
 from agentos.cli.view.jsonlines import JsonLines
 from agentos.cli.view.plain import Amount, PlainLines
 from agentos.cli.view.words import resume_in_short, skipped_in_short, told
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId, WorkflowId
 from agentos.run import events as ev
 from tests.unit.run.harness import Run, flow_of, nothing

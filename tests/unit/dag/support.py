@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from agentos.dag.findings import Finding
-from agentos.dag.plan import Plan, compile_plan
-from agentos.dag.task import TaskDef
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.task import TaskDef
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.findings import Finding
+from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 

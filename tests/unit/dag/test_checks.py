@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentos.dag.checks import id_problem
-from agentos.dag.plan import PlannedTask, compile_plan
-from agentos.dag.settings import known_settings
-from agentos.dag.task import ForEach, Retry
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.settings import known_settings
+from agentos.dag.define.task import ForEach, Retry
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.checks import id_problem
+from agentos.dag.plan.plan import PlannedTask, compile_plan
 from agentos.exceptions import WorkflowDefinitionError
 from tests.unit.dag.support import findings_of, flow_of, nothing, only_message, plan_of, problems
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.dag.conditions import evaluate, parse_condition
-from agentos.dag.references import Reference
+from agentos.dag.language.conditions import evaluate, parse_condition
+from agentos.dag.language.references import Reference
 from agentos.exceptions import EvaluationError, ExpressionError
 
 SCOPE: dict[str, Any] = {

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.dag import document
-from agentos.dag.document import MAX_BYTES, Map, Place, read_document, value_of
+from agentos.dag.language import yaml_document
+from agentos.dag.language.yaml_document import MAX_BYTES, Map, Place, read_document, value_of
 
 
 def value(text: str) -> object:
@@ -155,7 +155,7 @@ def test_what_would_blow_up_is_refused_instead(data: str, message: str) -> None:
 
 @pytest.mark.parametrize("parser", [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)])
 def test_both_parsers_read_alike(parser: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "_PARSER", parser)
+    monkeypatch.setattr(yaml_document, "_PARSER", parser)
     text = "a: [1, two, {b: ~}]\nc: |\n  text\nd: &x 'q'\ne: *x\n"
     assert value(text) == {"a": [1, "two", {"b": None}], "c": "text\n", "d": "q", "e": "q"}
     assert flaws("a: [") != []

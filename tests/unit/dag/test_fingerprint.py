@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.dag import code
-from agentos.dag.code import code_digest
-from agentos.dag.fingerprint import changed_fingerprint, plan_fingerprint, task_fingerprint
-from agentos.dag.models import AgentWork, Budget, LlmWork
-from agentos.dag.plan import compile_plan
-from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
-from agentos.dag.workflow import Workflow
+from agentos.dag.define import code
+from agentos.dag.define.code import code_digest
+from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
+from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.fingerprint import changed_fingerprint, plan_fingerprint, task_fingerprint
+from agentos.dag.plan.plan import compile_plan
 from agentos.ids import TaskId
 from tests.unit.dag.support import task
 
@@ -219,7 +219,7 @@ def test_what_code_does_counts_through_all_it_names_in_its_module(load: Load, ol
 
 def test_the_decorator_that_makes_a_task_does_not_count_but_others_do(load: Load) -> None:
     source = """
-        from agentos.dag.workflow import Workflow
+        from agentos.dag.define.workflow import Workflow
         flow = Workflow("w")
         def twice(f):
             return f
@@ -264,7 +264,7 @@ def test_imported_names_and_workflows_are_left_out(load: Load) -> None:
         import json
         from pathlib import Path
         from json import dumps as d
-        from agentos.dag.workflow import Workflow
+        from agentos.dag.define.workflow import Workflow
         flow = Workflow("one")
         def work(): return json, Path, d, flow, undefined
     """

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.dag.growth import item_tasks, round_tasks, with_definition, with_tasks, without_tasks
-from agentos.dag.plan import Plan, assemble_plan, compile_plan
-from agentos.dag.task import Concurrency, TaskDef
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.task import Concurrency, TaskDef
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.growth import item_tasks, round_tasks, with_definition, with_tasks, without_tasks
+from agentos.dag.plan.plan import Plan, assemble_plan, compile_plan
 from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
 from tests.unit.dag.support import findings_of, needs_without_loops, nothing, plan_of, task

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.dag.hints import Hints, hint_line, hints_of
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
+from agentos.dag.plan.hints import Hints, hint_line, hints_of
 from agentos.ids import TaskId
 
 

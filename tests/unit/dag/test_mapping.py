@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.dag.growth import with_tasks
-from agentos.dag.mapping import task_from_mapping, task_to_mapping, tasks_from_mappings
-from agentos.dag.models import NO_BUDGET, AgentWork, Budget, LlmWork
-from agentos.dag.plan import compile_plan
-from agentos.dag.stored import to_stored
-from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.mapping import task_from_mapping, task_to_mapping, tasks_from_mappings
+from agentos.dag.define.model_calls import NO_BUDGET, AgentWork, Budget, LlmWork
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.growth import with_tasks
+from agentos.dag.plan.plan import compile_plan
 from agentos.ids import TaskId
 from tests.unit.dag.support import findings_of
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from agentos.dag.plan import Plan, PlannedTask, assemble_plan, compile_plan
-from agentos.dag.stored import from_stored, resolve_inputs, resolve_items, to_stored
-from agentos.dag.task import TaskDef
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.stored_values import from_stored, resolve_inputs, resolve_items, to_stored
+from agentos.dag.define.task import TaskDef
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan, PlannedTask, assemble_plan, compile_plan
 from agentos.ids import TaskId
 from tests.unit.dag.support import flow_of, needs_without_loops, nothing, plan_of
 

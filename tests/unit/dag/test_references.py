@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.dag.references import (
+from agentos.dag.language.references import (
     Reference,
     as_text,
     format_path,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentos.dag.references import Reference
-from agentos.dag.shell import arguments_for, check_script, script_for, shell_environment
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import Reference
+from agentos.dag.language.shell_references import arguments_for, check_script, script_for, shell_environment
 from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
 

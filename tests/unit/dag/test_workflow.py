@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from agentos.dag.plan import compile_plan
-from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
-from agentos.dag.workflow import Source, Workflow
+from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.define.workflow import Source, Workflow
+from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 from tests.unit.dag.support import findings_of, nothing, only_message, problems
@@ -543,7 +543,7 @@ def test_a_workflow_knows_the_file_it_was_defined_in() -> None:
 def test_a_script_is_known_by_the_name_of_its_file(tmp_path: Path) -> None:
     script = tmp_path / "my_flow.py"
     script.write_text(
-        "from agentos.dag.workflow import Workflow\nflow = Workflow('w')\n@flow.task\ndef work(): ...\n",
+        "from agentos.dag.define.workflow import Workflow\nflow = Workflow('w')\n@flow.task\ndef work(): ...\n",
         encoding="utf-8",
     )
     flow = runpy.run_path(str(script), run_name="__main__")["flow"]
@@ -553,8 +553,8 @@ def test_a_script_is_known_by_the_name_of_its_file(tmp_path: Path) -> None:
 def test_a_module_run_by_name_is_known_by_it(tmp_path: Path) -> None:
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "flow.py").write_text(
-        "from agentos.dag.workflow import Workflow\n"
-        "from agentos.dag.plan import compile_plan\n"
+        "from agentos.dag.define.workflow import Workflow\n"
+        "from agentos.dag.plan.plan import compile_plan\n"
         "flow = Workflow('w')\n"
         "@flow.task\n"
         "def work(): ...\n"

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from msgspec import Raw
 
-from agentos.dag.plan import Plan, compile_plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.board import GatePolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.run import events as ev
 from agentos.run.inputs import Begin
 from agentos.run.machine import Machine

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import CommandRefusedError
 from agentos.run import commands as cmd
 from agentos.run import events as ev

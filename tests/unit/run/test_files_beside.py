@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import Captured

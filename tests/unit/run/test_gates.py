@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import GateId
 from agentos.run import events as ev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.files import snapshots_in_use

@@ -8,7 +8,7 @@ import pytest
 from immutables import Map
 from msgspec.structs import replace
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import StateInvariantError
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.run import events as ev

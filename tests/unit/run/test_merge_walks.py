@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agentos.dag.plan import compile_plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import compile_plan
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run import merging

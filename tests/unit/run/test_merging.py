@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import Captured, Merged, StopAsked

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from agentos.dag.plan import compile_plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import compile_plan
 from agentos.run import commands as cmd
 from agentos.run import events as ev
 from agentos.run.facts import Facts

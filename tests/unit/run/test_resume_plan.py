@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentos.dag.plan import compile_plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import RunRefusedError
 from agentos.ids import CheckpointId, TaskId, WorkflowId
 from agentos.run import events as ev

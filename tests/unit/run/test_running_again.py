@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.ids import CheckpointId, TaskId, WorkflowId
 from agentos.run import events as ev
 from agentos.run.inputs import EffectsHeld, StopAsked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.run.scope import TaskResults, newest_round, resolved_inputs, scope_of
 from tests.unit.run.harness import Run, flow_of, nothing, take

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentos.dag.models import Budget
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.model_calls import Budget
+from agentos.dag.define.workflow import Workflow
 from agentos.ids import GateId, TaskId
 from agentos.run import events as ev
 from agentos.run.inputs import SessionKnown, StopAsked, UsageKnown

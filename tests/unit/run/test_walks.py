@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
 from agentos.run import events as ev
 from tests.unit.run.harness import Run, nothing, take
 

@@ -15,8 +15,8 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from agentos.dag.plan import Plan, compile_plan
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import GateId, TaskId, WorkflowId
 from agentos.run import commands as cmd
 from agentos.run import events as ev

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from agentos.dag.models import Budget
-from agentos.dag.task import TaskDef
+from agentos.dag.define.model_calls import Budget
+from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.events import Session, Usage
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Outcome, Stream

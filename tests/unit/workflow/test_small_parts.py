@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentos import Workflow
-from agentos.dag.plan import compile_plan
+from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import CheckpointCorruptedError, WorkflowConfigurationError
 from agentos.ids import TaskId, WorkflowId
 from agentos.run.facts import Facts

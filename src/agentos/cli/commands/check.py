@@ -14,10 +14,10 @@ from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.planning import looked_at
 from agentos.cli.text import count, printable, short
-from agentos.dag.findings import Finding
-from agentos.dag.plan import Plan, PlannedTask
-from agentos.dag.stored import from_stored
-from agentos.dag.workflow import Workflow
+from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.findings import Finding
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.tasks.model_settings import LlmDefaults
 from agentos.workflow.hinting import hint_lines
 from agentos.workflow.keys import keyless

@@ -12,7 +12,7 @@ from agentos.cli.drawing import boxes, mermaid
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
 from agentos.cli.planning import only_looking
-from agentos.dag.plan import Plan
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import (
     NotFoundError,
     RunRefusedError,

@@ -16,7 +16,7 @@ from agentos.cli import completing
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import say
 from agentos.cli.text import printable, shown_json
-from agentos.dag.findings import nearest
+from agentos.dag.plan.findings import nearest
 from agentos.exceptions import NotFoundError
 from agentos.run.facts import fold
 from agentos.store.port import StorePort

@@ -20,10 +20,10 @@ from agentos.cli.planning import only_looking
 from agentos.cli.shield import Shield, shielded
 from agentos.cli.stopping import Stopping
 from agentos.cli.text import count, printable, printable_lines
-from agentos.dag.findings import nearest
-from agentos.dag.hints import hint_line
-from agentos.dag.plan import Plan, compile_plan
-from agentos.dag.stored import to_stored
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.plan.findings import nearest
+from agentos.dag.plan.hints import hint_line
+from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.exceptions import RunRefusedError
 from agentos.ids import TaskId
 from agentos.tasks.printing import Listening

@@ -6,7 +6,7 @@ import click
 
 from agentos.cli.output import print_json
 from agentos.cli.schemas import commands, output_schema, output_type
-from agentos.dag.file_schema import file_schema
+from agentos.dag.define.schema import file_schema
 
 
 @click.command(

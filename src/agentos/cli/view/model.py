@@ -10,7 +10,7 @@ from collections import Counter, deque
 from datetime import datetime
 from itertools import chain, islice
 
-from agentos.dag.plan import Plan
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import EPOCH, TaskId, WorkflowId
 from agentos.run import events as ev

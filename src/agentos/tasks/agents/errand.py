@@ -12,7 +12,7 @@ from time import monotonic
 
 import msgspec
 
-from agentos.dag.models import AgentWork
+from agentos.dag.define.model_calls import AgentWork
 from agentos.exceptions import AttemptError
 from agentos.run.events import Usage
 from agentos.tasks.agents.adapter import Agent, Ask, Call

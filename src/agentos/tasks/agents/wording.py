@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentos.dag.models import OnResume
+from agentos.dag.define.model_calls import OnResume
 from agentos.tasks.agents.adapter import Word
 
 _GOES_ON = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentos import Workflow
-from agentos.dag.workflow import maker
+from agentos.dag.define.workflow import maker
 from agentos.workflows.issue import steps
 from agentos.workflows.issue.filing import file_issue
 from agentos.workflows.issue.programs import ask_program

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from agentos.dag.findings import nearest
-from agentos.dag.models import AGENTS
+from agentos.dag.define.model_calls import AGENTS
+from agentos.dag.plan.findings import nearest
 from agentos.exceptions import RunRefusedError
 
 RoleKind = Literal["command", "llm", "agent"]

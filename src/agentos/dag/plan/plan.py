@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from immutables import Map
 
-from agentos.dag.binding import stored_parameters
-from agentos.dag.checks import References, item_id_problems, together_problems, undeclared_secrets
-from agentos.dag.findings import Finding, located
-from agentos.dag.fingerprint import plan_fingerprint, task_fingerprint
-from agentos.dag.layers import cycle_findings, layer_tasks, overlap_warnings
-from agentos.dag.linking import link_workflow, take_parameters
-from agentos.dag.references import references_in
-from agentos.dag.run_settings import PlanSettings, read_parameters, read_settings
-from agentos.dag.task import TaskDef
+from agentos.dag.define.run_settings import PlanSettings, read_parameters, read_settings
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import references_in
+from agentos.dag.plan.binding import stored_parameters
+from agentos.dag.plan.checks import References, item_id_problems, together_problems, undeclared_secrets
+from agentos.dag.plan.findings import Finding, located
+from agentos.dag.plan.fingerprint import plan_fingerprint, task_fingerprint
+from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
+from agentos.dag.plan.linking import link_workflow, take_parameters
 from agentos.exceptions import ExpressionError, WorkflowDefinitionError
 from agentos.ids import TaskId
 
 if TYPE_CHECKING:
-    from agentos.dag.workflow import Workflow
+    from agentos.dag.define.workflow import Workflow
 
 __all__ = ["Origin", "Plan", "PlanSettings", "PlannedTask", "assemble_plan", "compile_plan", "plan_task"]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.conditions import parse_condition
-from agentos.dag.findings import Finding, Problem, listed, nearest
-from agentos.dag.models import agent_problems, budget_problems, llm_problems
-from agentos.dag.references import OPEN, SECRETS, Reference, format_path, references_in, whole_reference
-from agentos.dag.shell import check_script
-from agentos.dag.task import Approve, ForEach, Repeat, Retry, TaskDef
-from agentos.dag.tokens import LITERALS, NAME
+from agentos.dag.define.model_calls import agent_problems, budget_problems, llm_problems
+from agentos.dag.define.task import Approve, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.language.conditions import parse_condition
+from agentos.dag.language.references import OPEN, SECRETS, Reference, format_path, references_in, whole_reference
+from agentos.dag.language.shell_references import check_script
+from agentos.dag.language.tokens import LITERALS, NAME
+from agentos.dag.plan.findings import Finding, Problem, listed, nearest
 from agentos.exceptions import ExpressionError
 from agentos.ids import MAX_ID, TaskId
 

@@ -18,8 +18,8 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from agentos.dag.fingerprint import canonical_json, digest
-from agentos.dag.stored import to_stored
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.plan.fingerprint import canonical_json, digest
 from agentos.exceptions import ValueEncodingError
 
 _INVISIBLE = (OSError, TypeError, SyntaxError, tokenize.TokenError, UnicodeError)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from agentos.dag.models import AGENTS, OnResume, Permissions
-from agentos.dag.run_settings import DECISION_POINTS, SCHEDULES
-from agentos.dag.settings import EFFECTS
-from agentos.dag.workflow_file import DEFAULTS
+from agentos.dag.define.model_calls import AGENTS, OnResume, Permissions
+from agentos.dag.define.run_settings import DECISION_POINTS, SCHEDULES
+from agentos.dag.define.settings import EFFECTS
+from agentos.dag.define.yaml_file import DEFAULTS
 
 Schema = dict[str, Any]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentos.dag.checks import id_problem, key_template
-from agentos.dag.references import resolve
-from agentos.dag.stored import to_stored
-from agentos.dag.task import TaskDef
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import resolve
+from agentos.dag.plan.checks import id_problem, key_template
 from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
 
 if TYPE_CHECKING:
-    from agentos.dag.plan import Plan
+    from agentos.dag.plan.plan import Plan
 
 
 def item_tasks(

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.tokens import NAME, Scanner
+from agentos.dag.language.tokens import NAME, Scanner
 from agentos.exceptions import EvaluationError, ExpressionError
 
 OPEN = "${{"

@@ -10,11 +10,11 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
-from agentos.dag.findings import Finding, nearest
-from agentos.dag.models import Budget
-from agentos.dag.settings import KINDS, Draft, draft
-from agentos.dag.stored import to_stored
-from agentos.dag.task import Approve, Concurrency, ForEach, Repeat, Retry
+from agentos.dag.define.model_calls import Budget
+from agentos.dag.define.settings import KINDS, Draft, draft
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry
+from agentos.dag.plan.findings import Finding, nearest
 from agentos.ids import TaskId
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentos.dag.models import NO_BUDGET, AgentWork, Budget, LlmWork
+from agentos.dag.define.model_calls import NO_BUDGET, AgentWork, Budget, LlmWork
 from agentos.ids import TaskId
 
 Kind = Literal["python", "shell", "agent", "llm", "approval"]

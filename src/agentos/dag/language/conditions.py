@@ -25,8 +25,8 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
-from agentos.dag.references import Reference, look_up, parse_path
-from agentos.dag.tokens import LITERALS, Scanner
+from agentos.dag.language.references import Reference, look_up, parse_path
+from agentos.dag.language.tokens import LITERALS, Scanner
 from agentos.exceptions import EvaluationError
 
 _MAX_DEPTH = 50

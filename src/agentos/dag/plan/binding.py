@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.findings import Finding, listed, nearest
-from agentos.dag.references import OPEN, output_of
-from agentos.dag.settings import Draft
-from agentos.dag.stored import to_stored
+from agentos.dag.define.settings import Draft
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.language.references import OPEN, output_of
+from agentos.dag.plan.findings import Finding, listed, nearest
 from agentos.exceptions import ValueEncodingError
 
 CONTEXT = "ctx"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from agentos.dag.references import Reference, format_path, positioned_parts
-from agentos.dag.words import COMPUTED, EXPANSION, Document, Words
+from agentos.dag.language.references import Reference, format_path, positioned_parts
+from agentos.dag.language.shell_words import COMPUTED, EXPANSION, Document, Words
 
 _IN_SINGLE_QUOTES = "stands in single quotes, where the shell expands nothing: use double quotes"
 _IN_BACKQUOTES = "stands in backquotes: use $(…)"

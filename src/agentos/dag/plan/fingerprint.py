@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.models import NO_BUDGET
-from agentos.dag.task import Retry, TaskDef
+from agentos.dag.define.model_calls import NO_BUDGET
+from agentos.dag.define.task import Retry, TaskDef
 
 VERSION = "1"
 """Of the algorithm. Fingerprints of different versions cannot be compared."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from agentos.dag.references import Reference
+from agentos.dag.language.references import Reference
 
 HOLE = "\x00"
 """Stands for a reference inside a word; no script may hold NUL."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.dag.references import OPEN, Reference, as_text, look_up, resolve, whole_reference
-from agentos.dag.script import ScriptError, Slot, read_script
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import OPEN, Reference, as_text, look_up, resolve, whole_reference
+from agentos.dag.language.shell_script import ScriptError, Slot, read_script
 from agentos.exceptions import EvaluationError, ExpressionError
 
 _VARIABLE = "AGENTOS_REF_"

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
 
 _END = frozenset(";&|\n(){}")
 _OPERATORS = ("&>>", "<<<", "<<-", "&>", ">>", "<<", ">&", "<&", ">|", "<>", ">", "<", ";", "&", "|", "\n", "(", ")")

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agentos.dag.binding import Parameters
-from agentos.dag.checks import env_problems
-from agentos.dag.findings import Finding, nearest
-from agentos.dag.models import NO_BUDGET, Budget, budget_problems, read_budget
-from agentos.dag.references import SECRETS, references_in
-from agentos.dag.settings import BadSetting, read_env
-from agentos.dag.tokens import NAME
+from agentos.dag.define.model_calls import NO_BUDGET, Budget, budget_problems, read_budget
+from agentos.dag.define.settings import BadSetting, read_env
+from agentos.dag.language.references import SECRETS, references_in
+from agentos.dag.language.tokens import NAME
+from agentos.dag.plan.binding import Parameters
+from agentos.dag.plan.checks import env_problems
+from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import ExpressionError
 
 if TYPE_CHECKING:
-    from agentos.dag.workflow import Workflow
+    from agentos.dag.define.workflow import Workflow
 
 SCHEDULES = ("layers", "ready")
 DECISION_POINTS = ("per_layer", "on_error", "never")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from agentos.dag.binding import Parameters, Signature, bind, signature_of
-from agentos.dag.checks import References, id_problem, reference_problems, references_of, setting_problems
-from agentos.dag.code import code_digest
-from agentos.dag.findings import Finding, nearest
-from agentos.dag.settings import Draft
-from agentos.dag.task import Repeat, TaskDef
+from agentos.dag.define.code import code_digest
+from agentos.dag.define.settings import Draft
+from agentos.dag.define.task import Repeat, TaskDef
+from agentos.dag.plan.binding import Parameters, Signature, bind, signature_of
+from agentos.dag.plan.checks import References, id_problem, reference_problems, references_of, setting_problems
+from agentos.dag.plan.findings import Finding, nearest
 from agentos.ids import TaskId
 
 if TYPE_CHECKING:
-    from agentos.dag.workflow import Workflow
+    from agentos.dag.define.workflow import Workflow
 
 
 def link_workflow(flow: Workflow, parameters: Parameters, findings: list[Finding]) -> dict[TaskId, TaskDef]:

@@ -13,7 +13,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.document import (
+from agentos.dag.define.mapping import WORK, draft_mapping
+from agentos.dag.define.settings import draft, known_settings
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.language.references import format_path
+from agentos.dag.language.yaml_document import (
     Document,
     Items,
     Map,
@@ -26,11 +30,7 @@ from agentos.dag.document import (
     text_of,
     value_of,
 )
-from agentos.dag.findings import Finding, nearest
-from agentos.dag.mapping import WORK, draft_mapping
-from agentos.dag.references import format_path
-from agentos.dag.settings import draft, known_settings
-from agentos.dag.workflow import Workflow
+from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import WorkflowDefinitionError
 
 KEYS = (

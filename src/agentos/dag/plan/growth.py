@@ -11,15 +11,15 @@ from functools import cache
 
 import msgspec
 
-from agentos.dag.binding import Parameters
-from agentos.dag.checks import changes_files, id_problem, references_of, together_problems
-from agentos.dag.findings import Finding, listed
-from agentos.dag.fingerprint import changed_fingerprint
-from agentos.dag.items import item_tasks
-from agentos.dag.layers import cycle_findings, layer_tasks, overlap_warnings
-from agentos.dag.linking import check_definition, group_of, link_definition, round_before, take_parameters
-from agentos.dag.plan import Origin, Plan, PlannedTask, plan_task
-from agentos.dag.task import Repeat, TaskDef
+from agentos.dag.define.task import Repeat, TaskDef
+from agentos.dag.plan.binding import Parameters
+from agentos.dag.plan.checks import changes_files, id_problem, references_of, together_problems
+from agentos.dag.plan.findings import Finding, listed
+from agentos.dag.plan.fingerprint import changed_fingerprint
+from agentos.dag.plan.items import item_tasks
+from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
+from agentos.dag.plan.linking import check_definition, group_of, link_definition, round_before, take_parameters
+from agentos.dag.plan.plan import Origin, Plan, PlannedTask, plan_task
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 

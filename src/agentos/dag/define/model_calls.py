@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from agentos import typed
-from agentos.dag.findings import nearest
-from agentos.dag.references import OPEN
+from agentos.dag.language.references import OPEN
+from agentos.dag.plan.findings import nearest
 
 AGENTS = ("claude", "codex", "gemini", "opencode", "copilot", "command")
 """Agents by name; `command` is any other program."""

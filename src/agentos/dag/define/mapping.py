@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.checks import id_problem
-from agentos.dag.findings import Finding, nearest
-from agentos.dag.settings import Draft, default_effects, draft, known_settings
-from agentos.dag.stored import from_stored
-from agentos.dag.task import Approve, Retry, TaskDef
+from agentos.dag.define.settings import Draft, default_effects, draft, known_settings
+from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.task import Approve, Retry, TaskDef
+from agentos.dag.plan.checks import id_problem
+from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.references import resolve
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import resolve
 from agentos.exceptions import EvaluationError
 from agentos.values import decode_value, encode_value
 

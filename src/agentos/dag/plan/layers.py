@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from agentos.dag.checks import changes_files
-from agentos.dag.findings import Finding, listed
-from agentos.dag.task import TaskDef
+from agentos.dag.define.task import TaskDef
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.findings import Finding, listed
 from agentos.ids import TaskId
 
 _MAX_CYCLES = 20

@@ -12,11 +12,11 @@ from typing import Any, get_args
 import msgspec
 
 from agentos import typed
-from agentos.dag.findings import Finding, Problem, nearest
-from agentos.dag.models import WORK_OF, AgentWork, LlmWork, read_budget, read_work_setting
-from agentos.dag.references import as_text
-from agentos.dag.stored import to_stored
-from agentos.dag.task import Approve, Concurrency, Effect, ForEach, Kind, Repeat, Retry
+from agentos.dag.define.model_calls import WORK_OF, AgentWork, LlmWork, read_budget, read_work_setting
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import Approve, Concurrency, Effect, ForEach, Kind, Repeat, Retry
+from agentos.dag.language.references import as_text
+from agentos.dag.plan.findings import Finding, Problem, nearest
 from agentos.exceptions import ValueEncodingError
 from agentos.ids import TaskId
 
