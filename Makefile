@@ -22,7 +22,7 @@ EDITABLE := $(INSTALL) --no-build-isolation --no-deps -e .
 # are killed leave no measurement behind.
 MEASURED := tests/unit tests/contract tests/workflow tests/worktree tests/models
 SPREAD := -n $(JOBS) --dist worksteal
-PURE := */agentos/dag/*,*/agentos/run/*
+PURE := */agentos/dag/*,*/agentos/machine/*
 TYPED := src tests $(foreach folder,bench tools,$(if $(wildcard $(folder)/*.py),$(folder)))
 COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emit-options --generate-hashes \
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
@@ -44,7 +44,7 @@ test: $(VENV)/.test agents-if-possible ## install, run every test, check the cov
 	$(RUN) coverage report --include='$(PURE)' --fail-under=90
 	@$(RUN) coverage json --quiet --include='$(PURE)' --fail-under=0 -o - | $(VENV)/bin/python -c 'import json, sys; \
 		taken = json.load(sys.stdin)["totals"]["percent_branches_covered"]; \
-		print(f"branches taken in dag/ and run/: {taken:.1f} % (at least 90)"); sys.exit(taken < 90)'
+		print(f"branches taken in dag/ and machine/: {taken:.1f} % (at least 90)"); sys.exit(taken < 90)'
 
 agents: $(AGENTS)/.installed ## install the agents that tests/agents runs, from npm (1.3 GB, half a minute)
 

@@ -18,8 +18,8 @@ import msgspec
 
 from agentos import WorkflowState, run
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import Event, TaskComplete
-from agentos.run.state import TaskEntry, update_state
+from agentos.machine.events import Event, TaskComplete
+from agentos.machine.state import TaskEntry, update_state
 from agentos.values import encode_value
 from agentos.workflow.checkpoint import CheckpointManager, get_checkpoint_db_path
 from agentos.workflow.executor import ControlledExecutor

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from agentos.client import Client, aresume, arun, fork, resume, run
     from agentos.dag.define.workflow import Workflow
     from agentos.exceptions import AgentosError
-    from agentos.run.state import WorkflowState
+    from agentos.machine.state import WorkflowState
     from agentos.tasks.context import Context
     from agentos.workflow.result import RunResult
 
@@ -31,13 +31,8 @@ _HOMES = {
     "Context": "agentos.tasks.context",
     "RunResult": "agentos.workflow.result",
     "Workflow": "agentos.dag.define.workflow",
-    "WorkflowState": "agentos.run.state",
+    "WorkflowState": "agentos.machine.state",
 }
-
-# The folder run/ binds the name of the function `run` when it is first loaded. So it is loaded here, which costs
-# nothing, and the name given back: from now on it is asked for below like the others.
-import_module("agentos.run")
-del globals()["run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,11 +18,11 @@ from agentos import __version__
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError, UntrustedSettingsError
-from agentos.run.board import GatePolicy
-from agentos.run.commands import ApprovalResponse, Command
-from agentos.run.events import Event
-from agentos.run.facts import fold
-from agentos.run.resume import ResumeOptions, ResumePlan
+from agentos.machine.board import GatePolicy
+from agentos.machine.commands import ApprovalResponse, Command
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import fold
+from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.tasks.model_settings import LlmDefaults, ModelSettings

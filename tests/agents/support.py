@@ -14,7 +14,7 @@ import pytest
 from agentos.dag.define.model_calls import AgentWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import Session
+from agentos.machine.events import Session
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from tests.agents.programs import MODELS, environment, installed

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from agentos.exceptions import LeaseLostError
-from agentos.run.events import Session
+from agentos.machine.events import Session
 from agentos.secrets import Masker
 from agentos.tasks.agents import following
 from agentos.tasks.attempt import Outcome

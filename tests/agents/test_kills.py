@@ -17,7 +17,7 @@ import pytest
 import agentos
 from agentos.client import Client
 from agentos.crashpoints import VARIABLE
-from agentos.run.events import FilesCaptured, TaskSession, TaskUsage
+from agentos.machine.events import FilesCaptured, TaskSession, TaskUsage
 from tests.agents.programs import MODELS
 from tests.agents.script import RunShell, Step, WriteFile
 from tests.agents.support import FULL, REAL, Scripted, scripted

@@ -17,7 +17,7 @@ import pytest
 import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.dag.define.model_calls import Budget
-from agentos.run.events import DecisionRequired, TaskRetry, TaskStart, TaskUsage, Usage
+from agentos.machine.events import DecisionRequired, TaskRetry, TaskStart, TaskUsage, Usage
 from agentos.secrets import NO_SECRETS
 from agentos.tasks import supervise
 from agentos.tasks.agents.adapter import Ended, Reader, Word

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentos.dag.define.model_calls import Budget
-from agentos.run.events import Session
+from agentos.machine.events import Session
 from agentos.tasks.agents.adapter import Ended
 from agentos.tasks.agents.known import AGENTS
 from agentos.tasks.agents.transcript import SUFFIX

@@ -11,7 +11,7 @@ import pytest
 
 from agentos.dag.define import model_calls
 from agentos.dag.define.model_calls import AgentWork, agent_problems
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 from agentos.tasks.agents.adapter import Ask, Ended, Heard, Verdict, json_text, tool_line
 from agentos.tasks.agents.known import AGENTS
 from agentos.tasks.agents.opencode import find_session

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store.codec import CODES
 from tests.cli.conftest import Agentos, Completed, agentos
 

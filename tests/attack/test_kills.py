@@ -14,7 +14,7 @@ import pytest
 
 from agentos import Client
 from agentos.crashpoints import VARIABLE
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from tests.cli.conftest import SOURCES, Completed
 from tests.conftest import git
 from tests.crash import matrix

@@ -244,7 +244,7 @@ def test_the_inbox_shows_every_open_gate_with_what_to_type(agentos: Agentos, rep
 def test_every_command_can_be_sent_and_is_listed(agentos: Agentos, repo: Path) -> None:
     from typing import get_args
 
-    from agentos.run.commands import Command
+    from agentos.machine.commands import Command
 
     listed = json.loads(agentos("send", "--list", "--json", cwd=repo).out)
     assert [row["name"] for row in listed] == [kind.__struct_config__.tag for kind in get_args(Command)]

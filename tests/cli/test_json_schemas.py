@@ -92,7 +92,7 @@ def save_states(root: Path) -> None:
     manager = CheckpointManager(root / ".agentos" / "issue_workflow.db")
     task = {"task_id": "a", "status": "complete", "output": {"x": b"bytes"}, "error": None, "layer": 0}
     failed = {"task_id": "b", "status": "failed", "error": {"type": "E", "text": "t", "traceback": ""}, "layer": 0}
-    from agentos.run.state import WorkflowState, update_state
+    from agentos.machine.state import WorkflowState, update_state
 
     state = update_state(WorkflowState(workflow_id="states"), {"tasks": [task, failed], "decisions": ["any", {"x": 1}]})  # type: ignore[arg-type]
     manager.save_checkpoint("states", 0, state)

@@ -13,7 +13,7 @@ import pytest
 
 from agentos import Workflow, run
 from agentos.ids import CheckpointId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store import codec
 from agentos.workflow.exporting import export_lines, read_export
 from tests.cli.conftest import Agentos

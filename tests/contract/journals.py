@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentos.ids import WorkflowId, checkpoint_id
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, NewRun, Progress, StorePort
 

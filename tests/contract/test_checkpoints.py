@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentos.exceptions import AgentosError, RunNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store.port import Lease, StorePort
 from tests.contract.backends import Backend
 from tests.contract.journals import RUN, RUNNING, Journal, create

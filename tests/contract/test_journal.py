@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentos.exceptions import CheckpointCutError, LeaseLostError, RunNotFoundError
 from agentos.ids import WorkflowId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store import codec
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, StorePort

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentos.ids import EPOCH
-from agentos.run import events as ev
-from agentos.run.facts import fold, workflow_state
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import fold, workflow_state
 from agentos.store.port import StorePort
 from agentos.values import canonical_json, decode_value, encode_value
 from tests.contract.backends import ADDRESS, KINDS, Backend

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentos.run import events as ev
-from agentos.run.facts import Facts, counting, workflow_state
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import Facts, counting, workflow_state
 from agentos.values import encode_value
 
 TIMES = ("execution_time_ms",)

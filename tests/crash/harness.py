@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 import agentos
 from agentos.crashpoints import LOG, VARIABLE
 from agentos.exceptions import NotFoundError
-from agentos.run.events import Event
-from agentos.run.facts import Facts, fold
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import Facts, fold
 from agentos.store.port import RunRecord, StorePort
 from agentos.store.postgres import opening
 from agentos.store.sqlite_open import open_store

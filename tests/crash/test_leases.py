@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentos.client import Client
-from agentos.run.events import LeaseTaken, WorkflowStart
+from agentos.machine.events import LeaseTaken, WorkflowStart
 from agentos.store.holder import process_started
 from tests.contract.backends import Backend
 from tests.crash import checks

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Workflow, arun
-from agentos.run.events import TaskStart
+from agentos.machine.events import TaskStart
 from agentos.store.postgres.opening import open_store
 from agentos.workflow.place import find_place
 from tests.contract.journals import RUN, create

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.run.events import RolledBack
+from agentos.machine.events import RolledBack
 from tests.crash import checks
 from tests.crash.harness import Theatre
 from tests.crash.playing import state_of

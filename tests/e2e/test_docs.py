@@ -26,9 +26,9 @@ from agentos.crashpoints import ALL_POINTS
 from agentos.dag.define.settings import KINDS, known_settings
 from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import AgentosError
-from agentos.run import commands as cmd
-from agentos.run import events as ev
-from agentos.run.state import TaskStatus, WorkflowState
+from agentos.machine import commands as cmd
+from agentos.machine import events as ev
+from agentos.machine.state import TaskStatus, WorkflowState
 from agentos.store.port import RunStatus
 from agentos.store.sqlite_open import open_store
 from agentos.tasks.context import Context

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Client
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from tests.conftest import LinkedWorktree
 from tests.models.flows import FLOW, Place, crowd, keys, reviewing
 from tests.models.replies import says, too_many

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentos import Client
 from agentos.crashpoints import LOG, VARIABLE
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from tests.issue.stage import Stage
 
 OLD, NEW = "issue-dark-mode", "issue-dark-mode-2"

@@ -22,7 +22,7 @@ import pytest
 from agentos import Client
 from agentos.crashpoints import LOG, VARIABLE
 from agentos.exceptions import NotFoundError
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from tests.cli.conftest import SOURCES, Completed
 from tests.conftest import git
 from tests.crash.harness import PATIENCE_S, shared_forks

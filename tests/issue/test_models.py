@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Client
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from tests.agents.programs import MODELS, environment
 from tests.agents.script import PROTOCOLS, offered
 from tests.agents.support import need

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentos import Client
-from agentos.run.events import TaskUsage
+from agentos.machine.events import TaskUsage
 from tests.conftest import trust
 from tests.models.replies import says, verdict
 from tests.models.server import ModelServer

@@ -15,7 +15,7 @@ import pytest
 from agentos.dag.define.model_calls import Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks import llm
 from agentos.tasks.attempt import AttemptSpec, Outcome

@@ -7,7 +7,7 @@ import pytest
 
 from agentos.exceptions import AgentosError, RunNotFoundError, ValueEncodingError
 from agentos.ids import WorkflowId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store.holder import current_holder
 from agentos.store.port import PostedCommand, Scope
 from agentos.store.postgres.opening import open_store

@@ -14,7 +14,7 @@ import pytest
 from msgspec import Raw
 
 from agentos.exceptions import CheckpointCutError, LeaseLostError
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Line
 from agentos.store.postgres.address import read_address

@@ -18,7 +18,7 @@ import pytest
 
 from agentos.exceptions import RunNotFoundError
 from agentos.ids import WorkflowId
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store import codec
 from agentos.store.port import Lease, Line, Progress, StorePort
 from agentos.store.postgres.opening import open_store

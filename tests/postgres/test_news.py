@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from agentos.run.events import WorkflowComplete
+from agentos.machine.events import WorkflowComplete
 from agentos.store.port import PostedCommand, StorePort
 from agentos.store.postgres import notices, watching
 from agentos.store.postgres.opening import open_store

@@ -24,7 +24,7 @@ from agentos.exceptions import (
     TryAgainError,
     WorkflowConfigurationError,
 )
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease
 from agentos.store.postgres.opening import open_store

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from agentos import RunResult, Workflow
 from agentos.exceptions import LeaseLostError, NotFoundError
-from agentos.run.events import TERMINAL, Checkpointed, Event
-from agentos.run.resume import ResumeOptions
-from agentos.run.state import WorkflowState
+from agentos.machine.events import TERMINAL, Checkpointed, Event
+from agentos.machine.resume import ResumeOptions
+from agentos.machine.state import WorkflowState
 from agentos.store import codec
 from agentos.store.port import StorePort
 from agentos.values import canonical_json

@@ -26,8 +26,8 @@ from agentos.exceptions import (
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
-from agentos.run import events as ev
-from agentos.run.state import TaskEntry, update_state
+from agentos.machine import events as ev
+from agentos.machine.state import TaskEntry, update_state
 from agentos.values import canonical_json
 from agentos.workflow import ControlledExecutor
 from agentos.workflow.checkpoint import (

@@ -12,8 +12,8 @@ import pytest
 from agentos import Context, Workflow
 from agentos.exceptions import CommandRefusedError, RunNotFoundError
 from agentos.ids import WorkflowId, new_id
-from agentos.run import events as ev
-from agentos.run.commands import Abort, ApprovalResponse, InjectTasks, ModifyArgs, Pause, Rollback
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, ApprovalResponse, InjectTasks, ModifyArgs, Pause, Rollback
 from agentos.store.port import PostedCommand
 from agentos.workflow import CommandQueue
 from agentos.workflow.answering import send

@@ -15,8 +15,8 @@ import pytest
 
 from agentos import Context, Workflow
 from agentos.exceptions import LeaseLostError
-from agentos.run import events as ev
-from agentos.run.commands import Abort, Pause
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, Pause
 from agentos.store.port import PostedCommand
 from agentos.workflow.answering import send
 from agentos.workflow.drive import Drive, utc_now

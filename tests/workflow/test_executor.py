@@ -16,8 +16,8 @@ from agentos.exceptions import (
     RunRefusedError,
     WorkflowDefinitionError,
 )
-from agentos.run import events as ev
-from agentos.run.commands import Rollback
+from agentos.machine import events as ev
+from agentos.machine.commands import Rollback
 from agentos.workflow import ControlledExecutor, ParallelExecutor
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.place import Place

@@ -16,7 +16,7 @@ import pytest
 import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.exceptions import FilesChangedError, TryAgainError, WorktreeBusyError
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.place import find_place
 from agentos.workflow.ready import DriveOptions

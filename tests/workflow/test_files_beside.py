@@ -13,7 +13,7 @@ import pytest
 import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.ids import TaskId, WorkflowId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.workflow.file_diffs import task_window
 from agentos.workflow.finding import reading
 from agentos.workflow.place import find_place

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentos import Client, Workflow
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.workflow import stream
 from agentos.workflow.place import Place
 from agentos.workflow.stream import follow

@@ -9,8 +9,8 @@ import pytest
 
 from agentos import Client, Context, Workflow, fork, resume, run
 from agentos.exceptions import CheckpointNotFoundError, CommandRefusedError, RunRefusedError, WorkflowDefinitionError
-from agentos.run import events as ev
-from agentos.run.commands import Abort, ApprovalResponse, Pause
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, ApprovalResponse, Pause
 from agentos.workflow.answering import send
 from agentos.workflow.beginning import fork_run
 from agentos.workflow.place import Place

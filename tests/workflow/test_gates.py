@@ -13,8 +13,8 @@ import pytest
 
 from agentos import Client, Context, Workflow, resume, run
 from agentos.exceptions import CommandRefusedError
-from agentos.run import events as ev
-from agentos.run.commands import Abort, ApprovalResponse, Continue
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, ApprovalResponse, Continue
 from agentos.workflow.answering import send
 from agentos.workflow.drive import Drive
 from agentos.workflow.place import Place

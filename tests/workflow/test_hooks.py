@@ -15,7 +15,7 @@ import pytest
 
 from agentos import Client, Workflow, run
 from agentos.ids import WorkflowId
-from agentos.run.facts import Facts
+from agentos.machine.facts.fold import Facts
 from agentos.store.holder import process_started
 from agentos.workflow.hooks import Hooks, call_hook
 from agentos.workflow.place import find_place

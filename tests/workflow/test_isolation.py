@@ -17,9 +17,9 @@ import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.exceptions import CommandRefusedError, RunRefusedError
 from agentos.ids import TaskId
-from agentos.run import events as ev
-from agentos.run.inputs import Captured, Merged
-from agentos.run.merging import Work
+from agentos.machine import events as ev
+from agentos.machine.inputs import Captured, Merged
+from agentos.machine.rules.merges import Work
 from agentos.workflow.asides import hand_over, make_aside, throw_away
 from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.layer_merge import go_on as go_on_merging

@@ -17,9 +17,9 @@ from agentos.exceptions import (
     StateInvariantError,
     WorkflowDefinitionError,
 )
-from agentos.run import events as ev
-from agentos.run.commands import ApprovalResponse
-from agentos.run.state import TaskEntry, WorkflowState, update_state
+from agentos.machine import events as ev
+from agentos.machine.commands import ApprovalResponse
+from agentos.machine.state import TaskEntry, WorkflowState, update_state
 from agentos.workflow import ControlledExecutor
 from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import Checkpoint, CheckpointManager
@@ -351,7 +351,7 @@ def test_16_no_command_is_lost_and_each_kind_has_a_handler(place: Place) -> None
     )
     from typing import get_args
 
-    from agentos.run.commands import Command
+    from agentos.machine.commands import Command
 
     kinds = {kind.__struct_config__.tag for kind in get_args(Command)}
     assert kinds == {
@@ -408,8 +408,8 @@ def test_17_what_a_replan_adds_runs_wherever_the_run_stands(place: Place) -> Non
 
 def _grown(place: Place, flow: Workflow) -> list[Any]:
     from agentos.dag.plan.plan import compile_plan
-    from agentos.run.changes import current_plan
-    from agentos.run.facts import fold
+    from agentos.machine.facts.fold import fold
+    from agentos.machine.rules.plan_changes import current_plan
 
     facts = fold("w", journal(place, "w"))  # type: ignore[arg-type]
     plan, problems = current_plan(compile_plan(flow), facts.changes)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentos import Client, Workflow
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.ids import WorkflowId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.workflow.logs import LogFollower, LogLine, log_files, logs_folder, read_logs, run_folder, safe_name
 from agentos.workflow.logwriter import LogWriter
 from agentos.workflow.place import Place

@@ -24,7 +24,7 @@ from agentos.exceptions import (
     StateInvariantError,
     ValueEncodingError,
 )
-from agentos.run.state import TaskEntry
+from agentos.machine.state import TaskEntry
 from agentos.values import canonical_json
 from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import CheckpointManager

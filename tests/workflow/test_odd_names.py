@@ -12,7 +12,7 @@ import pytest
 
 import agentos
 from agentos import Client, resume
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from tests.conftest import git
 
 # `cut` waits until it is killed, the first time.

@@ -10,8 +10,8 @@ import pytest
 
 from agentos import Client, Context, Workflow, aresume, arun, resume, run
 from agentos.exceptions import AgentosError, RunNotFoundError, RunRefusedError
-from agentos.run import events as ev
-from agentos.run.commands import Abort, ApprovalResponse
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, ApprovalResponse
 from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.place import Place

@@ -18,8 +18,8 @@ import pytest
 
 from agentos import Client, Workflow
 from agentos.exceptions import CommandRefusedError, RunRefusedError, WorkflowDefinitionError
-from agentos.run import events as ev
-from agentos.run.commands import Abort, InjectTasks
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, InjectTasks
 from agentos.workflow.answering import send
 from agentos.workflow.drive import Drive
 from agentos.workflow.executor import ParallelExecutor

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agentos import Context, Workflow
-from agentos.run.commands import ApprovalResponse
+from agentos.machine.commands import ApprovalResponse
 from agentos.values import canonical_json
 from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import CheckpointManager

@@ -27,7 +27,7 @@ NAMES = {
         "CheckpointManager",
         "Checkpoint",
     ],
-    "agentos.run.state": ["WorkflowState", "update_state", "validate_state_invariants"],
+    "agentos.machine.state": ["WorkflowState", "update_state", "validate_state_invariants"],
     "agentos.exceptions": [
         "AgentosError",
         "WorkflowConfigurationError",

@@ -14,7 +14,7 @@ import pytest
 from agentos import Context, Workflow
 from agentos.exceptions import LeaseLostError, StoreUnavailableError
 from agentos.ids import TaskId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store.port import StorePort
 from agentos.store.sqlite_open import open_store
 from agentos.workflow.drive import Drive, utc_now

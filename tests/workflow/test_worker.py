@@ -18,7 +18,7 @@ import pytest
 from agentos.client import Client, settled
 from agentos.crashpoints import VARIABLE
 from agentos.exceptions import AgentosError, ForeignDatabaseError
-from agentos.run.events import LeaseTaken, WorkflowStart
+from agentos.machine.events import LeaseTaken, WorkflowStart
 from agentos.workflow import worker as working
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.resuming import resume_run

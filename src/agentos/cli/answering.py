@@ -14,10 +14,10 @@ from agentos.cli.output import say
 from agentos.cli.text import printable, short
 from agentos.exceptions import CommandRefusedError, WorkflowConfigurationError
 from agentos.ids import GateId
-from agentos.run import events as ev
-from agentos.run.commands import Command
-from agentos.run.facts import Facts, fold
-from agentos.run.merging import answer_to
+from agentos.machine import events as ev
+from agentos.machine.commands import Command
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.rules.merges import answer_to
 from agentos.store.port import StorePort
 from agentos.workflow.answering import send
 from agentos.workflow.finding import FoundRun, reading

@@ -18,10 +18,10 @@ from agentos.dag.language.references import as_text, format_path, look_up, refer
 from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import CommandRefusedError, EvaluationError
 from agentos.ids import GateId, TaskId
-from agentos.run.commands import ApprovalResponse
-from agentos.run.facts import Facts, GateFacts
-from agentos.run.merging import open_conflicts
-from agentos.run.scope import newest_round, scope_of
+from agentos.machine.commands import ApprovalResponse
+from agentos.machine.facts.fold import Facts, GateFacts
+from agentos.machine.rules.merges import open_conflicts
+from agentos.machine.rules.scope import newest_round, scope_of
 from agentos.workflow.drive import Drive
 from agentos.workflow.queue import CommandQueue
 from agentos.workflow.waiting import in_thread

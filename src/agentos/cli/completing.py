@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from agentos.cli.text import printable, short
 
 if TYPE_CHECKING:
-    from agentos.run.facts import Facts
+    from agentos.machine.facts.fold import Facts
     from agentos.workflow.finding import FoundRun
     from agentos.workflow.place import Place
 
@@ -86,7 +86,7 @@ def _checkpoints(typed: dict[str, Any]) -> Offered:
 
 def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
     from agentos.exceptions import WorkflowConfigurationError
-    from agentos.run.facts import fold
+    from agentos.machine.facts.fold import fold
     from agentos.workflow.finding import find_run, reading
 
     with suppress(WorkflowConfigurationError):  # no repository here: the run may be in a worktree of the index
@@ -97,7 +97,7 @@ def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
 
 
 def _tasks(typed: dict[str, Any]) -> Offered:
-    from agentos.run.changes import current_plan
+    from agentos.machine.rules.plan_changes import current_plan
     from agentos.workflow.finding import reading
     from agentos.workflow.plans import decode_plan
 

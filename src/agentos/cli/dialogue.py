@@ -15,8 +15,8 @@ from typing import Any, Self
 import msgspec
 
 from agentos.cli.text import printable
-from agentos.run.commands import ApprovalResponse
-from agentos.run.events import DecisionRequired, MergeConflict
+from agentos.machine.commands import ApprovalResponse
+from agentos.machine.events import DecisionRequired, MergeConflict
 
 
 class LeftOpen(Exception):

@@ -9,7 +9,7 @@ import msgspec
 
 from agentos.cli.text import count, duration, printable, short
 from agentos.cli.value_text import usage_text
-from agentos.run import events as ev
+from agentos.machine import events as ev
 
 WIDEST = 160
 """Texts of users are cut to this length; `--json` has them whole."""

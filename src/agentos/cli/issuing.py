@@ -17,7 +17,7 @@ from agentos.cli.session import Manner, drive_here, from_here
 from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
-from agentos.run.commands import Abort
+from agentos.machine.commands import Abort
 from agentos.workflow.beginning import begin_run
 from agentos.workflow.place import Place
 from agentos.workflow.ready import DriveOptions, Finished, Ready

@@ -10,10 +10,10 @@ from agentos.cli.text import count, printable, printable_lines, short
 from agentos.cli.value_text import covers_lines, usage_text
 from agentos.exceptions import TryAgainError
 from agentos.ids import TaskId
-from agentos.run import events as ev
-from agentos.run.facts import Facts, GateFacts
-from agentos.run.gates import only_rejected
-from agentos.run.merging import answer_to
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import Facts, GateFacts
+from agentos.machine.rules.gates import only_rejected
+from agentos.machine.rules.merges import answer_to
 
 MOST = 10
 """Failed tasks, or open gates, that a report goes into; it only counts the rest."""

@@ -28,8 +28,8 @@ from agentos.cli.view.feed import Feed, View
 from agentos.cli.view.jsonlines import JsonLines
 from agentos.cli.view.model import RunModel
 from agentos.cli.view.plain import Amount, PlainLines
-from agentos.run.board import GatePolicy
-from agentos.run.facts import Facts
+from agentos.machine.board import GatePolicy
+from agentos.machine.facts.fold import Facts
 from agentos.tasks.adoption import adopt_orphans
 from agentos.tasks.printing import Listening
 from agentos.workflow.drive import Drive, utc_now

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from agentos.cli.text import printable, printable_lines, short
-from agentos.run.events import Usage
-from agentos.run.spending import money
+from agentos.machine.events import Usage
+from agentos.machine.rules.budgets import money
 from agentos.values import decode_value
 
 SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}

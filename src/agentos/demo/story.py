@@ -20,7 +20,7 @@ import msgspec
 from agentos.client import Client
 from agentos.demo.command import Command
 from agentos.exceptions import AgentosError
-from agentos.run import events as ev
+from agentos.machine import events as ev
 
 RUN = "demo"
 PATIENCE_S = 60.0

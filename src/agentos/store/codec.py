@@ -20,7 +20,7 @@ from msgspec import Raw
 from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import EPOCH, WorkflowId
-from agentos.run.events import JOURNALED, DecisionMade, Event, PlanChanged, TaskComplete
+from agentos.machine.events import JOURNALED, DecisionMade, Event, PlanChanged, TaskComplete
 
 VERSION = 1
 """Of the bodies written by this AgentOS."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from agentos.exceptions import CheckpointCorruptedError, NotFoundError, RunNotFoundError
 from agentos.ids import WorkflowId
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store import codec
 from agentos.store.port import CheckpointRecord
 from agentos.store.records import checkpoint_record

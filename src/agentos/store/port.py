@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from agentos.ids import CheckpointId, WorkflowId
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store.codec import Row
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]

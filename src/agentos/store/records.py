@@ -10,7 +10,7 @@ import msgspec
 from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
-from agentos.run.events import Checkpointed
+from agentos.machine.events import Checkpointed
 from agentos.store.codec import CODES, from_microseconds
 from agentos.store.port import HERE, CheckpointRecord, Holder, NewRun, RunRecord, RunStatus, Scope
 

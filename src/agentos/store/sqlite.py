@@ -21,7 +21,7 @@ from agentos.exceptions import (
     RunRefusedError,
 )
 from agentos.ids import WorkflowId
-from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.machine.events import Checkpointed, Event, RolledBack
 from agentos.store import codec, copies, records, sqlite_leases
 from agentos.store.journal_reader import Head, JournalReader
 from agentos.store.port import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentos import crashpoints
 from agentos.exceptions import NewerSchemaError, StoreUnavailableError
-from agentos.run.events import JOURNALED
+from agentos.machine.events import JOURNALED
 from agentos.store.codec import NEWER
 from agentos.store.private_files import make_private, remove_database
 from agentos.store.sqlfiles import Migration, queries, script, statements

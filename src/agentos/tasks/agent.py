@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
-from agentos.run.events import Session, Usage
+from agentos.machine.events import Session, Usage
 from agentos.tasks.agents.adapter import Ended, Verdict, Word, json_text
 from agentos.tasks.agents.earlier import Earlier, earlier_session
 from agentos.tasks.agents.errand import Errand, errand_of

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
-from agentos.run.commands import Sender
+from agentos.machine.commands import Sender
 from agentos.store.holder import boot_id, pid_namespace
 from agentos.store.port import Holder
 from agentos.tasks.orphans import ATTEMPT_VARIABLE

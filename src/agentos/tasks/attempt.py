@@ -12,7 +12,7 @@ from msgspec import Raw
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import NOTHING, Session, TaskFailure, TaskFiles, Usage
+from agentos.machine.events import NOTHING, Session, TaskFailure, TaskFiles, Usage
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 

@@ -22,7 +22,7 @@ from msgspec import Raw
 from agentos import typed
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import NOTHING, TaskFailure
+from agentos.machine.events import NOTHING, TaskFailure
 from agentos.tasks.ancestors import mark_attempt
 from agentos.tasks.context import Context, Left
 from agentos.tasks.failures import failure_of, told

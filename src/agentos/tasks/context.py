@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import NOTHING
+from agentos.machine.events import NOTHING
 from agentos.tasks.failures import bounded
 from agentos.values import encode_value
 

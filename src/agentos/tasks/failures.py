@@ -8,7 +8,7 @@ from types import FrameType
 
 from agentos import values
 from agentos.exceptions import AgentosError
-from agentos.run.events import TaskFailure
+from agentos.machine.events import TaskFailure
 
 MAX_TEXT = 16_000
 MAX_TRACEBACK = 32_000

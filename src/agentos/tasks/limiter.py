@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from agentos.exceptions import CoolingDownError
-from agentos.run.spending import money
+from agentos.machine.rules.budgets import money
 from agentos.store.call_book import MINUTE_S, CallBook, Situation, book_in_memory, open_book
 from agentos.store.sqlite_driver import is_locked
 from agentos.tasks.model_settings import Limits

@@ -23,7 +23,7 @@ from msgspec import Raw
 from agentos import crashpoints
 from agentos.dag.define.model_calls import LlmWork
 from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, TaskCancelledError, TaskTimeoutError
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.chat import ChatRequest, complete

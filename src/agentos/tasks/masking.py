@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
-from agentos.run.events import NOTHING, TaskFailure
+from agentos.machine.events import NOTHING, TaskFailure
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
 from agentos.tasks.capture import KEEP_BYTES, Capture

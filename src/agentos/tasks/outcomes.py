@@ -8,7 +8,7 @@ from time import perf_counter
 from msgspec import Raw
 
 from agentos.exceptions import ValueEncodingError
-from agentos.run.events import TaskFailure
+from agentos.machine.events import TaskFailure
 from agentos.tasks.attempt import Outcome
 from agentos.tasks.context import Left
 from agentos.tasks.failures import failure_of, told

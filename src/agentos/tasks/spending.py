@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from agentos.dag.define.model_calls import Budget
 from agentos.exceptions import AttemptError
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 from agentos.tasks.attempt import AttemptHost
 from agentos.tasks.chat_answer import ChatAnswer
 from agentos.tasks.failures import told

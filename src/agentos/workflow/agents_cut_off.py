@@ -12,8 +12,8 @@ from typing import NamedTuple
 from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
-from agentos.run.facts import Facts
-from agentos.run.resume import goes_on_unasked
+from agentos.machine.facts.fold import Facts
+from agentos.machine.resume import goes_on_unasked
 
 
 class AgentsCutOff(NamedTuple):

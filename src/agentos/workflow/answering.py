@@ -15,13 +15,13 @@ import msgspec
 
 from agentos.exceptions import CommandRefusedError, IntegrityError, LeaseHeldError
 from agentos.ids import new_id
-from agentos.run import events as ev
-from agentos.run.changes import current_plan
-from agentos.run.commands import Abort, ApprovalResponse, Asked, Command, Continue, Pause, parse_command
-from agentos.run.facts import Facts, fold
-from agentos.run.inputs import Begin, CommandArrived
-from agentos.run.machine import Machine
-from agentos.run.resume import ResumePlan
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, ApprovalResponse, Asked, Command, Continue, Pause, parse_command
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.inputs import Begin, CommandArrived
+from agentos.machine.machine import Machine
+from agentos.machine.resume import ResumePlan
+from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, SnapshotError
 from agentos.ids import new_id
-from agentos.run.events import TaskFiles
+from agentos.machine.events import TaskFiles
 from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.location import FOLDER, make_private
 from agentos.worktree.git import shown

@@ -10,9 +10,9 @@ import msgspec
 
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.plan.plan import PlannedTask
-from agentos.run import events as ev
-from agentos.run.inputs import ChildStarted, SessionKnown, UsageKnown
-from agentos.run.spending import left_for
+from agentos.machine import events as ev
+from agentos.machine.inputs import ChildStarted, SessionKnown, UsageKnown
+from agentos.machine.rules.budgets import left_for
 from agentos.tasks.attempt import ChildProcess, Stream
 from agentos.tasks.masking import masked_text
 from agentos.workflow.logwriter import AttemptLogFile

@@ -15,11 +15,11 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
-from agentos.run.changes import current_plan
-from agentos.run.events import Event
-from agentos.run.facts import Facts, fold
-from agentos.run.inputs import Begin
-from agentos.run.resume import ResumeOptions, plan_resume
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.inputs import Begin
+from agentos.machine.resume import ResumeOptions, plan_resume
+from agentos.machine.rules.plan_changes import current_plan
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.drive import utc_now

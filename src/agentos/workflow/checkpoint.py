@@ -23,9 +23,9 @@ from agentos.exceptions import (
     StateInvariantError,
 )
 from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
-from agentos.run.events import Checkpointed, StateSaved
-from agentos.run.facts import Facts, SavedState, fold, pieces, workflow_state
-from agentos.run.state import TaskEntry, WorkflowState, state_from, validate_state_invariants
+from agentos.machine.events import Checkpointed, StateSaved
+from agentos.machine.facts.fold import Facts, SavedState, fold, pieces, workflow_state
+from agentos.machine.state import TaskEntry, WorkflowState, state_from, validate_state_invariants
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, StorePort
 from agentos.values import encode_plain, encode_value

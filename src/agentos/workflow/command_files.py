@@ -10,9 +10,9 @@ from pathlib import Path
 
 from agentos.exceptions import AgentosError
 from agentos.ids import TaskId
-from agentos.run.board import Board
-from agentos.run.command_words import CommandWords, command_words
-from agentos.run.inputs import FilesSeen
+from agentos.machine.board import Board
+from agentos.machine.inputs import FilesSeen
+from agentos.machine.rules.command_words import CommandWords, command_words
 
 _OURS = (".git", ".agentos")
 _CHUNK = 1 << 20

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentos.run.facts import fold, workflow_state
-from agentos.run.state import WorkflowState
+from agentos.machine.facts.fold import fold, workflow_state
+from agentos.machine.state import WorkflowState
 from agentos.store.port import CheckpointRecord, StorePort
 from agentos.workflow.overview import stored_state
 

@@ -28,14 +28,10 @@ from agentos.exceptions import (
     TaskCancelledError,
 )
 from agentos.ids import GateId, TaskId
-from agentos.run import events as ev
-from agentos.run import merging
-from agentos.run.board import order
-from agentos.run.changes import current_plan
-from agentos.run.covers import covering_gates
-from agentos.run.facts import Facts, fold
-from agentos.run.gates import approving_gate, changed_files
-from agentos.run.inputs import (
+from agentos.machine import events as ev
+from agentos.machine.board import order
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.inputs import (
     AttemptEnded,
     Begin,
     Captured,
@@ -47,8 +43,12 @@ from agentos.run.inputs import (
     StopAsked,
     Tick,
 )
-from agentos.run.machine import Machine
-from agentos.run.resume import ResumeOptions, plan_resume
+from agentos.machine.machine import Machine
+from agentos.machine.resume import ResumeOptions, plan_resume
+from agentos.machine.rules import merges
+from agentos.machine.rules.covers import covering_gates
+from agentos.machine.rules.gates import approving_gate, changed_files
+from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
 from agentos.tasks.ancestors import mark_attempt, mark_driver
@@ -524,11 +524,11 @@ class Drive:
         """At the end of a layer: merge what isolated tasks did, write it, capture the files; one step at a time."""
         try:
             covered = await self._covered()
-            if pending := merging.pending(self.machine, layer):
+            if pending := merges.pending(self.machine, layer):
                 facts = self.facts
                 tasks = {task.id: facts.unmerged[task.id] for task in pending}
                 decided = facts.merge if facts.merge is not None and facts.merge.tasks == tuple(tasks) else None
-                work = merging.Work(layer, tasks, decided, merging.choices(facts, layer))
+                work = merges.Work(layer, tasks, decided, merges.choices(facts, layer))
                 await self.post_and_wait(await files.merge(work, self.masker.text))
             else:
                 await self.post_and_wait(await files.layer(layer, self.facts.files))

@@ -10,11 +10,11 @@ import msgspec
 
 from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, DatabaseGoneError
-from agentos.run import events as ev
-from agentos.run.events import Event
-from agentos.run.facts import Facts, reduce
-from agentos.run.files import snapshots_in_use
-from agentos.run.inputs import Input
+from agentos.machine import events as ev
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import Facts, reduce
+from agentos.machine.inputs import Input
+from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Progress
 from agentos.tasks.ancestors import mark_driver

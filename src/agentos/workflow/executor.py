@@ -14,11 +14,11 @@ import msgspec
 from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import CheckpointNotFoundError, RunRefusedError
 from agentos.ids import WorkflowId, new_id
-from agentos.run.events import Event
-from agentos.run.facts import Facts
-from agentos.run.inputs import Begin
-from agentos.run.machine import Machine
-from agentos.run.state import TaskEntry, WorkflowState
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import Facts
+from agentos.machine.inputs import Begin
+from agentos.machine.machine import Machine
+from agentos.machine.state import TaskEntry, WorkflowState
 from agentos.store.port import PostedCommand
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.beginning import begin_run

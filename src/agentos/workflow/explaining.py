@@ -12,12 +12,12 @@ import msgspec
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.ids import TaskId
-from agentos.run import events as ev
-from agentos.run.changes import current_plan
-from agentos.run.commands import Sender
-from agentos.run.facts import Facts, TaskFacts, counting, fold
-from agentos.run.merging import answer_to
-from agentos.run.state import SUCCEEDED, TaskStatus
+from agentos.machine import events as ev
+from agentos.machine.commands import Sender
+from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
+from agentos.machine.rules.merges import answer_to
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.overview import Journal
 from agentos.workflow.plans import decode_plan

@@ -22,10 +22,10 @@ import msgspec
 
 from agentos.exceptions import SnapshotError, TryAgainError
 from agentos.ids import TaskId, new_id
-from agentos.run.events import CaptureReason
-from agentos.run.inputs import Captured, Input, Merged
-from agentos.run.merging import Work
-from agentos.run.record import FilePoint, Turn
+from agentos.machine.events import CaptureReason
+from agentos.machine.facts.facts import FilePoint, Turn
+from agentos.machine.inputs import Captured, Input, Merged
+from agentos.machine.rules.merges import Work
 from agentos.workflow.asides import Aside, HandedOver, hand_over, make_aside, throw_away
 from agentos.workflow.file_decisions import BEAT_S
 from agentos.workflow.files import WorktreeFiles

@@ -15,9 +15,9 @@ from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import RunRefusedError
 from agentos.ids import TaskId
-from agentos.run.events import Event, WorkflowStart
-from agentos.run.facts import Facts
-from agentos.run.resume import FilesAre
+from agentos.machine.events import Event, WorkflowStart
+from agentos.machine.facts.fold import Facts
+from agentos.machine.resume import FilesAre
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.agents_cut_off import agents_cut_off
 

@@ -11,7 +11,7 @@ from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.ids import TaskId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.workflow.restoring import FileChange, file_changes
 from agentos.worktree.snapshot_store import Worktree, known_worktree
 from agentos.worktree.snapshots import find, tree_patch

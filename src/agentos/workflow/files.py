@@ -15,8 +15,8 @@ import msgspec
 from agentos import typed
 from agentos.exceptions import RestoreError, SnapshotError, SnapshotNotFoundError, WorktreeBusyError
 from agentos.ids import new_id
-from agentos.run.events import FilesRestored
-from agentos.run.inputs import Captured
+from agentos.machine.events import FilesRestored
+from agentos.machine.inputs import Captured
 from agentos.store.holder import boot_clock, boot_id, current_holder
 from agentos.workflow.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from agentos.dag.plan.plan import Plan
 from agentos.ids import EPOCH, TaskId, WorkflowId
-from agentos.run import events as ev
-from agentos.run.facts import RESULTS, Facts, counting, fold, result_from
-from agentos.run.state import SUCCEEDED
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import RESULTS, Facts, counting, fold, result_from
+from agentos.machine.state import SUCCEEDED
 from agentos.store.port import CheckpointRecord
 
 E = TypeVar("E", bound=ev.Event)

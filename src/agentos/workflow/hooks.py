@@ -17,8 +17,8 @@ from typing import IO
 
 import msgspec
 
-from agentos.run.facts import Facts
-from agentos.run.merging import answer_to
+from agentos.machine.facts.fold import Facts
+from agentos.machine.rules.merges import answer_to
 from agentos.secrets import Masker
 
 log = logging.getLogger("agentos")

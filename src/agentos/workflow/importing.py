@@ -11,9 +11,9 @@ import msgspec
 from agentos import typed
 from agentos.exceptions import AgentosError, CheckpointCorruptedError
 from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
-from agentos.run import events as ev
-from agentos.run.facts import Facts, fold
-from agentos.run.gates import answer_command
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.rules.gates import answer_command
 from agentos.store import codec
 from agentos.store.port import CheckpointRecord, RunCopy
 from agentos.workflow.loading import SourceRecord

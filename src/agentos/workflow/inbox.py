@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentos.exceptions import CommandRefusedError
-from agentos.run import events as ev
-from agentos.run.commands import Asked, parse_command, split_sender
-from agentos.run.inputs import CommandArrived, CommandUnreadable
+from agentos.machine import events as ev
+from agentos.machine.commands import Asked, parse_command, split_sender
+from agentos.machine.inputs import CommandArrived, CommandUnreadable
 from agentos.secrets import Masker
 from agentos.store.port import PostedCommand
 from agentos.workflow.secrecy import hidden_command

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCutError, StoreUnavailableError
-from agentos.run.events import Checkpointed, CheckpointFailed, Event, TaskFailure
+from agentos.machine.events import Checkpointed, CheckpointFailed, Event, TaskFailure
 from agentos.store.port import Lease, Progress, StorePort
 from agentos.workflow.line_writer import LineWriter, Written, raised
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, FilesMovedError, SnapshotError, TryAgainError
 from agentos.ids import new_id
-from agentos.run.events import FilesMerged, MergeConflict
-from agentos.run.inputs import Captured, Merged
-from agentos.run.merging import WORKTREE, Choice, Work
+from agentos.machine.events import FilesMerged, MergeConflict
+from agentos.machine.inputs import Captured, Merged
+from agentos.machine.rules.merges import WORKTREE, Choice, Work
 from agentos.workflow.files import WorktreeFiles
 from agentos.worktree.git import shown
 from agentos.worktree.merging import (

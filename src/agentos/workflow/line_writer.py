@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store.port import Lease, Line, Progress, StorePort
 
 Written = Callable[[Sequence[Event]], None]

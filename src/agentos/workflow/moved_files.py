@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from agentos.exceptions import RunRefusedError, SnapshotNotFoundError
-from agentos.run.facts import Facts
+from agentos.machine.facts.fold import Facts
 from agentos.store.port import RunRecord
 from agentos.workflow.file_decisions import Decided, FilesChoice
 from agentos.workflow.place import Place

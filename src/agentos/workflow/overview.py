@@ -17,12 +17,12 @@ from msgspec import UNSET, UnsetType
 from agentos import typed
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.changes import current_plan
-from agentos.run.commands import Sender
-from agentos.run.events import Event, TaskFailure, TaskStart, Usage
-from agentos.run.facts import Facts, GateFacts, counting, fold, workflow_state
-from agentos.run.merging import answer_to
-from agentos.run.state import TaskStatus, WorkflowState
+from agentos.machine.commands import Sender
+from agentos.machine.events import Event, TaskFailure, TaskStart, Usage
+from agentos.machine.facts.fold import Facts, GateFacts, counting, fold, workflow_state
+from agentos.machine.rules.merges import answer_to
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.state import TaskStatus, WorkflowState
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
 from agentos.workflow.plans import decode_plan

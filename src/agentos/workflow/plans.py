@@ -16,8 +16,8 @@ from agentos.dag.plan.findings import Finding, located
 from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
 from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
 from agentos.ids import WorkflowId
-from agentos.run.changes import current_plan
-from agentos.run.facts import Facts, fold
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.rules.plan_changes import current_plan
 from agentos.store.port import StorePort
 from agentos.tasks.extra import missing_for
 from agentos.tasks.schemas import schema_problem

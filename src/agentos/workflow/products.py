@@ -9,8 +9,8 @@ from agentos.dag.language.references import as_text, resolve
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
-from agentos.run.facts import Facts
-from agentos.run.scope import scope_of
+from agentos.machine.facts.fold import Facts
+from agentos.machine.rules.scope import scope_of
 
 
 def missing_products(plan: Plan, facts: Facts, root: Path) -> dict[TaskId, tuple[str, ...]]:

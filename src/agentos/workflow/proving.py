@@ -20,9 +20,9 @@ from agentos.dag.plan.hints import Hints
 from agentos.dag.plan.plan import Plan, PlannedTask, assemble_plan
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.facts import Facts
-from agentos.run.inputs import Begin
-from agentos.run.machine import Machine
+from agentos.machine.facts.fold import Facts
+from agentos.machine.inputs import Begin
+from agentos.machine.machine import Machine
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import told

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import WorkflowId, new_id
-from agentos.run.commands import Command, command_with_sender, parse_command
+from agentos.machine.commands import Command, command_with_sender, parse_command
 from agentos.secrets import Masker
 from agentos.store.port import Holder, PostedCommand, StorePort
 from agentos.tasks.ancestors import acting_attempt, current_sender

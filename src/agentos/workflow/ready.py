@@ -15,11 +15,11 @@ from agentos.dag.plan.fingerprint import plan_fingerprint
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import AgentosError, NothingToCaptureError, RunRefusedError, SnapshotError, TryAgainError
 from agentos.ids import TaskId
-from agentos.run.board import GatePolicy
-from agentos.run.facts import Facts
-from agentos.run.inputs import Begin
-from agentos.run.machine import Machine
-from agentos.run.resume import ResumeOptions
+from agentos.machine.board import GatePolicy
+from agentos.machine.facts.fold import Facts
+from agentos.machine.inputs import Begin
+from agentos.machine.machine import Machine
+from agentos.machine.resume import ResumeOptions
 from agentos.store.port import Lease, StorePort
 from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.file_decisions import FilesChoice, has_file_tasks, is_isolated

@@ -11,7 +11,7 @@ import msgspec
 
 from agentos.exceptions import AgentosError, SnapshotError
 from agentos.ids import EPOCH
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.workflow.file_decisions import BEAT_S, Decided, FilesChoice, last_written
 from agentos.workflow.files import last_beat
 from agentos.workflow.restoring import LOOK, FileChange, LeftAlone, file_changes

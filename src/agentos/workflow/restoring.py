@@ -19,7 +19,7 @@ from agentos.exceptions import (
     RunRefusedError,
     SnapshotNotFoundError,
 )
-from agentos.run.facts import fold
+from agentos.machine.facts.fold import fold
 from agentos.store.port import RunRecord
 from agentos.workflow.files import WorktreeFiles, own_output
 from agentos.workflow.finding import find_checkpoint, reading

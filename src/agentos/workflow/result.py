@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import Usage
-from agentos.run.facts import Facts, TaskFacts, workflow_state
-from agentos.run.gates import only_rejected
-from agentos.run.state import WorkflowState
+from agentos.machine.events import Usage
+from agentos.machine.facts.fold import Facts, TaskFacts, workflow_state
+from agentos.machine.rules.gates import only_rejected
+from agentos.machine.state import WorkflowState
 from agentos.values import decode_value
 
 

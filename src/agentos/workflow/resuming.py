@@ -24,15 +24,15 @@ from agentos.exceptions import (
     RunRefusedError,
 )
 from agentos.ids import WorkflowId
-from agentos.run import events as ev
-from agentos.run.changes import current_plan
-from agentos.run.events import Event
-from agentos.run.facts import Facts, fold
-from agentos.run.gates import only_rejected
-from agentos.run.inputs import Begin
-from agentos.run.machine import Machine
-from agentos.run.requests import rollback_to
-from agentos.run.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.machine import events as ev
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.inputs import Begin
+from agentos.machine.machine import Machine
+from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.machine.rules.gates import only_rejected
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.rules.requests import rollback_to
 from agentos.store.holder import current_holder
 from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.tasks.orphans import end_orphans, end_process

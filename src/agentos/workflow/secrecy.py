@@ -13,7 +13,7 @@ from agentos.dag.language.references import SECRETS
 from agentos.dag.plan.findings import Finding
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import CommandRefusedError, EvaluationError, RunRefusedError, WorkflowDefinitionError
-from agentos.run.commands import Command, InjectTasks, ModifyArgs, ReplanDag, command_to_data, parse_command
+from agentos.machine.commands import Command, InjectTasks, ModifyArgs, ReplanDag, command_to_data, parse_command
 from agentos.secrets import LOOKS_SECRET, Masker
 from agentos.workflow.parameters import variables_in, with_variables
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import AgentosError, NotFoundError, SnapshotError
-from agentos.run.facts import fold
-from agentos.run.files import snapshots_in_use
+from agentos.machine.facts.fold import fold
+from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.port import CheckpointRecord, RunRecord, StorePort
 from agentos.workflow.files import WorktreeLock
 from agentos.workflow.finding import own_store, places, reading

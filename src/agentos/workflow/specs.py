@@ -17,9 +17,9 @@ from agentos.dag.language.references import as_text, resolve
 from agentos.dag.language.shell_references import arguments_for, script_for
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
-from agentos.run.events import Session
-from agentos.run.facts import Facts
-from agentos.run.scope import scope_of
+from agentos.machine.events import Session
+from agentos.machine.facts.fold import Facts
+from agentos.machine.rules.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
 from agentos.workflow.secrecy import with_secrets
 

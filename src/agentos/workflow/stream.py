@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from agentos.ids import WorkflowId
-from agentos.run.events import TERMINAL, Event
+from agentos.machine.events import TERMINAL, Event
 from agentos.store.port import StorePort
 from agentos.workflow.waiting import in_thread
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from agentos.exceptions import AgentosError, LeaseHeldError, LeaseLostError, NotFoundError, TryAgainError
-from agentos.run.inputs import DRAINED
+from agentos.machine.inputs import DRAINED
 from agentos.store.port import RunRecord
 from agentos.workflow.drive import Drive
 from agentos.workflow.driving import conduct

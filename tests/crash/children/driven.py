@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from agentos import RunResult
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store import sqlite_leases, sqlite_open
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress

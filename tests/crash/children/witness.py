@@ -18,8 +18,8 @@ from agentos import Context, Workflow, fork, resume, run
 from agentos.client import Client
 from agentos.exceptions import AgentosError
 from agentos.ids import WorkflowId
-from agentos.run.commands import ApprovalResponse
-from agentos.run.events import DecisionMade, Event, FilesMerged
+from agentos.machine.commands import ApprovalResponse
+from agentos.machine.events import DecisionMade, Event, FilesMerged
 from agentos.store.port import PostedCommand
 from agentos.workflow.drive import utc_now
 from agentos.workflow.place import find_place

@@ -12,12 +12,12 @@ from agentos.cli.view.model import RunModel
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import TaskId, WorkflowId
-from agentos.run import events as ev
-from agentos.run.facts import fold
-from agentos.run.inputs import Begin
-from agentos.run.state import ENDED
-from tests.unit.run.harness import Run, flow_of, nothing
-from tests.unit.run.test_walks import Walk
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import fold
+from agentos.machine.inputs import Begin
+from agentos.machine.state import ENDED
+from tests.unit.machine.harness import Run, flow_of, nothing
+from tests.unit.machine.test_walks import Walk
 
 
 def model_of(journal: list[ev.Event], plan: Plan | None = None) -> RunModel:

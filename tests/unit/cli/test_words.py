@@ -15,9 +15,9 @@ from agentos.cli.view.plain import Amount, PlainLines
 from agentos.cli.view.words import resume_in_short, skipped_in_short, told
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId, WorkflowId
-from agentos.run import events as ev
-from tests.unit.run.harness import Run, flow_of, nothing
-from tests.unit.run.test_walks import Walk
+from agentos.machine import events as ev
+from tests.unit.machine.harness import Run, flow_of, nothing
+from tests.unit.machine.test_walks import Walk
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 

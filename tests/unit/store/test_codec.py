@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import WorkflowId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store import codec
 from tests.contract.journals import RUN, Journal, bodies
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError
 from agentos.ids import WorkflowId
-from agentos.run import events as ev
+from agentos.machine import events as ev
 from agentos.store.sqlite import SqliteStore
 from agentos.store.sqlite_open import open_store
 from tests.contract.journals import RUN, RUNNING, Journal, create

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import CheckpointCorruptedError, StoreUnavailableError
-from agentos.run.events import JOURNALED
+from agentos.machine.events import JOURNALED
 from agentos.store import sqlfiles
 from agentos.store.sqlfiles import Migration, migrations, statements
 from agentos.store.sqlite_migrate import backup_path

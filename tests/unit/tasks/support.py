@@ -16,7 +16,7 @@ import psutil
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import Session, Usage
+from agentos.machine.events import Session, Usage
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Outcome, Stream
 from agentos.tasks.registry import performers
 from agentos.values import decode_value

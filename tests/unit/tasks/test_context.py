@@ -7,7 +7,7 @@ import pytest
 
 from agentos.exceptions import AttemptError, ValueEncodingError
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.events import NOTHING
+from agentos.machine.events import NOTHING
 from agentos.tasks.context import Context, Left
 from agentos.values import decode_value
 

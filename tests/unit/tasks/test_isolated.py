@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentos.run.events import NOTHING
+from agentos.machine.events import NOTHING
 from agentos.tasks.attempt import AttemptSpec, ChildProcess
 from agentos.values import decode_value
 from tests.unit.tasks import for_import

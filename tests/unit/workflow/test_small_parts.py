@@ -13,7 +13,7 @@ from agentos import Workflow
 from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import CheckpointCorruptedError, WorkflowConfigurationError
 from agentos.ids import TaskId, WorkflowId
-from agentos.run.facts import Facts
+from agentos.machine.facts.fold import Facts
 from agentos.workflow.place import Place
 from agentos.workflow.plans import decode_plan, encode_plan
 from agentos.workflow.queue import current_author
@@ -74,8 +74,8 @@ def test_the_author_is_the_user_and_else_the_number(monkeypatch: pytest.MonkeyPa
 def test_an_attempt_is_given_its_values_its_variables_and_its_folder(tmp_path: Path) -> None:
     import msgspec
 
-    from agentos.run import events as ev
-    from agentos.run.facts import reduce
+    from agentos.machine import events as ev
+    from agentos.machine.facts.fold import reduce
 
     flow = a_flow()
     plan = compile_plan(flow, {"n": 7})

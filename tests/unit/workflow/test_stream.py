@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from agentos.run.events import Event, LayerStart, TaskOutput, WorkflowComplete
+from agentos.machine.events import Event, LayerStart, TaskOutput, WorkflowComplete
 from agentos.workflow.stream import EventStream
 
 

@@ -8,7 +8,7 @@ import click
 
 from agentos.cli.answering import author_of, deliver, say_what_became
 from agentos.cli.options import author_option, reason_option, repo_option, run_argument
-from agentos.run.commands import Abort
+from agentos.machine.commands import Abort
 from agentos.workflow.finding import find_run
 
 

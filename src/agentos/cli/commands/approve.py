@@ -22,7 +22,7 @@ from agentos.cli.options import (
     run_argument,
 )
 from agentos.cli.text import printable
-from agentos.run.commands import ApprovalResponse
+from agentos.machine.commands import ApprovalResponse
 from agentos.workflow.finding import find_run, reading
 
 if TYPE_CHECKING:

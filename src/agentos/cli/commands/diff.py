@@ -18,8 +18,8 @@ from agentos.cli.output import print_json, say
 from agentos.cli.text import count, printable, short
 from agentos.exceptions import CheckpointNotFoundError, NotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import TaskId
-from agentos.run.facts import fold, workflow_state
-from agentos.run.state import WorkflowState
+from agentos.machine.facts.fold import fold, workflow_state
+from agentos.machine.state import WorkflowState
 from agentos.workflow.comparing import Change, Difference, difference, state_at
 from agentos.workflow.file_diffs import FilesDiff, Moment, compare_files, compare_task
 from agentos.workflow.finding import FoundRun, find_checkpoint, find_run, reading

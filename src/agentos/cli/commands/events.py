@@ -10,7 +10,7 @@ import click
 from agentos.cli.event_json import AnyEvent, event_json
 from agentos.cli.event_text import event_line
 from agentos.cli.options import json_option, repo_option, run_or_newest
-from agentos.run.events import JOURNALED, Event
+from agentos.machine.events import JOURNALED, Event
 from agentos.workflow.finding import FoundRun, find_run, reading
 
 OUTPUT = AnyEvent

@@ -20,8 +20,8 @@ from agentos.cli.text import printable, printable_lines, short
 from agentos.cli.times import ago
 from agentos.cli.value_text import covers_lines, given_lines
 from agentos.exceptions import AgentosError, NotFoundError
-from agentos.run.events import DecisionRequired
-from agentos.run.facts import Facts, fold
+from agentos.machine.events import DecisionRequired
+from agentos.machine.facts.fold import Facts, fold
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.workflow.finding import own_store, places, reading
 from agentos.workflow.place import Place, is_home, scope_now

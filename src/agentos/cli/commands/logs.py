@@ -18,7 +18,7 @@ from agentos.cli.output import say
 from agentos.cli.text import printable, shown_json
 from agentos.dag.plan.findings import nearest
 from agentos.exceptions import NotFoundError
-from agentos.run.facts import fold
+from agentos.machine.facts.fold import fold
 from agentos.store.port import StorePort
 from agentos.workflow.finding import find_run, reading
 from agentos.workflow.logs import LogFollower, LogLine, chosen, log_files, read_logs

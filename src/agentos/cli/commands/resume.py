@@ -26,7 +26,7 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
     WorkflowNotFoundError,
 )
-from agentos.run.resume import ResumeOptions
+from agentos.machine.resume import ResumeOptions
 from agentos.workflow.file_decisions import FilesChoice
 from agentos.workflow.finding import find_run
 from agentos.workflow.moving import not_of_this_worktree

@@ -14,7 +14,7 @@ from agentos.cli import completing
 from agentos.cli.answering import Became, author_of, deliver, say_what_became
 from agentos.cli.options import author_option, json_option, repo_option
 from agentos.cli.output import print_json, print_table
-from agentos.run.commands import Command, parse_command
+from agentos.machine.commands import Command, parse_command
 from agentos.workflow.finding import find_run
 
 

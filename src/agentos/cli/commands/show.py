@@ -16,8 +16,8 @@ from agentos.cli.output import print_json
 from agentos.cli.text import count, duration, printable, printable_lines, short
 from agentos.cli.times import ago
 from agentos.cli.value_text import covers_lines, given_lines, told, usage_text
-from agentos.run.events import TaskFailure, Usage
-from agentos.run.spending import money
+from agentos.machine.events import TaskFailure, Usage
+from agentos.machine.rules.budgets import money
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import find_run, reading
 from agentos.workflow.overview import GateView, RunView, TaskView, next_command, read_journal, run_view

@@ -18,7 +18,7 @@ from agentos.cli.stopping import Stopping
 from agentos.cli.text import printable
 from agentos.cli.view.feed import Feed
 from agentos.cli.view.model import RunModel
-from agentos.run.facts import fold
+from agentos.machine.facts.fold import fold
 from agentos.workflow.finding import FoundRun, find_run, reading
 from agentos.workflow.plans import decode_plan
 from agentos.workflow.stream import follow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentos.exceptions import AgentosError
-from agentos.run.events import TaskComplete
+from agentos.machine.events import TaskComplete
 from agentos.workflow.finding import reading
 from agentos.workflow.place import Place
 

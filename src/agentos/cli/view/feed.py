@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import IO, Protocol, TextIO
 
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.workflow.waiting import in_thread
 
 AHEAD = 2_000

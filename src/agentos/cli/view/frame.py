@@ -14,7 +14,7 @@ import msgspec
 from agentos.cli.text import count, duration, printable, short
 from agentos.cli.view.model import RunModel
 from agentos.ids import TaskId
-from agentos.run.merging import answer_to
+from agentos.machine.rules.merges import answer_to
 
 FEW = 5
 MAX_LAYERS = 12

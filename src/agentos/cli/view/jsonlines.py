@@ -9,7 +9,7 @@ import msgspec
 
 from agentos.cli.event_json import event_json
 from agentos.cli.text import shown_json
-from agentos.run.events import Event
+from agentos.machine.events import Event
 
 
 def event_line(event: Event) -> bytes:

@@ -25,7 +25,7 @@ from rich.text import Text
 from agentos.cli.view.feed import forget
 from agentos.cli.view.frame import Row, frame
 from agentos.cli.view.model import RunModel
-from agentos.run import events as ev
+from agentos.machine import events as ev
 
 FRAME_S = 0.12
 """At most so often something new is painted."""

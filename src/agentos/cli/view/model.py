@@ -13,10 +13,10 @@ from itertools import chain, islice
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import EPOCH, TaskId, WorkflowId
-from agentos.run import events as ev
-from agentos.run.changes import apply_change
-from agentos.run.facts import Facts, TaskFacts, reduce
-from agentos.run.state import ENDED
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import Facts, TaskFacts, reduce
+from agentos.machine.rules.plan_changes import apply_change
+from agentos.machine.state import ENDED
 
 RECENT = 64
 """Finished tasks remembered for the view; a terminal shows fewer."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Literal, TextIO
 
 from agentos.cli.view.words import skipped_in_short, told
-from agentos.run import events as ev
+from agentos.machine import events as ev
 
 Amount = Literal["quiet", "normal", "verbose"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agentos.cli.text import count, duration, printable, short
 from agentos.cli.value_text import usage_text
-from agentos.run import events as ev
+from agentos.machine import events as ev
 
 LINE = 500
 """Characters of a line that come from a workflow; the whole text is in the journal and the logs."""

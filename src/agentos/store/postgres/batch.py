@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agentos.run.events import Checkpointed, Event, RolledBack
+from agentos.machine.events import Checkpointed, Event, RolledBack
 from agentos.store.codec import Row
 from agentos.values import tagged_text
 

@@ -15,7 +15,7 @@ import psycopg
 from agentos import crashpoints
 from agentos.exceptions import CheckpointCutError
 from agentos.ids import WorkflowId
-from agentos.run.events import Event, RolledBack, TaskComplete
+from agentos.machine.events import Event, RolledBack, TaskComplete
 from agentos.store import codec
 from agentos.store.codec import Row
 from agentos.store.journal_reader import Head, JournalReader

@@ -18,7 +18,7 @@ from agentos.exceptions import (
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
-from agentos.run.events import JOURNALED
+from agentos.machine.events import JOURNALED
 from agentos.store.codec import NEWER
 from agentos.store.postgres import leases
 from agentos.store.postgres.address import Address

@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGresult
 
 from agentos import crashpoints
 from agentos.ids import WorkflowId
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store.journal_reader import Head
 from agentos.store.port import Lease, Progress
 from agentos.store.postgres.pool import Connection, Pool

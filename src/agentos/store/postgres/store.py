@@ -22,7 +22,7 @@ from agentos.exceptions import (
     StoreUnavailableError,
 )
 from agentos.ids import WorkflowId
-from agentos.run.events import Event
+from agentos.machine.events import Event
 from agentos.store import codec, copies, records
 from agentos.store.journal_reader import Head, JournalReader
 from agentos.store.port import (

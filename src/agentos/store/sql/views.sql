@@ -80,7 +80,7 @@ SELECT r.id AS workflow_id, m.task_id, m.body ->> 'layer' AS layer,
 FROM latest AS m JOIN run AS r ON r.no = m.run WHERE m.type <> 24;
 
 -- Every kept checkpoint with its full state, folded from the journal up to its sequence. What a rollback left behind
--- does not count. run/facts.py folds the same in Python; a contract test holds the two equal.
+-- does not count. machine/facts/fold.py folds the same in Python; a contract test holds the two equal.
 CREATE VIEW workflow_checkpoint AS
 SELECT c.id, r.id AS workflow_id,
        strftime('%Y-%m-%dT%H:%M:%S', c.at / 1000000, 'unixepoch') || printf('.%06dZ', c.at % 1000000) AS timestamp,

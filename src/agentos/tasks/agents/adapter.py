@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 
 Word = Literal[
     "ok",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from agentos.run.events import Session
+from agentos.machine.events import Session
 from agentos.tasks.adoption import start_own
 from agentos.tasks.agents import opencode
 from agentos.tasks.agents.errand import Errand

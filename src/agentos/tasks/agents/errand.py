@@ -14,7 +14,7 @@ import msgspec
 
 from agentos.dag.define.model_calls import AgentWork
 from agentos.exceptions import AttemptError
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 from agentos.tasks.agents.adapter import Agent, Ask, Call
 from agentos.tasks.agents.installed import version_of
 from agentos.tasks.agents.known import AGENTS

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 from agentos.secrets import Masker
 from agentos.tasks.agents.adapter import Ended, Heard, Reader, Verdict, Word
 from agentos.tasks.attempt import AttemptHost, AttemptLog

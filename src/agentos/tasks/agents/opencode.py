@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentos.run.events import Usage
+from agentos.machine.events import Usage
 from agentos.tasks.agents.adapter import (
     NOTHING_HEARD,
     Ask,

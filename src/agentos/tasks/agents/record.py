@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.run.events import Session
+from agentos.machine.events import Session
 from agentos.tasks.agents.adapter import Verdict
 from agentos.tasks.agents.errand import Errand
 from agentos.tasks.agents.transcript import Copied

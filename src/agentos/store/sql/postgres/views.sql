@@ -247,7 +247,7 @@ SELECT
        ) END;
 END;
 
--- Every kept checkpoint with its full state. run/facts.py folds the same in Python; a contract test holds the two equal.
+-- Every kept checkpoint with its full state. machine/facts/fold.py folds the same in Python; a contract test holds the two equal.
 CREATE VIEW workflow_checkpoint AS
 SELECT c.id, r.id AS workflow_id, _utc(c.at) AS timestamp, c.layer,
        _state(c.run, c.sequence, c.layer, r.id, r.kind) AS state, s.repository, s.worktree

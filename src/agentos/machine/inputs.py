@@ -1,0 +1,218 @@
+"""What reaches the machine from outside. Together with the clock these are all it ever learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from agentos.ids import GateId, TaskId
+from agentos.machine.commands import Asked
+from agentos.machine.events import (
+    NOTHING,
+    CaptureReason,
+    FilesRestored,
+    MergeConflict,
+    RunForked,
+    Session,
+    TaskFailure,
+    TaskFiles,
+    Usage,
+)
+from agentos.machine.resume import ResumePlan
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True):
+    """A drive begins: this process holds the lease."""
+
+    holder: str
+    token: int
+    taken_from: str = ""
+    resume: ResumePlan | None = None
+    """None for the first drive of a run."""
+    rollback: str | None = None
+    """Go back to this checkpoint first; whoever drives folds the journal again and says `Planned`."""
+    forked: RunForked | None = None
+    """For the first drive of a fork: what it begins from."""
+    restored: FilesRestored | None = None
+    """Files that were put back before this drive."""
+    warnings: tuple[str, ...] = ()
+    """What users should know before it starts."""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """After a rollback: what this drive keeps, repeats and asks."""
+
+    resume: ResumePlan
+
+
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of the worktree were looked at."""
+
+    why: CaptureReason
+    snapshot: str = ""
+    tree: str = ""
+    partial: tuple[str, ...] = ()
+    task_id: str = ""
+    base: str = ""
+    layer: int = -1
+    changed: tuple[str, ...] = ()
+    """At a layer's end: what differs from the snapshot before, although no file task was at work. After tasks that
+    worked `together`: what differs from the snapshot before them."""
+    together: tuple[TaskId, ...] = ()
+    """After the last of several file tasks that overlapped: all of them."""
+    beside: tuple[TaskId, ...] = ()
+    """After a task that left the files as they were: those that are still at work."""
+    output: tuple[str, ...] = ()
+    """At a drive's start: files that its own output goes to."""
+    problem: str = ""
+    """Why there is no snapshot."""
+    left: tuple[str, ...] = ()
+    """After a merge: what could not be written, with the reason."""
+
+
+class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt is over; values are in stored form."""
+
+    task_id: TaskId
+    attempt: int
+    output: Raw = NOTHING
+    messages: Raw = NOTHING
+    context: Raw = NOTHING
+    injected: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: TaskFailure | None = None
+    retryable: bool = True
+    put_off: bool = False
+    """Nothing was left of the budget when it was about to pay."""
+    cancelled: bool = False
+    """Ended because the drive stops."""
+    cut_off: bool = False
+    """Ended for another reason, and not by itself: what it was doing may have happened."""
+    files: TaskFiles | None = None
+    """What it changed in its own worktree."""
+    captured: Captured | None = None
+    """The files it left in the worktree: on record together with its end, or not at all."""
+    execution_time_ms: float = 0.0
+
+
+class ChildStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt has a child process that waits for leave to execute."""
+
+    task_id: TaskId
+    attempt: int
+    pid: int
+    pgid: int
+    started: float
+
+
+class SessionKnown(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent that performs an attempt has a session."""
+
+    task_id: TaskId
+    attempt: int
+    session: Session
+
+
+class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt has paid for something."""
+
+    task_id: TaskId
+    attempt: int
+    usage: Usage
+
+
+class CommandArrived(msgspec.Struct, frozen=True, kw_only=True):
+    asked: Asked
+
+
+class CommandUnreadable(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in the inbox that is no valid command; it is refused on the record."""
+
+    command_id: str
+    author: str
+    command: dict[str, Any]
+    why: str
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """What isolated tasks did to files was merged, as far as it goes together; nothing is written yet."""
+
+    layer: int
+    tasks: tuple[TaskId, ...]
+    before: str = ""
+    tree: str = ""
+    """Empty where somebody has to choose first."""
+    snapshot: str = ""
+    conflicts: tuple[MergeConflict, ...] = ()
+    text: str = ""
+    """The conflicts, for people."""
+    problem: str = ""
+    """Why it could not be merged, or not be written."""
+
+
+class FilesSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that a task's command names were looked at, as the machine wanted. Good for this step alone."""
+
+    task_id: TaskId
+    files: dict[str, str] | None
+    """By path from the root, with a digest of content and mode. None: nobody here can look."""
+
+
+class CoveredFilesChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that an approval covers differ after the work of a task of this run from what they were before it."""
+
+    gate_id: GateId
+    task_id: TaskId | None
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """Time has passed: retries and deadlines may be due."""
+
+
+DRAINED = "a worker was drained"
+"""The reason of a stop after which any other worker may go on with the run."""
+
+
+class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """The process is asked to stop in order: what runs is drained, nothing new starts."""
+
+    reason: str = ""
+    uncut: bool = False
+    """It stops because a checkpoint could not be cut: none is tried on the way out, and nothing is called complete."""
+
+
+class GatesLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """Nobody answers these gates now: where only they are left at this moment, the drive does not wait for them."""
+
+    gates: frozenset[GateId]
+
+
+class EffectsHeld(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an abandoned thread is still at work: while it is, no file or external attempt starts."""
+
+    held: bool
+
+
+Input = (
+    Begin
+    | Planned
+    | AttemptEnded
+    | ChildStarted
+    | SessionKnown
+    | UsageKnown
+    | CommandArrived
+    | CommandUnreadable
+    | Captured
+    | Merged
+    | FilesSeen
+    | CoveredFilesChanged
+    | Tick
+    | StopAsked
+    | GatesLeft
+    | EffectsHeld
+)

@@ -1,0 +1,416 @@
+"""What a resume will keep, repeat and ask: a verdict with its reason for each task, before anything runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.exceptions import RunRefusedError
+from agentos.ids import GateId, TaskId
+from agentos.machine.events import PlannedVerdict, Verdict
+from agentos.machine.facts.facts import FAILED
+from agentos.machine.facts.fold import Facts, TaskFacts
+from agentos.machine.frontier import fan_out_of
+from agentos.machine.rules.gates import newest_gate
+from agentos.machine.state import SUCCEEDED
+
+FilesAre = Literal["unknown", "untouched", "restored", "kept"]
+"""What is known of the files that a cut-off task may have changed: nothing; that it had not begun; that they are put
+back to what it began with; that the user wants them as they are."""
+
+_FILES: Mapping[FilesAre, str] = {
+    "unknown": "",
+    "untouched": " before it touched a file",
+    "restored": "; the files it began with are put back first",
+    "kept": "; files stay as they are",
+}
+
+MAX_CUTS = 3
+"""So many attempts in a row cut short by a dead driver, and somebody is asked before the next."""
+
+
+class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked of this resume."""
+
+    rerun: frozenset[str] = frozenset()
+    """Task ids to run again; `changed` stands for every task whose definition or code changed."""
+    strict: bool = False
+    """Refuse any difference between the workflow and the plan last accepted."""
+    missing: Mapping[TaskId, Sequence[str]] = {}
+    """Finished tasks of which something they `produce` is no longer there, and what."""
+    files: FilesAre = "unknown"
+    restored_to: int = 0
+    """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
+    continues: Mapping[TaskId, str] = {}
+    """Tasks that were cut off and whose agent goes on in its session, with what that means for people."""
+    starts_anew: Mapping[TaskId, str] = {}
+    """Those whose agent would, and why it cannot."""
+
+
+class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict for each task, and what follows from it for the fold."""
+
+    verdicts: tuple[PlannedVerdict, ...]
+    reset: tuple[TaskId, ...] = ()
+    cut_off: tuple[TaskId, ...] = ()
+    continued: tuple[TaskId, ...] = ()
+    """Of those cut off."""
+    ask: tuple[TaskId, ...] = ()
+    regrown: tuple[TaskId, ...] = ()
+    undone: tuple[TaskId, ...] = ()
+    """Finished tasks that run again only because what they did to files is put back with that of another."""
+    revision: int = 1
+    """Of the base plan this drive uses."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(verdict.verdict for verdict in self.verdicts))
+
+    @property
+    def noteworthy(self) -> tuple[PlannedVerdict, ...]:
+        """Verdicts that say more than «kept» or «not yet run»."""
+        return tuple(row for row in self.verdicts if row.verdict not in ("reuse", "run"))
+
+
+def _quoted(name: str) -> str:
+    return name if name.isprintable() and name else repr(name)
+
+
+def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, revision: int = 1) -> ResumePlan:
+    """Compare the plan last accepted with the one to use now, both with the run's own changes applied.
+
+    RunRefusedError where `strict` forbids a difference, or `rerun` names a task that does not exist.
+    """
+    unknown = [name for name in options.rerun if name != "changed" and name not in new.tasks]
+    if unknown:
+        raise RunRefusedError(
+            f"cannot run again what is not in the workflow: {', '.join(map(_quoted, sorted(unknown)))}",
+            next_step="`agentos resume --dry-run` lists its tasks; `--rerun changed` means all that were edited.",
+        )
+    judge = _Judge(old, new, facts, options)
+    for task in _in_order(new):
+        judge.consider(task)
+    judge.orphans()
+    if options.strict and judge.differences:
+        raise RunRefusedError(
+            f"the workflow of run {facts.workflow_id} differs from the plan last accepted: "
+            f"{'; '.join(judge.differences)}",
+            next_step="Resume without --strict to go on with the workflow as it is now.",
+        )
+    return judge.plan(revision)
+
+
+def plan_follow_up(plan: Plan, facts: Facts, changed: TaskId) -> ResumePlan:
+    """What follows where a task that was set back has ended otherwise than before: those that used it run again.
+
+    Looks at the dependants alone; what depends on them follows when they have ended otherwise too.
+    """
+    judge = _Judge(plan, plan, facts, ResumeOptions())
+    for task in _dependants(plan, changed):
+        judge.follow(task, f"{changed} ran again with another result")
+    judge.follow_skipped()
+    return judge.plan(facts.plan_revision)
+
+
+def plan_repeat(plan: Plan, facts: Facts, outdated: TaskId) -> ResumePlan:
+    """What follows where a task has ended that was given what no longer holds."""
+    judge = _Judge(plan, plan, facts, ResumeOptions())
+    judge.again(plan.tasks[outdated], "a need of it ran again with another result while it was under way")
+    judge.follow_skipped()
+    return judge.plan(facts.plan_revision)
+
+
+def _in_order(plan: Plan) -> Iterable[PlannedTask]:
+    for layer in plan.layers:
+        for task_id in layer:
+            yield plan.tasks[task_id]
+
+
+def _dependants(plan: Plan, task_id: TaskId) -> list[PlannedTask]:
+    """In plan order, so that a fan-out comes before its items."""
+    tasks = [plan.tasks[name] for name in plan.dependants.get(task_id, ())]
+    return sorted(tasks, key=lambda task: (task.layer, task.place))
+
+
+class _Judge:
+    """Goes through the plan in order, so that what a task needs has its verdict before the task."""
+
+    def __init__(self, old: Plan, new: Plan, facts: Facts, options: ResumeOptions) -> None:
+        self.old, self.new, self.facts, self.options = old, new, facts, options
+        self.verdicts: list[PlannedVerdict] = []
+        self.reset: dict[TaskId, None] = {}
+        self.cut_off: list[TaskId] = []
+        self.continued: list[TaskId] = []
+        self.ask: list[TaskId] = []
+        self.regrown: dict[TaskId, None] = {}
+        self.outdated: set[TaskId] = set()
+        self.undone: list[TaskId] = []
+        self.differences: list[str] = []
+
+    def plan(self, revision: int) -> ResumePlan:
+        return ResumePlan(
+            verdicts=tuple(self.verdicts),
+            reset=tuple(self.reset),
+            cut_off=tuple(self.cut_off),
+            continued=tuple(self.continued),
+            ask=tuple(self.ask),
+            regrown=tuple(self.regrown),
+            undone=tuple(self.undone),
+            revision=revision,
+        )
+
+    def consider(self, task: PlannedTask) -> None:
+        was = self.facts.task(task.id)
+        known = self.old.tasks.get(task.id)
+        changed = known is None or known.fingerprint != task.fingerprint
+        if changed:
+            self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
+        if fan_out_of(task) in self.regrown:
+            self.cut_off += [task.id] if task.id in self.facts.running else []
+            if task.id not in self.ask:
+                self._say(task, "rerun", f"the list of {task.parent} is made anew")
+            return
+        if known is None and was.status == "pending" and not was.attempts:
+            self._say(task, "new", "added to the workflow since")
+        elif was.status in SUCCEEDED:
+            self._finished(task, was, changed=changed)
+        elif was.status in FAILED:
+            self._failed(task, was, changed=changed)
+        elif was.status == "skipped":
+            self._skipped(task, was)
+        elif task.id in self.facts.running:
+            self._cut_off(task, was, changed=changed)
+        elif task.id in self.facts.children and (reason := self._reason_to_expand_again(task)):
+            self.again(task, reason)
+        else:
+            self._not_run(task, was, changed=changed)
+
+    def orphans(self) -> None:
+        for task in _in_order(self.old):
+            if task.id not in self.new.tasks:
+                self.differences.append(f"{task.id} is gone")
+                self._say(task, "orphan", "no longer in the workflow; not run")
+        self.cut_off += sorted(task_id for task_id in self.facts.running if task_id not in self.new.tasks)
+
+    def follow(self, task: PlannedTask, reason: str) -> None:
+        """The task used a result that is another one now."""
+        if fan_out_of(task) in self.regrown or fan_out_of(task) in self.outdated:
+            return
+        was, children = self.facts.task(task.id), self.facts.children.get(task.id, ())
+        if task.id in self.facts.running or any(child in self.facts.running for child in children):
+            self.outdated.add(task.id)
+            self.reset[task.id] = None
+            self._say(task, "rerun", f"{reason} while it was under way")
+        elif was.status in SUCCEEDED or children:
+            self.again(task, reason)
+        elif was.status in FAILED and not _was_rejected(was):
+            self.reset[task.id] = None
+            self._say(task, "rerun", reason)
+
+    def follow_skipped(self) -> None:
+        """A skipped task never stands behind one that is to run: it is decided anew."""
+        ahead = [task_id for task_id in self.reset if task_id not in self.outdated]
+        while ahead:
+            for task in _dependants(self.new, ahead.pop()):
+                was = self.facts.task(task.id)
+                if was.status == "skipped" and task.id not in self.reset and fan_out_of(task) not in self.regrown:
+                    self._skipped(task, was)
+                    ahead += [task.id] if task.id in self.reset else []
+
+    def again(self, task: PlannedTask, reason: str, *, undone: bool = False) -> None:
+        """The task has ended and is to run again; a fan-out from its list on. `undone`: its files are put back."""
+        self.reset[task.id] = None
+        parent = fan_out_of(task)
+        if parent is not None and self.facts.task(parent).ended:
+            self.reset[parent] = None  # keeps its list, and gathers the results anew
+        if self._asks_before_repeating(task, undone=undone) and self.facts.task(task.id).attempts:
+            self._ask(task, f"{reason}, but its effect may not be repeated unasked")
+            return
+        self._say(task, "rerun", reason)
+        if task.id in self.facts.children:
+            self.regrown[task.id] = None
+        for child in self.facts.children.get(task.id, ()):
+            if child in self.new.tasks and needs_answer(task) and self.facts.task(child).attempts:
+                self._ask(self.new.tasks[child], f"{reason}, but its effect may not be repeated unasked")
+
+    # --- one by one ----------------------------------------------------------------------------------------------
+
+    def _say(self, task: PlannedTask, verdict: Verdict, reason: str) -> None:
+        self.verdicts.append(PlannedVerdict(task_id=task.id, verdict=verdict, reason=reason))
+
+    def _ask(self, task: PlannedTask, reason: str) -> None:
+        self.ask.append(task.id)
+        self._say(task, "ask", reason)
+
+    def _finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+        if self._is_undone(task, was):
+            self.undone.append(task.id)
+            self.again(task, "what it did to files is undone", undone=True)
+            return
+        again = self._reason_to_repeat(task, changed=changed)
+        items = self.facts.children.get(task.id, ())
+        item_again = any(self._reason_to_repeat(self.new.tasks[item]) for item in items if item in self.new.tasks)
+        if item_again and not again:
+            again = self._reason_to_expand_again(task)
+        if again:
+            self.again(task, again)
+        elif item_again:
+            self.reset[task.id] = None
+            self._say(task, "rerun", "an item of it runs again")
+        elif changed:
+            compared = "definition and code" if task.definition.code else "definition"
+            self._say(task, "reuse, changed", f"finished, but its {compared} changed since; --rerun changed runs it")
+        else:
+            self._say(task, "reuse", "finished, unchanged")
+
+    def _reason_to_expand_again(self, task: PlannedTask) -> str:
+        if task.definition.for_each is None:
+            return "it is no fan-out any more"
+        if task.definition.approve is None:
+            return ""
+        gate, _ = newest_gate(self.facts, "approve", task.id, task.id)
+        return "" if gate is not None and gate.answer == "approved" else "its approval does not carry over"
+
+    def _reason_to_repeat(self, task: PlannedTask, *, changed: bool = False) -> str:
+        if task.id in self.options.rerun:
+            return "asked for"
+        if changed and "changed" in self.options.rerun:
+            return "its definition or code changed"
+        if task.id in self.options.missing:
+            return f"something it produces is gone ({', '.join(self.options.missing[task.id])})"
+        return ""
+
+    def _failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+        if _was_rejected(was):
+            self._say(task, "reuse", "rejected at its gate; a fork asks anew")
+            return
+        if self.facts.refused is not None and task.id not in self.options.rerun:
+            self._say(task, "reuse", f"failed; the run was rejected at {self.facts.refused.gate_id}, a fork asks anew")
+            return
+        anew = "asked for" if task.id in self.options.rerun else self._reason_to_expand_again(task)
+        if anew and task.id in self.facts.children:
+            self.again(task, anew)
+            return
+        self.reset[task.id] = None
+        half_done = self.facts.half_done is not None and task.id in self.facts.half_done.tasks
+        undone = not half_done or self.options.files in ("restored", "kept")
+        if was.status == "cancelled" and was.attempts and self._asks_before_repeating(task, undone=undone):
+            self._ask(task, "was cancelled while its effect was under way")
+        elif _ran_out_of_time(was) and may_have_happened(task):
+            self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
+        else:
+            how = _FILES[self.options.files] if half_done else ""
+            self._say(
+                task, "rerun", f"{'failed' if was.status == 'failed' else 'was cancelled'}{how}{_edited(changed)}"
+            )
+
+    def _skipped(self, task: PlannedTask, was: TaskFacts) -> None:
+        cause = f"because of {was.because}" if was.because else "by its condition"
+        if self._stays_skipped(task, was):
+            self._say(task, "reuse", f"skipped {cause}")
+        else:
+            self.reset[task.id] = None
+            self._say(task, "run", f"was skipped {cause}, which is decided anew")
+
+    def _stays_skipped(self, task: PlannedTask, was: TaskFacts) -> bool:
+        if was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates:
+            return True  # somebody said so
+        return not any(self._is_to_run(need) for need in (*task.definition.needs, TaskId(was.because)))
+
+    def _is_to_run(self, need: TaskId) -> bool:
+        return need in self.new.tasks and (need in self.reset or not self.facts.task(need).ended)
+
+    def _cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+        self.cut_off.append(task.id)
+        if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
+            self._ask(task, f"was cut off while {_what_began(task)}")
+        elif was.cuts + 1 >= MAX_CUTS:
+            self._ask(task, f"was cut off {was.cuts + 1} times in a row")
+        elif task.id in self.options.continues and not changed:
+            self.continued.append(task.id)
+            self._say(task, "rerun", f"was cut off; {self.options.continues[task.id]}")
+        elif task.id in self.options.starts_anew:
+            self._say(task, "rerun", f"was cut off; {self.options.starts_anew[task.id]}" + _edited(changed))
+        else:
+            how = _FILES[self.options.files] if changes_files(task.definition) else ""
+            self._say(task, "rerun", f"was cut off{how}" + _edited(changed))
+
+    def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
+        """Whether putting the files back takes away what this finished task did to them."""
+        undone = self.options.files == "restored" and was.seq > self.options.restored_to
+        isolated = task.definition.isolation == "worktree" and task.id not in self.facts.unmerged
+        changed = isolated or (changes_files(task.definition) and not self._is_kept(task, was))
+        return undone and bool(was.attempts) and changed
+
+    def _is_kept(self, task: PlannedTask, was: TaskFacts) -> bool:
+        """Whether it left the files as they were at the point they are put back to; of no other is that known."""
+        half_done = self.facts.half_done
+        points = (self.facts.files, half_done.before if half_done is not None else None)
+        known = [point for point in points if point is not None and point.seq == self.options.restored_to]
+        return any((task.id, was.attempts) in point.kept for point in known)
+
+    def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
+        """Whether repeating it needs an answer; `undone`: its files are those it began with."""
+        return needs_answer(task) and not (undone and not task.definition.external)
+
+    def _not_run(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+        if task.id in self.facts.ask:
+            self._say(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
+            return
+        if was.status == "retrying" and _ran_out_of_time(was) and may_have_happened(task):
+            self.reset[task.id] = None
+            self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
+            return
+        waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
+        reason = waits.get(was.status, "not yet run")
+        if self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
+            reason += _FILES[self.options.files]
+        if task.id in self.facts.children:
+            reason = "its items are looked at one by one"
+        self._say(task, "run", reason + _edited(changed))
+
+
+def _edited(changed: bool) -> str:
+    return "; its definition changed since" if changed else ""
+
+
+SKIP_LAYER = "skip_layer "
+"""What `because` begins with where a command skipped the task."""
+
+
+def _was_rejected(was: TaskFacts) -> bool:
+    return was.error is not None and was.error.type == "GateRejected"
+
+
+def _ran_out_of_time(was: TaskFacts) -> bool:
+    """In a journal from before such tasks were asked about at once, or of a task that was no external one then."""
+    return was.error is not None and was.error.type == "TaskTimeoutError"
+
+
+def may_have_happened(task: PlannedTask) -> bool:
+    """Whether an attempt that did not end by itself may have had an external effect, which must not happen twice."""
+    return task.definition.external and task.definition.idempotent == "no"
+
+
+def needs_answer(task: PlannedTask) -> bool:
+    """Whether an attempt that began may not simply be repeated."""
+    definition = task.definition
+    return definition.idempotent == "no" and (definition.external or changes_files(definition))
+
+
+def goes_on_unasked(old: Plan, task: PlannedTask, was: TaskFacts) -> bool:
+    """Whether a task that was cut off may take up its work where it left it: the same work, and nobody is asked."""
+    known = old.tasks.get(task.id)
+    unchanged = known is not None and known.fingerprint == task.fingerprint
+    return unchanged and was.cuts + 1 < MAX_CUTS and not (needs_answer(task) and task.definition.external)
+
+
+def _what_began(task: PlannedTask) -> str:
+    if task.definition.external:
+        return "an external effect that is not idempotent was under way"
+    return "it changed files, which cannot be put back without a snapshot"

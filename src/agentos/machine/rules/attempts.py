@@ -1,0 +1,196 @@
+"""What follows when an attempt is over: a result, another attempt, or a failure; and what that means for others."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Raw
+
+from agentos.dag.define.mapping import task_from_mapping
+from agentos.dag.define.task import TaskDef
+from agentos.dag.plan.plan import PlannedTask
+from agentos.exceptions import WorkflowDefinitionError
+from agentos.ids import TaskId
+from agentos.machine import events as ev
+from agentos.machine.board import Board, failed_status, failure_of
+from agentos.machine.facts.facts import result_mark
+from agentos.machine.facts.fold import Facts, TaskFacts
+from agentos.machine.inputs import AttemptEnded, ChildStarted, SessionKnown, UsageKnown
+from agentos.machine.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat
+from agentos.machine.rules import drive_start, files
+from agentos.machine.rules.plan_changes import apply_change
+
+_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def child_started(board: Board, given: ChildStarted) -> None:
+    if board.facts.running.get(given.task_id) == given.attempt:
+        board.emit(
+            ev.TaskProcess(
+                task_id=given.task_id,
+                layer=board.plan.tasks[given.task_id].layer,
+                attempt=given.attempt,
+                pid=given.pid,
+                pgid=given.pgid,
+                started=given.started,
+            )
+        )
+
+
+def session_known(board: Board, given: SessionKnown) -> None:
+    if board.facts.running.get(given.task_id) == given.attempt:
+        layer = board.plan.tasks[given.task_id].layer
+        board.emit(ev.TaskSession(task_id=given.task_id, layer=layer, attempt=given.attempt, session=given.session))
+
+
+def usage_known(board: Board, given: UsageKnown) -> None:
+    """Also of an attempt that no longer counts: what was paid for was paid for."""
+    task = board.plan.tasks.get(given.task_id)
+    layer = task.layer if task is not None else board.facts.task(given.task_id).layer
+    board.emit(ev.TaskUsage(task_id=given.task_id, layer=layer, attempt=given.attempt, usage=given.usage))
+
+
+def ended(board: Board, given: AttemptEnded) -> None:
+    """An attempt is over. One that no longer counts changes nothing."""
+    if board.facts.running.get(given.task_id) != given.attempt:
+        return
+    task = board.plan.tasks[given.task_id]
+    if given.captured is not None:
+        files.captured(board, given.captured)
+    for message in given.warnings:
+        board.warn(task, message, attempt=given.attempt)
+    if given.error is None:
+        _succeeded(board, task, given)
+    elif given.cancelled:
+        board.fail(task, given.error, status="cancelled", given=given)
+    elif given.cut_off and may_have_happened(task) and board.facts.stopping != "abort":
+        _ask_about(board, task, given.error)
+    elif given.put_off:
+        _put_off(board, task, given.error)
+    elif given.retryable and _may_retry(board, task):
+        _retry(board, task, given.error)
+    else:
+        board.fail(task, given.error, status=failed_status(task), given=given)
+
+
+def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
+    change = None
+    if given.injected:
+        try:
+            change = _injection(board, task, given)
+        except WorkflowDefinitionError as error:
+            board.fail(task, failure_of(error), status=failed_status(task), given=given)
+            return
+    _warn_of_shared_keys(board, task, given)
+    board.emit(
+        ev.TaskComplete(
+            task_id=task.id,
+            layer=task.layer,
+            place=task.place,
+            attempt=given.attempt,
+            output=given.output,
+            messages=given.messages,
+            context=given.context,
+            files=given.files,
+            execution_time_ms=given.execution_time_ms,
+        )
+    )
+    if change is not None:
+        board.change_plan(change)
+
+
+def _injection(board: Board, task: PlannedTask, given: AttemptEnded) -> ev.PlanChanged | None:
+    """The tasks an attempt asked for, without those that an earlier attempt of the task brought in just like that."""
+    wanted = [task_from_mapping(task_id, mapping) for task_id, mapping in given.injected]
+    known: set[TaskId] = set()
+    if any(definition.id in board.plan.tasks for definition in wanted):
+        known = _injected_before(board.facts, task, wanted)
+    added = tuple(definition for definition in wanted if definition.id not in known)
+    if not added:
+        return None
+    change = ev.PlanChanged(origin="inject", added=added, min_layer=task.layer + 1, under=task.place)
+    apply_change(board.plan, change)
+    return change
+
+
+def _injected_before(facts: Facts, task: PlannedTask, wanted: list[TaskDef]) -> set[TaskId]:
+    before = {
+        definition.id: definition
+        for change in facts.changes
+        if change.origin == "inject" and change.under == task.place
+        for definition in change.added
+    }
+    return {definition.id for definition in wanted if before.get(definition.id) == definition}
+
+
+# --- trying again -----------------------------------------------------------------------------------------------
+
+
+def _may_retry(board: Board, task: PlannedTask) -> bool:
+    if board.facts.stopping == "abort":
+        return False
+    return board.facts.task(task.id).tries < task.definition.retry.retries
+
+
+def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
+    was = board.facts.task(task.id)
+    retry = task.definition.retry
+    delay = min(retry.backoff_s * retry.factor**was.tries, retry.max_delay_s)
+    # Tasks that fail together should not come back together; a hash spreads them and stays the same on replay.
+    noise = blake2b(f"{board.facts.workflow_id}\0{task.id}\0{was.attempts}".encode(), digest_size=8).digest()
+    spread = int.from_bytes(noise, "big") / 2**64
+    delay *= 1 + retry.jitter * (2 * spread - 1)
+    not_before = board.now + timedelta(seconds=delay)
+    board.emit(
+        ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=was.attempts, not_before=not_before, error=error)
+    )
+
+
+def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
+    """It did not end by itself: somebody says what became of its effect. Until then it has neither failed nor ended."""
+    first_line = why.text.partition("\n")[0]
+    row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was cut off: {first_line}")
+    planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=(task.id,), revision=board.facts.plan_revision)
+    drive_start.follow_up(board, planned)
+    board.frontier.attempt_over(task)
+    board.frontier.offer(task.id)
+
+
+def _put_off(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
+    """It is looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt."""
+    attempt = board.facts.task(task.id).attempts
+    board.emit(
+        ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=attempt, not_before=board.now, error=why, put_off=True)
+    )
+
+
+# --- what it means for others -----------------------------------------------------------------------------------
+
+
+def follow(board: Board, task: PlannedTask, was: TaskFacts) -> None:
+    """The task has ended. If it ran again and something came of it that was not so before, dependants follow."""
+    now = board.facts.task(task.id)
+    if was.outdated and now.status != "cancelled":
+        drive_start.follow_up(board, plan_repeat(board.plan, board.facts, task.id))
+    elif was.previous is not None and now.previous is None and result_mark(now) != was.previous:
+        planned = plan_follow_up(board.plan, board.facts, task.id)
+        if planned.reset:
+            drive_start.follow_up(board, planned)
+
+
+def _warn_of_shared_keys(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
+    if given.context is ev.NOTHING:
+        return
+    for key in _keys(given.context):
+        other = board.setters.get(key, task.id)
+        latest = max(other, task.id, key=lambda name: _order(board, name))
+        if other != task.id:
+            board.warn(task, f"context key {key!r} is also set by {other!r}; {latest!r}, later in the plan, wins")
+        board.setters[key] = latest
+
+
+def _order(board: Board, task_id: TaskId) -> tuple[int, str, TaskId]:
+    task = board.plan.tasks.get(task_id) or board.facts.task(task_id)
+    return task.layer, task.place, task_id

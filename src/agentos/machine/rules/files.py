@@ -1,0 +1,131 @@
+"""The worktree's files, as far as a run knows them: snapshots that were taken of them, and what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentos.machine import events as ev
+from agentos.machine.board import Board
+from agentos.machine.facts.fold import Facts
+from agentos.machine.inputs import Captured
+from agentos.machine.rules import merges
+
+_SHOWN = 10
+
+
+def wait_for_capture(board: Board, layer: int) -> bool:
+    """Whether the checkpoint of a finished layer has to wait until the files were merged and captured."""
+    if merges.pending(board, layer):
+        if board.captures and merges.may_go_on(board, layer):
+            board.capture_wanted = layer
+        return True
+    # A run that never had a file task has nothing to capture, and asks git for nothing.
+    if not board.captures or board.facts.files is None or board.captured_layer == layer:
+        return False
+    board.capture_wanted = layer
+    return True
+
+
+def captured(board: Board, given: Captured) -> None:
+    """Write a snapshot down, unless the newest one says the same already."""
+    if given.why == "merge" and (board.facts.merge is None or not board.facts.merge.tree):
+        return  # set aside meanwhile
+    if given.why in ("layer", "merge"):
+        board.capture_wanted = None
+        if not board.frontier.unfinished(given.layer):  # else it was merged for a task that could not wait for the rest
+            board.captured_layer, board.uncaptured = given.layer, given.problem
+        if given.changed:
+            _name_suspects(board, given)
+    if given.why == "turn":
+        _turn(board, given)
+        return
+    if given.together and given.changed:
+        _name_company(board, given)
+    if given.problem:
+        board.emit(ev.TaskWarning(message=f"the files of the worktree cannot be captured: {given.problem}"))
+    for path in given.left:
+        board.emit(ev.TaskWarning(message=f"what isolated tasks did was not written: {path}"))
+    known = board.facts.files
+    said = known is not None and (known.tree, known.open) == (given.tree, False) and board.facts.half_done is None
+    if said and given.why not in ("attempt", "merge") and set(given.output) <= set(board.facts.own_output):
+        return
+    if given.snapshot or given.why in ("attempt", "merge"):
+        event = ev.FilesCaptured(
+            snapshot=given.snapshot,
+            tree=given.tree,
+            why=given.why,
+            task_id=given.task_id,
+            partial=given.partial,
+            output=given.output,
+            beside=given.beside,
+            together=given.together,
+        )
+        board.emit(event)
+    if given.why == "merge":
+        board.frontier.release_merged()
+
+
+def _turn(board: Board, given: Captured) -> None:
+    """What an agent has done so far. One that could not be captured is no point to go on from, and no harm."""
+    if given.task_id in board.facts.running and given.snapshot and not given.partial:
+        board.emit(
+            ev.FilesCaptured(
+                snapshot=given.snapshot, tree=given.tree, why="turn", task_id=given.task_id, base=given.base
+            )
+        )
+
+
+def snapshot_of(facts: Facts) -> str:
+    """What a checkpoint cut now names; empty where there is nothing to name."""
+    return facts.files.snapshot if facts.files is not None and not facts.files.open else ""
+
+
+def snapshots_in_use(facts: Facts) -> set[str]:
+    """The snapshots that the run may still have to go back to, or on from; what checkpoints name comes on top."""
+    used = {facts.files.snapshot} if facts.files is not None else set()
+    if facts.half_done is not None:
+        used.add(facts.half_done.before.snapshot)
+    if facts.merge is not None:
+        used.add(facts.merge.snapshot)
+    for handed in facts.unmerged.values():
+        used |= {handed.base, handed.snapshot}
+    for turn in facts.turns.values():
+        used |= {turn.base, turn.snapshot}
+    return used - {""}
+
+
+def _name_suspects(board: Board, given: Captured) -> None:
+    """Files changed and no file task was at work: somebody's hands, or a task that says it changes none."""
+    tasks = (board.plan.tasks[name] for name in board.plan.layers[given.layer])
+    suspects = [
+        task.id
+        for task in tasks
+        if "files" not in task.definition.effects
+        and task.definition.kind in ("python", "shell")
+        and board.facts.task(task.id).attempts
+    ]
+    if not suspects:
+        return
+    paths, named = _listed(given.changed), _listed(suspects)
+    for task_id in suspects[:1]:
+        task = board.plan.tasks[task_id]
+        board.warn(
+            task,
+            f"files changed in layer {given.layer} although no task that says so was at work: {paths} "
+            f"(declared without file effects: {named})",
+        )
+
+
+def _name_company(board: Board, given: Captured) -> None:
+    """Files changed while several tasks were at work: without isolation nobody can tell whose change is whose."""
+    first = board.plan.tasks.get(given.together[0])
+    if first is not None:
+        board.warn(
+            first,
+            f"{_listed(given.together)} were at work at the same time, and which of them changed what cannot be told: "
+            f"{_listed(given.changed)} (isolation 'worktree' keeps them apart)",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")

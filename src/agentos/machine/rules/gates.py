@@ -1,0 +1,167 @@
+"""Gates: their names, and when one lets through what it guards. Only an explicit approval does."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from agentos.dag.define.task import Approve
+from agentos.dag.language.references import as_text, resolve
+from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.ids import GateId, TaskId
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import Facts, GateFacts
+from agentos.machine.frontier import fan_out_of
+from agentos.machine.rules.command_words import has_command
+from agentos.machine.rules.scope import scope_of, shown_digest
+
+
+def gate_name(facts: Facts, kind: ev.GateKind, subject: str, number: int) -> GateId:
+    """`approve:ship`, then `approve:ship#2`; in a later epoch `approve:ship~1`."""
+    epoch = f"~{facts.epoch}" if facts.epoch else ""
+    again = f"#{number}" if number > 1 else ""
+    return GateId(f"{kind}:{subject}{epoch}{again}")
+
+
+def newest_gate(
+    facts: Facts, kind: ev.GateKind, subject: str, task_id: TaskId | None = None
+) -> tuple[GateFacts | None, GateId]:
+    """The newest gate before this subject in this epoch, if any, and the name the next one would have.
+
+    No answer fits two gates: a name that was ever used, if only because a task is called `ship#2`, is not used again.
+    """
+    number, newest = 1, None
+    while (gate := facts.gates.get(name := gate_name(facts, kind, subject, number))) is not None:
+        if gate.opened.task_id == task_id:
+            newest = gate
+        number += 1
+    return newest, name
+
+
+def task_gate(
+    plan: Plan, facts: Facts, task: PlannedTask, now: datetime, files: dict[str, str] | None = None
+) -> tuple[bool, ev.DecisionRequired | None]:
+    """Whether the task may start, and else the gate to open first (None where it is open already, or answered no).
+
+    `files` are those that its command names as they are now; None where it has no command.
+    """
+    approve = task.definition.approve or approval_of(plan, task)
+    if approve is None:
+        return True, None
+    kind = gate_kind(task)
+    gate, next_name = newest_gate(facts, kind, task.id, task.id)
+    is_open = gate is not None and gate.opened.gate_id in facts.open_gates
+    if gate is not None and is_open and not is_outdated(task, gate):
+        return False, None
+    digest, text = shown_digest(plan, facts, task)
+    again, changed = "", tuple[str, ...]()
+    if gate is not None and (is_open or (gate.answer and gate.opened.shown == digest)):
+        again, changed = _reopening(gate, files)
+        if not is_open and (gate.answer != "approved" or not again):
+            return gate.answer == "approved", None
+    elif gate is None and task.definition.approve is None:  # an item, whose fan-out was approved
+        again, changed = _reopening(approving_gate(facts, task), files, among=True)
+        if not again:
+            return True, None
+    scope = scope_of(plan, facts, task)
+    return False, ev.DecisionRequired(
+        gate_id=next_name,
+        kind=kind,
+        task_id=task.id,
+        layer=task.layer,
+        place=task.place,
+        question=as_text(resolve(approve.question, scope)),
+        choices=approve.choices,
+        file=as_text(resolve(approve.file, scope)),
+        by=approve.by,
+        shown=digest,
+        inputs=text,
+        covers=files,
+        again=again,
+        changed=changed,
+        command=answer_command(facts.workflow_id, next_name, approve.choices),
+        deadline=_deadline(approve, now),
+        on_timeout=approve.on_timeout,
+    )
+
+
+def approval_of(plan: Plan, task: PlannedTask) -> Approve | None:
+    """What must be approved before the task runs its command: its own question, or that of the fan-out it came from."""
+    definition, parent = task.definition, fan_out_of(task)
+    approve = definition.approve
+    if approve is None and parent is not None:
+        approve = plan.tasks[parent].definition.approve
+    return approve if approve is not None and has_command(definition) else None
+
+
+def changed_files(
+    covers: Mapping[str, tuple[str, ...]], files: Mapping[str, str], *, among: bool = False
+) -> tuple[str, ...]:
+    """Paths that differ from what was approved; `among`: the approval was about those of others as well."""
+    paths = files.keys() if among else covers.keys() | files.keys()
+    return tuple(sorted(path for path in paths if files.get(path, "") not in covers.get(path, ("",))))
+
+
+def _reopening(
+    gate: GateFacts | None, files: dict[str, str] | None, *, among: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """Why files make an approval void, and which; empty where they do not."""
+    if gate is None or files is None:
+        return "", ()
+    name = gate.opened.gate_id
+    if gate.covers is None:
+        return (f"{name} was asked by an earlier version, which did not look at files", ()) if not among else ("", ())
+    changed = changed_files(gate.covers, files, among=among)
+    if not changed:
+        return "", ()
+    listed = ", ".join(changed[:10]) + (f" and {len(changed) - 10} more" if len(changed) > 10 else "")
+    return f"{listed} changed after {name} was asked", changed
+
+
+def is_outdated(task: PlannedTask, gate: GateFacts) -> bool:
+    """Whether an earlier version asked, without a look at the files that the command names."""
+    return gate.covers is None and has_command(task.definition)
+
+
+def approving_gate(facts: Facts, task: PlannedTask) -> GateFacts | None:
+    """The gate at which the task was asked about, or else the fan-out that it is an item of."""
+    own, parent = newest_gate(facts, gate_kind(task), task.id, task.id)[0], fan_out_of(task)
+    return own if own is not None or parent is None else newest_gate(facts, "approve", parent, parent)[0]
+
+
+def gate_kind(task: PlannedTask) -> ev.GateKind:
+    return "approval" if task.definition.kind == "approval" else "approve"
+
+
+def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired | None:
+    """The question about an effect that may have happened; None where it is asked already."""
+    gate, next_name = newest_gate(facts, "ask", task.id, task.id)
+    if gate is not None and gate.opened.gate_id in facts.open_gates:
+        return None
+    return ev.DecisionRequired(
+        gate_id=next_name,
+        kind="ask",
+        task_id=task.id,
+        layer=task.layer,
+        place=task.place,
+        question=f"Task {task.id!r} had begun ({why}) and may have taken effect. Run it again?",
+        command=answer_command(facts.workflow_id, next_name),
+    )
+
+
+def answer_command(workflow_id: str, gate_id: str, choices: Sequence[str] = ()) -> str:
+    """What to type to say yes; of a gate with choices, to the first of them."""
+    chosen = f" --choose {shlex.quote(choices[0])}" if choices else ""
+    return f"agentos approve {shlex.quote(workflow_id)} {shlex.quote(gate_id)}{chosen}"
+
+
+def _deadline(approve: Approve, now: datetime) -> datetime | None:
+    return None if approve.timeout_s is None else now + timedelta(seconds=approve.timeout_s)
+
+
+def only_rejected(facts: Facts) -> bool:
+    """Whether all that failed was rejected at a gate: then no resume has anything left to run."""
+    errors = [facts.task(task_id).error for task_id in facts.failed]
+    rejected = all(error is not None and error.type == "GateRejected" for error in errors)
+    return rejected and (bool(errors) or facts.refused is not None)

@@ -1,0 +1,209 @@
+"""Merging what isolated tasks did to files: whoever drives merges and writes, here it is decided what follows.
+
+    a layer with isolated tasks is finished     whoever drives looks: the trees are merged, nothing is written
+    `ready`: a task of a later layer could go   the same, with all that have finished by then; it waits for them
+    everything goes together                    files_merged, durable; then it is written, and captured
+    it does not                                 files_merged with the conflicts, and a gate: its answer is used then
+
+Killed anywhere, the next drive does what is left: merging looks at trees alone, and writing can be repeated.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
+
+from agentos.dag.plan.plan import PlannedTask
+from agentos.exceptions import CommandRefusedError
+from agentos.ids import TaskId
+from agentos.machine import events as ev
+from agentos.machine.board import Board, order
+from agentos.machine.facts.fold import Facts
+from agentos.machine.frontier import by_layers
+from agentos.machine.inputs import Merged
+from agentos.machine.rules.gates import answer_command, newest_gate
+from agentos.values import decode_value
+
+WORKTREE = "worktree"
+_FORMS = "'worktree', 'task:ID' or 'file:PATH' (a merged file that you prepared)"
+_SHOWN = 10
+
+
+class Choice(NamedTuple):
+    """Which version of a path to take: that of the worktree, of a task, or a file."""
+
+    kind: Literal["worktree", "task", "file"]
+    name: str = ""
+
+
+class Work(NamedTuple):
+    """What is to be merged, and what is known of it."""
+
+    layer: int
+    tasks: Mapping[TaskId, ev.TaskFiles]
+    """In plan order."""
+    decided: ev.FilesMerged | None
+    """A merge of these that is on the record."""
+    choices: Mapping[str, Choice]
+    """What somebody answered to the conflicts in it."""
+
+
+def parse_choice(text: object) -> Choice | None:
+    """A choice as it is written in an answer; None where it is none."""
+    if text == WORKTREE:
+        return Choice("worktree")
+    kind, colon, name = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not colon or not name or kind not in ("task", "file"):
+        return None
+    return Choice("task" if kind == "task" else "file", name)
+
+
+def pending(board: Board, layer: int) -> list[PlannedTask]:
+    """The finished tasks up to this layer whose changes are not in the worktree yet, in plan order.
+
+    Where tasks start as soon as they can: of every layer, since a checkpoint may leave nothing unmerged behind. Those
+    that finish while a merge is on the record wait for the next one. By layers they do not: the merge on the record may
+    be that of a later layer, with which a task that ran again cannot wait.
+    """
+    facts = board.facts
+    everything = not by_layers(board.plan)
+    names = facts.merge.tasks if everything and facts.merge is not None else facts.unmerged
+    known = (board.plan.tasks.get(task_id) for task_id in names if task_id in facts.unmerged)
+    return sorted((task for task in known if task is not None and (everything or task.layer <= layer)), key=order)
+
+
+def comes_first(board: Board, task: PlannedTask) -> bool:
+    """Whether something must be merged before the task may start; if so, that is asked for. Never by layers."""
+    if by_layers(board.plan) or not board.facts.unmerged:
+        return False
+    unmerged = (board.plan.tasks.get(task_id) for task_id in board.facts.unmerged)
+    if not any(other is not None and other.layer < task.layer for other in unmerged):
+        return False
+    ask_for(board)
+    return True
+
+
+def ask_for(board: Board) -> None:
+    """Have whoever drives merge what has finished, unless somebody has to answer first."""
+    layer = board.facts.merge.layer if board.facts.merge is not None else board.frontier.next_cut
+    if board.captures and board.capture_wanted is None and may_go_on(board, layer):
+        board.capture_wanted = layer
+
+
+def let_go(board: Board) -> None:
+    """Look again at tasks that wait for a merge: it was made, is not needed any more, or can be made now."""
+    if board.facts.unmerged:
+        ask_for(board)
+    else:
+        board.frontier.release_merged()
+
+
+def may_go_on(board: Board, layer: int) -> bool:
+    """Whether there is something to do now; not while somebody is asked, nor after they said no."""
+    gate, _ = newest_gate(board.facts, "merge", str(layer))
+    return gate is None or (gate.opened.gate_id not in board.facts.open_gates and gate.answer != "rejected")
+
+
+def is_outdated(board: Board, gate: ev.DecisionRequired) -> bool:
+    """Whether it asks about results that are no longer the ones to be merged."""
+    return gate.shown != _digest(board, gate.layer)
+
+
+def choices(facts: Facts, layer: int) -> dict[str, Choice]:
+    """What was answered last, for the paths that were shown then."""
+    gate, _ = newest_gate(facts, "merge", str(layer))
+    answered = decode_value(gate.output) if gate is not None and gate.answer == "approved" else None
+    parsed = {path: parse_choice(text) for path, text in answered.items()} if isinstance(answered, Mapping) else {}
+    return {path: choice for path, choice in parsed.items() if choice is not None}
+
+
+def open_conflicts(facts: Facts) -> tuple[ev.MergeConflict, ...]:
+    """What somebody has to choose before the newest merge can be decided."""
+    return facts.merge.conflicts if facts.merge is not None and not facts.merge.tree else ()
+
+
+def merged(board: Board, given: Merged) -> None:
+    """The files were looked at: write the merge down, or ask."""
+    tasks = tuple(task.id for task in pending(board, given.layer))
+    if tasks != given.tasks or not may_go_on(board, given.layer):
+        return  # of results that do not count any more
+    if not given.problem:
+        board.emit(
+            ev.FilesMerged(
+                layer=given.layer,
+                tasks=given.tasks,
+                before=given.before,
+                tree=given.tree,
+                snapshot=given.snapshot,
+                conflicts=given.conflicts,
+            )
+        )
+    if not given.tree:
+        board.capture_wanted = None
+        board.open_gate(_question(board, given))
+
+
+def _question(board: Board, given: Merged) -> ev.DecisionRequired:
+    facts, conflicts = board.facts, open_conflicts(board.facts)
+    paths = [conflict.path for conflict in conflicts]
+    _, name = newest_gate(facts, "merge", str(given.layer))
+    if given.problem:
+        question = f"What the isolated tasks of layer {given.layer} did cannot be merged: {given.problem}. Try again?"
+    else:
+        listed = ", ".join(paths[:_SHOWN]) + (" …" if len(paths) > _SHOWN else "")
+        question = f"Isolated tasks of layer {given.layer} changed the same paths. Which version of {listed}?"
+    return ev.DecisionRequired(
+        gate_id=name,
+        kind="merge",
+        layer=given.layer,
+        question=question,
+        shown=_digest(board, given.layer),
+        inputs=given.text,
+        command=_answer(facts.workflow_id, name, conflicts),
+    )
+
+
+def answer_to(facts: Facts, gate: ev.DecisionRequired) -> str:
+    """What to type to say yes at an open gate: made anew, since a journal that was imported may say anything."""
+    if gate.kind == "merge":
+        return _answer(facts.workflow_id, gate.gate_id, open_conflicts(facts))
+    return answer_command(facts.workflow_id, gate.gate_id, gate.choices)
+
+
+def _answer(workflow_id: str, gate_id: str, conflicts: tuple[ev.MergeConflict, ...]) -> str:
+    command = answer_command(workflow_id, gate_id)
+    if conflicts:
+        first = shlex.quote(f"{conflicts[0].path}={conflicts[0].sides[-1]}")
+        command += f" --use {first}" + (" --use …" if conflicts[1:] else "")
+    return command
+
+
+def _digest(board: Board, layer: int) -> str:
+    """Of the results to be merged."""
+    unmerged = board.facts.unmerged
+    told = "\0".join(f"{task.id}\0{unmerged[task.id].snapshot}" for task in pending(board, layer))
+    return blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+def check_choices(facts: Facts, output: Any) -> None:
+    """CommandRefusedError unless the answer chooses, for each path in conflict, a version that there is."""
+    conflicts = open_conflicts(facts)
+    if not conflicts:
+        return
+    if not isinstance(output, Mapping):
+        raise CommandRefusedError(
+            f"an answer to a merge says for each path which version to take: {_FORMS}; "
+            f"in conflict: {', '.join(conflict.path for conflict in conflicts[:_SHOWN])}"
+        )
+    sides = {conflict.path: conflict.sides for conflict in conflicts}
+    for path, text in output.items():
+        choice = parse_choice(text)
+        if path not in sides:
+            raise CommandRefusedError(f"{path!r} is not in conflict; in conflict: {', '.join(list(sides)[:_SHOWN])}")
+        if choice is None or (choice.kind != "file" and text not in sides[path]):
+            there = ", ".join(repr(side) for side in sides[path])
+            raise CommandRefusedError(f"{text!r} is no version of {path!r}; there are {there}, or 'file:PATH'")
+    if missing := [path for path in sides if path not in output]:
+        raise CommandRefusedError(f"no version was chosen of {', '.join(missing[:_SHOWN])}: {_FORMS}")

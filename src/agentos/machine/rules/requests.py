@@ -1,0 +1,405 @@
+"""Commands: each ends on the record, as applied or as refused with the reason.
+
+Abort, pause, and answers to gates act at once. The others wait for a boundary: the moment between two layers, when
+nothing runs and nothing else can go on, or the start of a drive after the run had stopped in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from agentos.dag.define.mapping import tasks_from_mappings
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.plan.growth import with_definition
+from agentos.exceptions import AgentosError, CommandRefusedError
+from agentos.ids import CheckpointId, GateId, TaskId
+from agentos.machine import commands as cmd
+from agentos.machine import events as ev
+from agentos.machine.board import Board, order
+from agentos.machine.frontier import by_layers
+from agentos.machine.resume import SKIP_LAYER, needs_answer
+from agentos.machine.rules import merges
+from agentos.machine.rules.gates import answer_command
+from agentos.machine.rules.plan_changes import apply_change
+from agentos.values import encode_value
+
+Act = Callable[[], None]
+"""What a command does, once it is on the record as applied."""
+
+
+def take(board: Board, asked: cmd.Asked) -> None:
+    """A command has arrived."""
+    # A deadline that passed before it was asked counts first, whenever a driver gets to see both.
+    fire_timers(board, min(asked.at, board.now))
+    if isinstance(asked.command, cmd.AT_ONCE):
+        _settle(board, asked)
+        return
+    board.emit(
+        ev.CommandReceived(
+            command_id=asked.command_id,
+            author=asked.author,
+            attempt_id=asked.attempt_id,
+            command=cmd.command_to_data(asked.command),
+        )
+    )
+
+
+def fire_timers(board: Board, until: datetime) -> None:
+    """Do what is due: answer gates whose deadline has passed, look at tasks whose next attempt may begin."""
+    if board.stopping:
+        return
+    for whose in board.frontier.due(until):
+        if whose in board.facts.open_gates:
+            gate = board.facts.gates[GateId(whose)].opened
+            answer_gate(
+                board, gate, approved=gate.on_timeout == "approve", author="timeout", reason="nobody answered in time"
+            )
+        elif whose in board.frontier.retrying:
+            board.frontier.offer(TaskId(whose))
+
+
+def at_boundary(board: Board) -> None:
+    """Settle the commands that waited for this boundary, in the order they came."""
+    for received in board.facts.commands:
+        if board.over or (draining(board) and board.facts.running):
+            return
+        try:
+            command = cmd.parse_command(received.command)
+        except CommandRefusedError as error:  # from another version of AgentOS
+            _refuse(board, received, str(error))
+            continue
+        asked = cmd.Asked(
+            command_id=received.command_id,
+            author=received.author,
+            attempt_id=received.attempt_id,
+            at=received.at,
+            command=command,
+        )
+        _settle(board, asked)
+
+
+def draining(board: Board) -> bool:
+    """Whether nothing new starts because the run is to go back to a checkpoint once nothing runs any more."""
+    waiting = board.facts.commands
+    return bool(waiting) and waiting[0].command.get("type") == "rollback" and not by_layers(board.plan)
+
+
+def refuse_waiting(board: Board, why: str) -> None:
+    """Refuse every command that still waits."""
+    for received in board.facts.commands:
+        _refuse(board, received, why)
+
+
+def _refuse(board: Board, received: ev.CommandReceived, why: str) -> None:
+    board.emit(
+        ev.CommandRefused(command_id=received.command_id, author=received.author, command=received.command, why=why)
+    )
+
+
+def _settle(board: Board, asked: cmd.Asked) -> None:
+    """Apply the command, or refuse it; either way on the record."""
+    data = cmd.command_to_data(asked.command)
+    try:
+        act = _prepared(board, asked)
+    except AgentosError as error:
+        board.emit(ev.CommandRefused(command_id=asked.command_id, author=asked.author, command=data, why=str(error)))
+        return
+    board.emit(ev.CommandApplied(command_id=asked.command_id, author=asked.author, command=data))
+    act()
+
+
+def _prepared(board: Board, asked: cmd.Asked) -> Act:
+    """What the command will do. Raises, with the reason, where it cannot be applied."""
+    if board.facts.stopping == "abort":
+        raise CommandRefusedError("the run is being aborted")
+    match asked.command:
+        case cmd.Abort() | cmd.Pause():
+            return lambda: None
+        case cmd.ApprovalResponse():
+            return _answer(board, asked, asked.command)
+        case cmd.Continue():
+            return _continue(board, asked)
+        case cmd.InjectTasks():
+            return _injection(board, asked.command)
+        case cmd.SkipLayer():
+            return _layer_skip(board, asked.command)
+        case cmd.ModifyArgs():
+            return _modification(board, asked.command)
+        case cmd.ReplanDag():
+            return _replan(board, asked, asked.command)
+        case cmd.Rollback():
+            back = rollback_to(board, asked.command.checkpoint_id, reason=asked.command.reason)
+            return lambda: go_back(board, back)
+        case _:
+            assert_never(asked.command)
+
+
+# --- gates ------------------------------------------------------------------------------------------------------
+
+
+def answer_gate(
+    board: Board,
+    gate: ev.DecisionRequired,
+    *,
+    approved: bool,
+    author: str,
+    reason: str,
+    sender: cmd.Sender | None = None,
+    answer: str = "",
+    choice: str = "",
+    output: object = None,
+) -> None:
+    """Write the answer to an open gate down and do what follows from it."""
+    kept: ev.Answer = "approved" if approved else "rejected"
+    if approved and gate.kind == "ask":
+        kept = "happened" if answer == "happened" else "rerun"
+    told = kept == "happened" or (approved and gate.kind == "merge")
+    stored = msgspec.Raw(encode_value(output)) if told else ev.NOTHING
+    task = board.plan.tasks[gate.task_id] if gate.task_id is not None else None
+    board.emit(
+        ev.DecisionMade(
+            gate_id=gate.gate_id,
+            kind=gate.kind,
+            task_id=gate.task_id,
+            # Where it stands now: an edited workflow may have moved it since it asked.
+            layer=gate.layer if task is None else task.layer,
+            place=gate.place if task is None else task.place,
+            answer=kept,
+            author=author,
+            sender=sender,
+            reason=reason,
+            choice=choice,
+            output=stored,
+        )
+    )
+    if task is None:
+        if not approved:
+            _skip_behind(board, gate)
+    elif not approved:
+        text = f"rejected by {author}" + (f": {reason}" if reason else "")
+        board.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
+    elif kept == "happened":
+        attempt = board.facts.task(task.id).attempts
+        board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, attempt=attempt, output=stored))
+    else:
+        board.frontier.offer(task.id)
+
+
+def withdraw_gate(board: Board, gate: ev.DecisionRequired, reason: str = "nothing is left behind it") -> None:
+    """Nobody needs to answer this gate any more."""
+    board.emit(
+        ev.DecisionMade(
+            gate_id=gate.gate_id,
+            kind=gate.kind,
+            task_id=gate.task_id,
+            layer=gate.layer,
+            place=gate.place,
+            answer="withdrawn",
+            author="agentos",
+            reason=reason,
+        )
+    )
+
+
+def _skip_behind(board: Board, point: ev.DecisionRequired) -> None:
+    """Skip all that a decision point guards: its layer and those after it, as far as they have not begun."""
+    left = [board.plan.tasks[task_id] for task_id in board.frontier.unmet]
+    begun = {*board.facts.running, *board.facts.children} if not by_layers(board.plan) else set()
+    for task in sorted(left, key=order):
+        if task.layer >= point.layer and task.id not in begun:
+            board.skip(task, point.gate_id)
+
+
+def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Act:
+    gate_id = GateId(command.gate_id)
+    if gate_id not in board.facts.open_gates:
+        still_open = ", ".join(sorted(board.facts.open_gates)) or "none"
+        raise CommandRefusedError(f"gate {gate_id!r} {_what_became_of(board, gate_id)}; open gates: {still_open}")
+    gate = board.facts.gates[gate_id].opened
+    if gate.by == "human" and asked.attempt_id:
+        raise CommandRefusedError(
+            f"gate {gate_id!r} is for a human; the answer came from {_actor(asked.attempt_id)}",
+            next_step="Answer it from a terminal that no run has started.",
+        )
+    if command.answer and gate.kind != "ask":
+        raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
+    _check_choice(gate, command)
+    encode_value(command.output)
+    if command.approved and gate.kind == "merge":
+        merges.check_choices(board.facts, command.output)
+    return lambda: answer_gate(
+        board,
+        gate,
+        approved=command.approved,
+        author=asked.author,
+        sender=asked.sender,
+        reason=command.reason,
+        answer=command.answer,
+        choice=command.choice,
+        output=command.output,
+    )
+
+
+def _actor(attempt_id: str) -> str:
+    """The part of a run that asked: an attempt by its id (run/task/attempt), anything else in its own words."""
+    return f"attempt {attempt_id} of an agent" if "/" in attempt_id else attempt_id
+
+
+def _check_choice(gate: ev.DecisionRequired, command: cmd.ApprovalResponse) -> None:
+    if not command.approved or command.choice in gate.choices or (not gate.choices and not command.choice):
+        return
+    if not gate.choices:
+        raise CommandRefusedError(f"gate {gate.gate_id!r} has no choices; {command.choice!r} is none of them")
+    said = f"{command.choice!r} is none of the choices" if command.choice else "a yes to it names a choice"
+    raise CommandRefusedError(
+        f"gate {gate.gate_id!r}: {said}: {', '.join(gate.choices)}",
+        next_step=f"Choose one: {answer_command(gate.workflow_id, gate.gate_id, gate.choices)}",
+    )
+
+
+def _what_became_of(board: Board, gate_id: GateId) -> str:
+    known = board.facts.gates.get(gate_id)
+    if known is None:
+        return "does not exist"
+    if not known.answer:
+        return "is no longer open: what it guarded has ended or changed"
+    return f"was already answered ({known.answer} by {known.author})"
+
+
+def _continue(board: Board, asked: cmd.Asked) -> Act:
+    points = [gate_id for gate_id in board.facts.open_gates if board.facts.gates[gate_id].opened.task_id is None]
+    if not points:
+        raise CommandRefusedError("no decision point is open; only `approval_response` answers other gates")
+    answer = cmd.ApprovalResponse(gate_id=points[0], approved=True, reason=asked.command.reason)
+    return _answer(board, asked, answer)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------
+
+
+def _changing(board: Board, change: ev.PlanChanged) -> Act:
+    """Change the plan. WorkflowDefinitionError, now, where the change does not fit it."""
+    if board.facts.refused is not None:
+        raise CommandRefusedError(f"the run was rejected at {board.facts.refused.gate_id}; fork it to go on")
+    apply_change(board.plan, change)
+    return lambda: board.change_plan(change)
+
+
+def _injection(board: Board, command: cmd.InjectTasks) -> Act:
+    added = tuple(tasks_from_mappings(command.tasks))
+    return _changing(board, ev.PlanChanged(origin="inject", added=added, min_layer=board.next_layer))
+
+
+def _layer_skip(board: Board, command: cmd.SkipLayer) -> Act:
+    if command.layer >= len(board.plan.layers):
+        raise CommandRefusedError(f"there is no layer {command.layer}; the last one is {len(board.plan.layers) - 1}")
+    ids = board.plan.layers[command.layer]
+    begun = [task_id for task_id in ids if _has_started(board, task_id)]
+    if begun:
+        raise CommandRefusedError(f"layer {command.layer} has begun: {', '.join(begun[:5])}")
+
+    def skip() -> None:
+        for task_id in ids:
+            board.skip(board.plan.tasks[task_id], f"{SKIP_LAYER}{command.layer}")
+
+    return skip
+
+
+def _has_started(board: Board, task_id: TaskId) -> bool:
+    task = board.facts.task(task_id)
+    return task.ended or task.attempts > 0 or task_id in board.facts.children
+
+
+def _not_started(board: Board, task_id: str, what: str) -> TaskId:
+    known = TaskId(task_id)
+    if known not in board.plan.tasks:
+        raise CommandRefusedError(f"there is no task {task_id!r} to {what}")
+    if _has_started(board, known):
+        status = board.facts.task(known).status
+        raise CommandRefusedError(f"task {task_id!r} has started ({status}); too late to {what} it")
+    return known
+
+
+def _modification(board: Board, command: cmd.ModifyArgs) -> Act:
+    task = board.plan.tasks[_not_started(board, command.task_id, "modify")]
+    updates = {name: to_stored(value) for name, value in command.updates.items()}
+    changed = replace(task.definition, inputs={**task.definition.inputs, **updates})
+    # With the needs that the new inputs imply, so that it reads the same wherever it is applied.
+    linked = with_definition(board.plan, task.id, changed).tasks[task.id].definition
+    return _changing(board, ev.PlanChanged(origin="modify_args", changed=(linked,)))
+
+
+def _replan(board: Board, asked: cmd.Asked, command: cmd.ReplanDag) -> Act:
+    replaced = [task_id for task_id in command.tasks if task_id in board.plan.tasks]
+    for task_id in (*command.remove, *replaced):
+        _refuse_agent(board, asked, TaskId(task_id))
+    removed = [_not_started(board, task_id, "remove") for task_id in (*command.remove, *replaced)]
+    change = ev.PlanChanged(
+        origin="replan",
+        added=tuple(tasks_from_mappings(command.tasks)),
+        removed=tuple(dict.fromkeys(removed)),
+        min_layer=board.next_layer,
+    )
+    return _changing(board, change)
+
+
+def _refuse_agent(board: Board, asked: cmd.Asked, task_id: TaskId) -> None:
+    """An agent may not get round a human's gate by replacing what stands behind it."""
+    if asked.attempt_id and task_id in board.plan.tasks and _waits_for_human(board, task_id):
+        raise CommandRefusedError(f"task {task_id!r} waits for a human; {_actor(asked.attempt_id)} may not change it")
+
+
+def _waits_for_human(board: Board, task_id: TaskId) -> bool:
+    """Whether a human's gate stands before the task, or before one that it needs and that has not ended."""
+    ahead, seen = [task_id], {task_id}
+    while ahead:
+        definition = board.plan.tasks[ahead.pop()].definition
+        if definition.approve is not None and definition.approve.by == "human":
+            return True
+        for need in definition.needs:
+            if need in board.plan.tasks and need not in seen and not board.facts.task(need).ended:
+                seen.add(need)
+                ahead.append(need)
+    return False
+
+
+# --- going back -------------------------------------------------------------------------------------------------
+
+
+def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
+    """The event that goes back to a checkpoint. CommandRefusedError where this run cannot."""
+    facts = board.facts
+    cut = facts.cuts.get(CheckpointId(checkpoint))
+    if cut is None:
+        raise CommandRefusedError(f"checkpoint {checkpoint!r} is not one that this run can go back to")
+    to_seq, layer = cut
+    begun = {task_id for task_id, task in facts.tasks.items() if task.seq > to_seq and _not_repeatable(board, task_id)}
+    return ev.RolledBack(
+        checkpoint_id=CheckpointId(checkpoint),
+        to_seq=to_seq,
+        layer=layer,
+        epoch=facts.epoch + 1,
+        ask=tuple(sorted(begun.union(facts.ask))),
+        spent=dict(facts.spent),
+        reason=reason,
+    )
+
+
+def go_back(board: Board, back: ev.RolledBack) -> None:
+    """Go back to a checkpoint. These facts are stale from here on: whoever drives folds the journal again."""
+    refuse_waiting(board, f"the run went back to checkpoint {back.checkpoint_id}; send it again")
+    board.emit(replace(back, drive=board.facts.drives))
+    board.over = True
+
+
+def _not_repeatable(board: Board, task_id: TaskId) -> bool:
+    """A new epoch has new idempotency keys, so that `keyed` alone does not make an effect safe to repeat."""
+    task = board.plan.tasks.get(task_id)
+    return task is not None and (
+        needs_answer(task) or (task.definition.external and task.definition.idempotent == "keyed")
+    )
