@@ -170,7 +170,7 @@ def resume(folder: Path, *, tasks: int) -> Metrics:
 def hello(folder: Path) -> Metrics:
     root = git_repository(folder / "work")
     shutil.copy(SCRIPTS / "hello_agentos.py", root / "hello.py")
-    python("-c", "import agentos, agentos.store.sqlite_open", cwd=folder)
+    python("-c", "import agentos, agentos.store.sqlite.database", cwd=folder)
     metrics = cold_start("hello.py", cwd=root, says="hello")
     check_stored(count_finished(root), 1)
     return metrics

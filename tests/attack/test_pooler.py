@@ -22,7 +22,7 @@ import pytest
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.holder import current_holder
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
 from tests.cli.conftest import Agentos, agentos
 from tests.contract.journals import RUN, RUNNING, Journal, create

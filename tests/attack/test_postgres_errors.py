@@ -27,7 +27,7 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
 )
 from agentos.store.postgres import driver
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from tests.cli.conftest import Agentos, agentos
 from tests.contract.journals import RUNNING, Journal, create
 from tests.postgres.server import PASSWORD, Server, free_port, own_server

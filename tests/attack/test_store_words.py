@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, TryAgainError
-from agentos.store.sqlite_driver import DOUBTS, insist
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.driver import DOUBTS, insist
 from tests.cli import runs
 from tests.cli.conftest import Agentos
 from tests.contract.journals import RUNNING, Journal, create

@@ -79,7 +79,7 @@ def _serve() -> None:
 
     list(commands())  # loads them all
     import agentos.cli.view.live
-    import agentos.store.sqlite_open
+    import agentos.store.sqlite.database
     import agentos.workflow.stream  # noqa: F401
 
     for line in sys.stdin.buffer:

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from agentos import Client, Workflow, run
 from agentos.cli.main import program
-from agentos.store import sqlite_open, sqlite_stats
 from agentos.store.sqlfiles import Migration, migrations
+from agentos.store.sqlite import database as sqlite_open
+from agentos.store.sqlite import stats
 from tests.cli.conftest import Agentos
 from tests.cli.runs import complete, driven, interrupted
 
@@ -67,7 +68,7 @@ def test_migrate_says_what_it_would_do_then_does_it_after_a_copy(
 ) -> None:
     complete(tmp_git_repo)
     step = Migration(len(migrations()) + 1, "add_a_word", "ALTER TABLE meta ADD COLUMN word TEXT;")
-    for module in (sqlite_open, sqlite_stats):  # a version of tomorrow
+    for module in (sqlite_open, stats):  # a version of tomorrow
         monkeypatch.setattr(module, "migrations", lambda: (*migrations(), step))
 
     def migrate(*argv: str) -> Any:

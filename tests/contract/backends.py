@@ -20,9 +20,9 @@ import psycopg
 from psycopg.types.string import TextLoader
 
 from agentos.store.port import StorePort
-from agentos.store.postgres import opening
+from agentos.store.postgres import database
 from agentos.store.postgres.address import read_address
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
 from tests.postgres.pooler import OwnPooler
 from tests.postgres.server import fresh_url, shared_url
 
@@ -118,8 +118,8 @@ def _pooler() -> OwnPooler:
 
 OPEN: dict[str, Callable[..., StorePort]] = {
     "sqlite": open_store,
-    "postgres": opening.open_store,
-    "pooled": opening.open_store,
+    "postgres": database.open_store,
+    "pooled": database.open_store,
 }
 QUERY: dict[str, Callable[..., list[tuple[Any, ...]]]] = {
     "sqlite": _query_sqlite,

@@ -26,8 +26,8 @@ from agentos.exceptions import NotFoundError
 from agentos.machine.events import Event
 from agentos.machine.facts.fold import Facts, fold
 from agentos.store.port import RunRecord, StorePort
-from agentos.store.postgres import opening
-from agentos.store.sqlite_open import open_store
+from agentos.store.postgres import database as opening
+from agentos.store.sqlite.database import open_store
 from tests.crash.children.schema import newer_postgres_schema, newer_schema
 from tests.crash.forks import STOP, Forks
 

@@ -30,7 +30,7 @@ from agentos.machine import commands as cmd
 from agentos.machine import events as ev
 from agentos.machine.state import TaskStatus, WorkflowState
 from agentos.store.port import RunStatus
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
 from agentos.tasks.context import Context
 from agentos.workflow.checkpoint import Checkpoint, CheckpointManager
 from agentos.workflow.executor import ControlledExecutor, ParallelExecutor

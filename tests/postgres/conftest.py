@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
 from tests.postgres.server import Server, fresh_url, own_server
 

@@ -10,7 +10,7 @@ from agentos.ids import WorkflowId
 from agentos.machine import events as ev
 from agentos.store.holder import current_holder
 from agentos.store.port import PostedCommand, Scope
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.values import encode_value
 from tests.contract.backends import Backend
 from tests.contract.journals import NOON, RUNNING, Journal, bodies, create, new_run

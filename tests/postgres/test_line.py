@@ -18,7 +18,7 @@ from agentos.machine import events as ev
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Line
 from agentos.store.postgres.address import read_address
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import LIMIT, Pool
 from agentos.store.postgres.store import PostgresStore
 from agentos.workflow.journal import StoreJournal

@@ -21,7 +21,7 @@ from agentos.ids import WorkflowId
 from agentos.machine.events import Event
 from agentos.store import codec
 from agentos.store.port import Lease, Line, Progress, StorePort
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.store import PostgresStore
 from agentos.workflow.journal import StoreJournal

@@ -16,7 +16,7 @@ import pytest
 
 from agentos.exceptions import LeaseLostError, RunRefusedError
 from agentos.store.port import Scope
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from tests.cli.conftest import SOURCES, Agentos, Completed, agentos
 from tests.conftest import LinkedWorktree, git
 from tests.contract.journals import RUN, create

@@ -12,8 +12,9 @@ import pytest
 
 from agentos.machine.events import WorkflowComplete
 from agentos.store.port import PostedCommand, StorePort
-from agentos.store.postgres import notices, watching
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres import notices
+from agentos.store.postgres import watched_runs as watching
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
 from agentos.workflow.stream import follow
 from tests.contract.backends import Backend

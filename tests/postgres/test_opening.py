@@ -18,16 +18,16 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
 )
 from agentos.store.holder import current_holder
-from agentos.store.postgres import layout
+from agentos.store.postgres import migrations
 from agentos.store.postgres.address import read_address
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.sqlfiles import Migration
 from tests.contract.backends import Backend
 from tests.contract.journals import RUN, RUNNING, Journal, create
 from tests.postgres.server import fresh_url, shared_url
 
 NEXT = Migration(2, "add_a_word", "ALTER TABLE run ADD COLUMN word text;")
-STEPS = (*layout.known_migrations(), NEXT)
+STEPS = (*migrations.known_migrations(), NEXT)
 
 
 def tables(url: str) -> list[str]:
@@ -103,7 +103,7 @@ def test_a_migration_that_fails_leaves_no_trace(url: str) -> None:
     before = tables(url)
     broken = Migration(2, "broken", "ALTER TABLE run ADD COLUMN word text; SELECT nonsense;")
     with pytest.raises(CheckpointCorruptedError, match="nonsense"):
-        open_store(url, steps=(*layout.known_migrations(), broken))
+        open_store(url, steps=(*migrations.known_migrations(), broken))
     assert (tables(url), version(url)) == (before, "1")
     open_store(url, steps=STEPS).close()
 

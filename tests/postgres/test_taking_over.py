@@ -11,7 +11,7 @@ import pytest
 from agentos.exceptions import LeaseHeldError
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
 from agentos.workflow.taking_over import take_lease
 from tests.contract.journals import RUN, new_run

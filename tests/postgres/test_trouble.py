@@ -27,7 +27,7 @@ from agentos.exceptions import (
 from agentos.machine.events import Event
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.session import Session
 from agentos.store.postgres.store import PostgresStore
@@ -304,7 +304,7 @@ def written(store: PostgresStore, lease: Lease, events: Sequence[Event]) -> bool
 
 STOPPED = """
 import os, signal, sys
-from agentos.store.postgres.opening import open_store
+from agentos.store.postgres.database import open_store
 from agentos.store.postgres import session
 from agentos.store.port import Lease
 store = open_store(sys.argv[1])

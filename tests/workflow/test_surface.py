@@ -132,7 +132,7 @@ def test_importing_starts_no_thread_and_leaves_for_later_what_it_can(tmp_path: P
     )
     told = json.loads(done.stdout)
     assert told["threads"] == 1
-    for late in ("sqlite3", "agentos.workflow.executor", "agentos.store.sqlite", "psutil", "multiprocessing"):
+    for late in ("sqlite3", "agentos.workflow.executor", "agentos.store.sqlite.store", "psutil", "multiprocessing"):
         assert late not in told["modules"], late
     assert list(tmp_path.iterdir()) == []
 

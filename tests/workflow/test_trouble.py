@@ -16,7 +16,7 @@ from agentos.exceptions import LeaseLostError, StoreUnavailableError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.store.port import StorePort
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
 from agentos.workflow.drive import Drive, utc_now
 from agentos.workflow.place import Place
 from tests.models.server import ModelServer

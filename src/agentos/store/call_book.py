@@ -23,7 +23,7 @@ from agentos.store.holder import current_holder, is_alive
 from agentos.store.port import Holder
 from agentos.store.private_files import make_folders
 from agentos.store.sqlfiles import queries, script, statements
-from agentos.store.sqlite_driver import Transaction
+from agentos.store.sqlite.driver import Transaction
 
 APPLICATION_ID = 0x41474C42  # AGLB
 VERSION = 1

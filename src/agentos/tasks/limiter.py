@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeVar
 from agentos.exceptions import CoolingDownError
 from agentos.machine.rules.budgets import money
 from agentos.store.call_book import MINUTE_S, CallBook, Situation, book_in_memory, open_book
-from agentos.store.sqlite_driver import is_locked
+from agentos.store.sqlite.driver import is_locked
 from agentos.tasks.model_settings import Limits
 
 log = logging.getLogger("agentos")

@@ -19,7 +19,7 @@ import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
-from agentos.store.sqlite_open import OLDEST_SQLITE
+from agentos.store.sqlite.database import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
 from agentos.tasks.agents.installed import Installed, installed_agents
 from agentos.workflow.inspecting import damage, held_leases, size_up

@@ -14,7 +14,7 @@ def size_up(place: Place) -> DatabaseSize:
         from agentos.store.postgres import stats
 
         return stats.size_up(place.database, place.scope)
-    from agentos.store import sqlite_stats
+    from agentos.store.sqlite import stats as sqlite_stats
 
     return sqlite_stats.size_up(Path(place.database))
 
@@ -25,7 +25,7 @@ def measure(place: Place, *, keep: int) -> DatabaseStats:
         from agentos.store.postgres import stats
 
         return stats.measure(place.database, place.scope, keep=keep)
-    from agentos.store import sqlite_stats
+    from agentos.store.sqlite import stats as sqlite_stats
 
     return sqlite_stats.measure(Path(place.database), keep=keep)
 
@@ -36,7 +36,7 @@ def pending_migrations(place: Place) -> PendingMigrations:
         from agentos.store.postgres import stats
 
         return stats.pending_migrations(place.database)
-    from agentos.store import sqlite_stats
+    from agentos.store.sqlite import stats as sqlite_stats
 
     return sqlite_stats.pending_migrations(Path(place.database))
 
@@ -47,7 +47,7 @@ def held_leases(place: Place) -> list[HeldLease]:
         from agentos.store.postgres import stats
 
         return stats.held_leases(place.database, place.scope)
-    from agentos.store import sqlite_stats
+    from agentos.store.sqlite import stats as sqlite_stats
 
     return sqlite_stats.held_leases(Path(place.database))
 
@@ -56,6 +56,6 @@ def damage(place: Place, *, thorough: bool = False) -> list[str]:
     """What is wrong with the file itself; a server looks after its own files."""
     if place.is_shared:
         return []
-    from agentos.store import sqlite_stats
+    from agentos.store.sqlite import stats as sqlite_stats
 
     return sqlite_stats.damage(Path(place.database), thorough=thorough)

@@ -67,7 +67,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_shared:
             return self._open_shared(create=create, readonly=readonly)
         # sqlite3 is loaded only by those who keep something.
-        from agentos.store.sqlite_open import open_store
+        from agentos.store.sqlite.database import open_store
 
         folder = Path(self.database).parent
         git = self.root / ".git"
@@ -82,7 +82,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def _open_shared(self, *, create: bool, readonly: bool) -> StorePort:
         try:
-            from agentos.store.postgres.opening import open_store
+            from agentos.store.postgres.database import open_store
         except ImportError as error:
             raise WorkflowConfigurationError(
                 f"PostgreSQL is named ({without_password(self.database)}), and its driver is not installed",

@@ -64,8 +64,8 @@ def _free_name(path: Path, ending: str) -> Path:
 
 
 def _refuse_sound(location: Location, path: Path) -> None:
-    from agentos.store.sqlite_open import open_store
-    from agentos.store.sqlite_stats import damage
+    from agentos.store.sqlite.database import open_store
+    from agentos.store.sqlite.stats import damage
 
     try:
         if damage(path, thorough=True):
@@ -91,7 +91,7 @@ def _refuse_sound(location: Location, path: Path) -> None:
 
 
 def _refuse_used(path: Path) -> None:
-    from agentos.store.sqlite_stats import held_leases
+    from agentos.store.sqlite.stats import held_leases
 
     try:
         leases = held_leases(path)

@@ -12,7 +12,7 @@ from typing import Any
 from agentos.exceptions import LeaseHeldError, LeaseLostError
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease
-from agentos.store.postgres import opening
+from agentos.store.postgres import database
 from agentos.store.postgres.store import PostgresStore
 from tests.contract.journals import RUN, RUNNING, Journal
 from tests.crash.children.driven import UnfencedPostgresStore
@@ -44,6 +44,6 @@ def drive(store: PostgresStore, lease: Lease) -> None:
 
 if __name__ == "__main__":
     if "unfenced" in sys.argv:
-        patched: Any = opening
+        patched: Any = database
         patched.PostgresStore = UnfencedPostgresStore
-    contend(opening.open_store(sys.argv[1]))
+    contend(database.open_store(sys.argv[1]))

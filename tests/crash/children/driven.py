@@ -15,12 +15,14 @@ import msgspec
 
 from agentos import RunResult
 from agentos.machine.events import Event
-from agentos.store import sqlite_leases, sqlite_open
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress
-from agentos.store.postgres import leases, opening
+from agentos.store.postgres import database as opening
+from agentos.store.postgres import leases
 from agentos.store.postgres.store import PostgresStore
-from agentos.store.sqlite import SqliteStore
+from agentos.store.sqlite import database
+from agentos.store.sqlite import leases as sqlite_leases
+from agentos.store.sqlite.store import SqliteStore
 from agentos.workflow.beginning import begin_run
 from agentos.workflow.driving import conduct
 from agentos.workflow.place import find_place
@@ -91,7 +93,7 @@ def go(what: str, options: DriveOptions) -> RunResult:
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
     if "unfenced" in sys.argv:
-        patched: Any = sqlite_open
+        patched: Any = database
         patched.SqliteStore = UnfencedStore
         patched = opening
         patched.PostgresStore = UnfencedPostgresStore

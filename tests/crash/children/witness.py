@@ -36,13 +36,13 @@ _TRACE = os.environ.get("CRASH_TRACE", "")
 
 
 if os.environ.get("CRASH_MIGRATES"):
-    from agentos.store import sqlite_open
-    from agentos.store.postgres import layout
+    from agentos.store.postgres import migrations
+    from agentos.store.sqlite import database
     from tests.crash.children.schema import newer_postgres_schema, newer_schema
 
-    _patched: Any = sqlite_open
+    _patched: Any = database
     _patched.migrations = newer_schema
-    _patched = layout
+    _patched = migrations
     _patched.known_migrations = newer_postgres_schema
 
 

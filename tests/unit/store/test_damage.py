@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError
 from agentos.ids import WorkflowId
 from agentos.machine import events as ev
-from agentos.store.sqlite import SqliteStore
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.store import SqliteStore
 from tests.contract.journals import RUN, RUNNING, Journal, create
 
 LAYERS = 4

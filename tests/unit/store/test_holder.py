@@ -15,8 +15,8 @@ from agentos.ids import WorkflowId
 from agentos.store import holder as holders
 from agentos.store.holder import current_holder, is_alive, process_started
 from agentos.store.port import Holder
-from agentos.store.sqlite_leases import Clock
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.leases import Clock
 from tests.contract.journals import RUN, create
 
 

@@ -11,9 +11,9 @@ import pytest
 from agentos.exceptions import LeaseHeldError
 from agentos.store.holder import current_holder
 from agentos.store.port import Holder
-from agentos.store.sqlite import SqliteStore
-from agentos.store.sqlite_leases import FOREIGN_MARGIN_S, Clock
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.leases import FOREIGN_MARGIN_S, Clock
+from agentos.store.sqlite.store import SqliteStore
 from tests.contract.journals import RUN, create
 
 LEASE_S = 15.0

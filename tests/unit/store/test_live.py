@@ -18,10 +18,11 @@ import pytest
 
 from agentos import crashpoints
 from agentos.exceptions import DatabaseGoneError, RunRefusedError, StoreUnavailableError
-from agentos.store import sqlite_files, sqlite_live, sqlite_locks
 from agentos.store.port import Lease
-from agentos.store.sqlite import SqliteStore
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite import files, live
+from agentos.store.sqlite import locks as sqlite_locks
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.store import SqliteStore
 from tests.contract.journals import RUN, RUNNING, Journal, create
 
 
@@ -57,7 +58,7 @@ def count(path: Path) -> int:
     """Events as another process finds them."""
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "from agentos.store.sqlite_open import open_store\n"
+        "from agentos.store.sqlite.database import open_store\n"
         f"store = open_store({str(path)!r}); store.verify({RUN!r})\n"
         f"print(len(store.read_events({RUN!r}))); store.close()"
     )
@@ -97,7 +98,7 @@ def test_a_batch_is_not_written_twice_where_another_put_the_database_back(writte
 def test_two_processes_share_what_one_of_them_put_back(written: Written) -> None:
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "from agentos.store.sqlite_open import open_store\n"
+        "from agentos.store.sqlite.database import open_store\n"
         "from tests.contract.journals import *\n"
         f"store = open_store({str(written.path)!r})\n"
         "lease, journal = create(store, 'other'), Journal('other')\n"
@@ -148,7 +149,7 @@ def test_a_long_log_is_folded_in_and_stays_short(written: Written, monkeypatch: 
     for _ in range(400):
         written.journal.complete(f"t{written.tasks}", b'"' + b"x" * 60_000 + b'"')
         written.store.append(written.lease, written.journal.take(), RUNNING)
-    assert os.path.getsize(f"{written.path}-wal") <= 2 * sqlite_files.LOG_BYTES
+    assert os.path.getsize(f"{written.path}-wal") <= 2 * files.LOG_BYTES
     assert os.path.getsize(written.path) > 16_000_000
 
 
@@ -278,7 +279,7 @@ def test_a_look_that_cannot_be_had_now_is_no_damage(written: Written, monkeypatc
     def refuse(_: Path) -> object:
         raise error
 
-    monkeypatch.setattr(sqlite_live, "_name_in_file", refuse)
+    monkeypatch.setattr(live, "_name_in_file", refuse)
     os.utime(written.path)
     written.write()
     monkeypatch.undo()

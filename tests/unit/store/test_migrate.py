@@ -17,8 +17,8 @@ from agentos.exceptions import CheckpointCorruptedError, StoreUnavailableError
 from agentos.machine.events import JOURNALED
 from agentos.store import sqlfiles
 from agentos.store.sqlfiles import Migration, migrations, statements
-from agentos.store.sqlite_migrate import backup_path
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.migrations import backup_path
 from tests.contract.journals import RUN, RUNNING, Journal, create
 
 NEXT = Migration(2, "colour", "-- a note; with a semicolon\nALTER TABLE run ADD COLUMN colour TEXT;\n")
@@ -154,7 +154,7 @@ MIGRATE = """
 import sys
 sys.path[:0] = {path!r}
 from tests.unit.store.test_migrate import STEPS
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
 open_store({database!r}, steps=STEPS)
 """
 

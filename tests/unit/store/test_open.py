@@ -26,11 +26,11 @@ from agentos.exceptions import (
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
-from agentos.store import sqlite_open
-from agentos.store.sqlite import SqliteStore
-from agentos.store.sqlite_driver import insist, translated
-from agentos.store.sqlite_migrate import APPLICATION_ID
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite import database as sqlite_open
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.driver import insist, translated
+from agentos.store.sqlite.migrations import APPLICATION_ID
+from agentos.store.sqlite.store import SqliteStore
 from tests.contract.journals import RUN, RUNNING, Journal, create
 
 
@@ -151,9 +151,9 @@ def test_a_kill_while_the_database_is_made_is_no_harm(path: Path) -> None:
     code = """
 import os, sys
 sys.path[:0] = {path!r}
-from agentos.store import sqlite_migrate, sqlite_open
-sqlite_migrate.name_types = lambda connection: os.kill(os.getpid(), 9)
-sqlite_open.open_store({database!r})
+from agentos.store.sqlite import database, migrations
+migrations.name_types = lambda connection: os.kill(os.getpid(), 9)
+database.open_store({database!r})
 """
     argv = [sys.executable, "-c", code.format(path=sys.path, database=str(path))]
     assert subprocess.run(argv, check=False).returncode == -9
@@ -289,12 +289,12 @@ def test_an_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -
 AS_NOBODY = """
 import os, sys
 sys.path[:0] = {path!r}
-from agentos.store import sqlite_open
+from agentos.store.sqlite import database
 from agentos.exceptions import AgentosError
-steps = sqlite_open.migrations()
+steps = database.migrations()
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # after the imports: nobody may not read our modules
 try:
-    store = sqlite_open.open_store({database!r}, readonly={readonly!r}, create=not {readonly!r}, steps=steps)
+    store = database.open_store({database!r}, readonly={readonly!r}, create=not {readonly!r}, steps=steps)
     print("opened", [run.workflow_id for run in store.list_runs()])
 except AgentosError as error:
     print(type(error).__name__, error)
@@ -352,7 +352,7 @@ def test_a_readonly_store_refuses_to_write(made: Path) -> None:
 FILL = """
 import sys
 sys.path[:0] = {path!r}
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
 from agentos.exceptions import StoreUnavailableError
 from tests.contract.journals import *
 store = open_store({database!r})

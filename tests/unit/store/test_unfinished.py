@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import CheckpointCorruptedError
-from agentos.store.sqlite_migrate import APPLICATION_ID
-from agentos.store.sqlite_open import open_store
+from agentos.store.sqlite.database import open_store
+from agentos.store.sqlite.migrations import APPLICATION_ID
 
 HALF_MADE = """
 import os, signal, sqlite3, sys

@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import Any
 
 from agentos.store.port import Scope
-from agentos.store.postgres import layout, leases
+from agentos.store.postgres import leases, migrations
 from agentos.store.postgres.address import read_address
+from agentos.store.postgres.database import LOOKING_S, open_store
 from agentos.store.postgres.driver import insist
-from agentos.store.postgres.opening import LOOKING_S, open_store
 from agentos.store.postgres.pool import POOLS
 from agentos.store.postgres.session import Session, asking
 from agentos.store.sqlfiles import queries
@@ -27,8 +27,8 @@ def size_up(url: str, scope: Scope | None) -> DatabaseSize:
             [runs] = _ask(session, "count", store.scopes(session))[0]
             return DatabaseSize(
                 bytes=sum(size for _, size in _ask(session, "tables", address.schema)),
-                schema=layout.found_version(session, address),
-                known_schema=len(layout.known_migrations()),
+                schema=migrations.found_version(session, address),
+                known_schema=len(migrations.known_migrations()),
                 runs=runs,
                 pooled=not session.connection.is_session,
             )
@@ -50,8 +50,8 @@ def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
             return DatabaseStats(
                 file_bytes=sum(tables.values()),
                 log_bytes=0,
-                schema=layout.found_version(session, read_address(url)),
-                known_schema=len(layout.known_migrations()),
+                schema=migrations.found_version(session, read_address(url)),
+                known_schema=len(migrations.known_migrations()),
                 free_bytes=0,
                 blobs=blobs,
                 blob_bytes=blob_bytes,
@@ -79,14 +79,14 @@ def _ask(session: Session, name: str, *arguments: Any) -> list[tuple[Any, ...]]:
 
 def pending_migrations(url: str) -> PendingMigrations:
     """The steps between the schema and the one this AgentOS writes."""
-    address, known = read_address(url), layout.known_migrations()
+    address, known = read_address(url), migrations.known_migrations()
     pool = POOLS.acquire(address, lazy_commits=False)
     try:
 
         def read() -> int:
             with asking(pool, lambda _: []) as session:
-                layout.check(session, address, len(known))
-                return layout.found_version(session, address)
+                migrations.check(session, address, len(known))
+                return migrations.found_version(session, address)
 
         found = insist(read, address.shown, LOOKING_S)
     finally:

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the verbs of the port on the connections of a pool. `open_store` (opening.py) makes one.
+"""The PostgreSQL store: the verbs of the port on the connections of a pool. `open_store` (database.py) makes one.
 
 A batch of events is one statement: fencing, the head of the journal and all rows together. No transaction is open
 while this process does anything else, so that one which is stopped in the middle holds no lock that others wait for.
@@ -43,7 +43,7 @@ from agentos.store.postgres.journal_writer import JournalWriter
 from agentos.store.postgres.line import Line, ShortBatch
 from agentos.store.postgres.pool import POOLS, Pool
 from agentos.store.postgres.session import Session, asking, reading, writing
-from agentos.store.postgres.watching import FOLLOW_S, Watch
+from agentos.store.postgres.watched_runs import FOLLOW_S, Watch
 from agentos.values import decode_value, encode_value
 
 Durability = Literal["full", "process"]

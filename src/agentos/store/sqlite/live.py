@@ -22,11 +22,11 @@ from agentos.exceptions import (
     NotFoundError,
     WorkflowConfigurationError,
 )
-from agentos.store import sqlite_locks
 from agentos.store.private_files import link_private, make_private, remove_database
-from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, Moved, busy_error, is_damage, is_locked, uri_of
-from agentos.store.sqlite_files import LOG_BYTES, OpenFiles, Trouble
-from agentos.store.sqlite_locks import Log
+from agentos.store.sqlite import locks as sqlite_locks
+from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, Moved, busy_error, is_damage, is_locked, uri_of
+from agentos.store.sqlite.files import LOG_BYTES, OpenFiles, Trouble
+from agentos.store.sqlite.locks import Log
 
 _LOOK = "SELECT count(*) FROM sqlite_schema"
 _NAME = "SELECT group_concat(value) FROM meta WHERE key IN ('made_at', 'id')"

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from agentos.ids import WorkflowId
 from agentos.store.sqlfiles import migrations, queries
-from agentos.store.sqlite_driver import BUSY_S, insist
-from agentos.store.sqlite_leases import Clock, StoredLease, driver
-from agentos.store.sqlite_migrate import backup_path, schema_version
-from agentos.store.sqlite_open import connect_readonly, open_store
+from agentos.store.sqlite.database import connect_readonly, open_store
+from agentos.store.sqlite.driver import BUSY_S, insist
+from agentos.store.sqlite.leases import Clock, StoredLease, driver
+from agentos.store.sqlite.migrations import backup_path, schema_version
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 
 _Q = queries("stats.sql")

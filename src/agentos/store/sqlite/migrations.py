@@ -14,8 +14,8 @@ from agentos.machine.events import JOURNALED
 from agentos.store.codec import NEWER
 from agentos.store.private_files import make_private, remove_database
 from agentos.store.sqlfiles import Migration, queries, script, statements
-from agentos.store.sqlite_driver import Transaction
-from agentos.store.sqlite_leases import Clock, StoredLease, driver
+from agentos.store.sqlite.driver import Transaction
+from agentos.store.sqlite.leases import Clock, StoredLease, driver
 
 APPLICATION_ID = 0x41674F53
 """`AgOS`: marks the file as ours."""

@@ -17,16 +17,16 @@ from agentos.exceptions import (
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
-from agentos.store import sqlite_locks
-from agentos.store import sqlite_migrate as schema
 from agentos.store.codec import BLOB_LIMIT
 from agentos.store.private_files import link_private, make_private, remove_database
 from agentos.store.sqlfiles import Migration, migrations
-from agentos.store.sqlite import Durability, SqliteStore
-from agentos.store.sqlite_driver import BUSY_S, BUSY_TIMEOUT_S, insist, translated, uri_of
-from agentos.store.sqlite_files import LOG_BYTES
-from agentos.store.sqlite_leases import Clock
-from agentos.store.sqlite_live import LiveConnection
+from agentos.store.sqlite import locks
+from agentos.store.sqlite import migrations as schema
+from agentos.store.sqlite.driver import BUSY_S, BUSY_TIMEOUT_S, insist, translated, uri_of
+from agentos.store.sqlite.files import LOG_BYTES
+from agentos.store.sqlite.leases import Clock
+from agentos.store.sqlite.live import LiveConnection
+from agentos.store.sqlite.store import Durability, SqliteStore
 
 OLDEST_SQLITE = (3, 38, 0)  # -> and ->> in the views
 _SMALLEST = 512  # bytes of a page, and so of a database
@@ -78,7 +78,7 @@ def open_store(
         return connect()
 
     check_file(path, create=create and not readonly)
-    with sqlite_locks.door(path):
+    with locks.door(path):
         connection = connect()
         try:
             return insist(

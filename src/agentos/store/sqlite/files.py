@@ -10,7 +10,7 @@ import os
 from enum import Enum
 from pathlib import Path
 
-from agentos.store.sqlite_locks import Identity, Log, identity_of
+from agentos.store.sqlite.locks import Identity, Log, identity_of
 
 LOG_BYTES = 500 * 8192
 """A longer log is folded into the database, and cut back to this: leftovers stay near 4 MB."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agentos.store.codec import BLOB_LIMIT
 from agentos.store.port import HERE, Scope
-from agentos.store.postgres import layout
+from agentos.store.postgres import migrations
 from agentos.store.postgres.address import Address, read_address
 from agentos.store.postgres.driver import PATIENCE_S, insist
 from agentos.store.postgres.pool import POOLS, Pool
@@ -38,7 +38,7 @@ def open_store(
     NotFoundError each leave the database as it was.
     """
     address = read_address(url)
-    known = layout.known_migrations() if steps is None else tuple(steps)
+    known = migrations.known_migrations() if steps is None else tuple(steps)
     pool = POOLS.acquire(address, lazy_commits=durability == "process")
     try:
         patience_s = min(busy_s, LOOKING_S if readonly else OPENING_S)
@@ -59,15 +59,15 @@ def open_store(
 
 def _prepare(pool: Pool, address: Address, known: Sequence[Migration], *, create: bool, readonly: bool) -> None:
     with asking(pool, _nowhere) as session:
-        found = layout.found_version(session, address)
+        found = migrations.found_version(session, address)
         if readonly or (not found and not create):
-            layout.check(session, address, len(known))
+            migrations.check(session, address, len(known))
             return
-        if found == len(known) and session.rows("count_types")[0][0] >= layout.EVENT_TYPES:
+        if found == len(known) and session.rows("count_types")[0][0] >= migrations.EVENT_TYPES:
             pool.schema_version = len(known)
             return
     with writing(pool, _nowhere) as session:
-        layout.lay_out(session, address, known)
+        migrations.lay_out(session, address, known)
     pool.schema_version = len(known)
 
 

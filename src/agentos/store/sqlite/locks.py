@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from agentos.store.sqlite_driver import busy_error, uri_of
+from agentos.store.sqlite.driver import busy_error, uri_of
 
 TURN_S = 5.0
 """A turn that does not come for so long is no longer waited for: a fork of a killed process may hold it."""

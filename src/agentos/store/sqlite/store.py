@@ -1,4 +1,4 @@
-"""The SQLite store: the verbs of the port on one connection. `open_store` (sqlite_open.py) makes one."""
+"""The SQLite store: the verbs of the port on one connection. `open_store` (database.py) makes one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentos.exceptions import (
 )
 from agentos.ids import WorkflowId
 from agentos.machine.events import Checkpointed, Event, RolledBack
-from agentos.store import codec, copies, records, sqlite_leases
+from agentos.store import codec, copies, records
 from agentos.store.journal_reader import Head, JournalReader
 from agentos.store.port import (
     CheckpointRecord,
@@ -37,9 +37,10 @@ from agentos.store.port import (
     Scope,
 )
 from agentos.store.sqlfiles import queries
-from agentos.store.sqlite_driver import BUSY_TIMEOUT_S, verb
-from agentos.store.sqlite_leases import Clock, StoredLease
-from agentos.store.sqlite_live import LiveConnection, Reading, Writing
+from agentos.store.sqlite import leases
+from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, verb
+from agentos.store.sqlite.leases import Clock, StoredLease
+from agentos.store.sqlite.live import LiveConnection, Reading, Writing
 from agentos.values import decode_value, encode_value
 
 Durability = Literal["full", "process"]
@@ -88,7 +89,7 @@ class SqliteStore:
     def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
         crashpoints.reach("lease.before")
         digest = codec.first_digest(run.workflow_id)
-        lease = (sqlite_leases.encoded(holder), *sqlite_leases.expiry(self._clock, lease_s))
+        lease = (leases.encoded(holder), *leases.expiry(self._clock, lease_s))
         at = codec.to_microseconds(run.created_at)
         named = (run.workflow_id, run.name, run.kind, digest, 1 if run.plan else 0)
         with self._writing:
@@ -121,7 +122,7 @@ class SqliteStore:
         crashpoints.reach("lease.before")
         with self._writing:
             self._check_schema()
-            taken = sqlite_leases.take(self._connection, self._clock, workflow_id, holder, lease_s)
+            taken = leases.take(self._connection, self._clock, workflow_id, holder, lease_s)
         if taken is None:
             raise RunNotFoundError(workflow_id)
         lease, no, sequence, digest = taken
@@ -131,7 +132,7 @@ class SqliteStore:
 
     @verb
     def renew_lease(self, lease: Lease) -> None:
-        until = sqlite_leases.expiry(self._clock, lease.lease_s)
+        until = leases.expiry(self._clock, lease.lease_s)
         with self._writing:
             renewed = self._connection.execute(_Q["renew_lease"], (*until, lease.workflow_id, lease.token))
         if renewed.rowcount != 1:
@@ -317,7 +318,7 @@ class SqliteStore:
 
     def _record(self, row: Sequence[Any]) -> RunRecord:
         lease = StoredLease(*row[9:13])
-        holder = sqlite_leases.driver(self._clock, lease)
+        holder = leases.driver(self._clock, lease)
         return records.run_record(row[:9], row[13:], holder=holder, lease_until=lease.until)
 
     def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
