@@ -8,8 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from agentos.worktree.snapshot_store import open_worktree
-from agentos.worktree.snapshots import take
+from agentos.worktree.snapshots.snapshots import take
+from agentos.worktree.snapshots.store import open_worktree
 from bench.work import Metrics, check, in_ms, timed
 
 TIMES = 7

@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import AgentosError, RestoreError, SnapshotNotFoundError
-from agentos.worktree import bundles, git_state, housekeeping, known, linked, merging, restore, snapshots
-from agentos.worktree import intent as intents
+from agentos.worktree import linked_worktrees, merge
 from agentos.worktree.git import find_repository, is_tracked
-from agentos.worktree.manifest import Manifest, decode, encode
-from agentos.worktree.names import unsafe_path
-from agentos.worktree.placing import Ground
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot
+from agentos.worktree.restore import git_state, restore
+from agentos.worktree.restore import intent as intents
+from agentos.worktree.restore.safe_names import unsafe_path
+from agentos.worktree.restore.writes import Ground
+from agentos.worktree.snapshots import bundles, known_files, retention, snapshots
+from agentos.worktree.snapshots.manifest import Manifest, decode, encode
+from agentos.worktree.snapshots.snapshots import Snapshot
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.cli.conftest import Agentos
 from tests.conftest import git
 from tests.worktree.support import RUN, back, model, snap
@@ -146,12 +148,12 @@ def everything(root: Path, tmp_path: Path) -> Iterator[str]:
     yield "restore"
     restore.undo(worktree, snapshots.find(worktree, done.undo.id), workflow_id=RUN)
     yield "undo"
-    aside = linked.make_linked(worktree, second, tmp_path / "aside", workflow_id=RUN, label="x")
+    aside = linked_worktrees.make_linked(worktree, second, tmp_path / "aside", workflow_id=RUN, label="x")
     yield "linked worktree"
     (aside.root / "aside.py").write_text("aside\n")
     snap(aside, "aside")
     yield "take in a linked worktree"
-    linked.remove_linked(worktree, aside.root)
+    linked_worktrees.remove_linked(worktree, aside.root)
     yield "remove a linked worktree"
     git_state.restore_git(worktree, first, expected=snapshots.take(worktree, workflow_id=RUN, name="h").head)
     yield "restore HEAD and index"
@@ -161,8 +163,8 @@ def everything(root: Path, tmp_path: Path) -> Iterator[str]:
     bundles.write_bundle(worktree, RUN, tmp_path / "bundle")
     bundles.take_bundle(worktree, tmp_path / "bundle", came_as=RUN, workflow_id="other")
     yield "bundle"
-    housekeeping.purge(worktree, "new.py")
-    housekeeping.collect(worktree)
+    retention.purge(worktree, "new.py")
+    retention.collect(worktree)
     yield "housekeeping"
     repository = find_repository(root)
     is_tracked(repository, Path("src"))
@@ -315,7 +317,7 @@ def _forged(worktree: Worktree, snapshot: Snapshot, **fields: object) -> Snapsho
     """The snapshot with another manifest, as a bundle could bring it."""
     said = json.loads(encode(snapshot.manifest)) | fields
     message = json.dumps(said)
-    oid = known.write_commit(worktree.store_git(), snapshot.tree, (), message, 0)
+    oid = known_files.write_commit(worktree.store_git(), snapshot.tree, (), message, 0)
     worktree.store_git().ask("update-ref", snapshot.ref, oid)
     return Snapshot(id=oid, tree=snapshot.tree, manifest=snapshot.manifest, ref=snapshot.ref)
 
@@ -375,9 +377,9 @@ def test_ids_of_an_imported_journal_are_ids(root: Path, worktree: Worktree, give
         lambda: restore.apply_changes(worktree, first.tree, given, workflow_id=RUN),
         lambda: restore.apply_changes(worktree, given, first.tree, workflow_id=RUN),
         lambda: snapshots.tree_patch(worktree, first.tree, given),
-        lambda: merging.versions_in(worktree, given),
-        lambda: merging.merge(worktree, first.tree, [("a", given), ("b", first.tree)]),
-        lambda: merging.content(worktree, merging.Version(mode="100644", oid=given)),
+        lambda: merge.versions_in(worktree, given),
+        lambda: merge.merge(worktree, first.tree, [("a", given), ("b", first.tree)]),
+        lambda: merge.content(worktree, merge.Version(mode="100644", oid=given)),
     ]
     for ask in asks:
         with pytest.raises(SnapshotNotFoundError):
@@ -408,7 +410,7 @@ def test_a_forged_tree_is_not_written(root: Path, worktree: Worktree, path: str,
     with pytest.raises(RestoreError, match="no snapshot may"):
         back(worktree, forged)
     with pytest.raises(AgentosError, match="no snapshot may"):
-        linked.make_linked(worktree, forged, tmp_path / "aside", workflow_id=RUN, label="x")
+        linked_worktrees.make_linked(worktree, forged, tmp_path / "aside", workflow_id=RUN, label="x")
     assert model(root) == before
     assert not (root / ".agentos").exists()
 
@@ -489,7 +491,7 @@ def test_included_files_are_not_copied_through_a_link(root: Path, worktree: Work
     (root / "y.log").write_text("y")
     (root / "y.log").chmod(0o640)
     (root / "z.log").symlink_to(tmp_path / "secret")
-    aside = linked.make_linked(worktree, first, tmp_path / "aside", workflow_id=RUN, label="x")
+    aside = linked_worktrees.make_linked(worktree, first, tmp_path / "aside", workflow_id=RUN, label="x")
     assert list((tmp_path / "outside").iterdir()) == []
     assert (aside.root / "y.log").read_text() == "y"
     assert (aside.root / "y.log").stat().st_mode & 0o777 == 0o640

@@ -18,10 +18,10 @@ from agentos import crashpoints
 from agentos.exceptions import RestoreError, SnapshotNotFoundError
 from agentos.workflow import restore_preview
 from agentos.workflow.file_decisions import BEAT_S
-from agentos.worktree import restore as restoring
-from agentos.worktree.restore import finish_interrupted, foresee, look
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, find, patch
+from agentos.worktree.restore import restore as restoring
+from agentos.worktree.restore.restore import finish_interrupted, foresee, look
+from agentos.worktree.snapshots.snapshots import Snapshot, find, patch
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.attack.cut_off import RUN, kill_in_the_middle, wait_past_the_last_sign_of_life, write_flow
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import git
@@ -108,7 +108,7 @@ def test_a_killed_task_that_changed_ignore_rules_leaves_nothing(agentos: Agentos
 
 def test_what_cannot_be_captured_is_named(root: Path, worktree: Worktree) -> None:
     """Whatever stays in place although the snapshot does not have it is told, path by path."""
-    from agentos.worktree.budget import Limits
+    from agentos.worktree.snapshots.budget import Limits
 
     first = snap(worktree)
     (root / "large").write_bytes(b"x" * 3000)
@@ -226,9 +226,11 @@ PROLOGUE = f"""
 import os, sys
 from pathlib import Path
 from agentos.exceptions import RestoreError
-from agentos.worktree import bundles, capture, linked, restore as restoring
-from agentos.worktree.restore import finish_interrupted, give_up_interrupted
-from agentos.worktree.snapshot_store import open_worktree
+from agentos.worktree import linked_worktrees as linked
+from agentos.worktree.restore import restore as restoring
+from agentos.worktree.snapshots import bundles, capture
+from agentos.worktree.restore.restore import finish_interrupted, give_up_interrupted
+from agentos.worktree.snapshots.store import open_worktree
 from tests.worktree.support import back, model, snap
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 root = Path(sys.argv[1])
@@ -309,7 +311,7 @@ snap(worktree)
             f"import os; os.chown({str(shared / 'other')!r}, 0, 0); os.chmod({str(shared / 'other')!r}, 0o755)\n"
             + PROLOGUE
             + """
-from agentos.worktree.snapshots import named
+from agentos.worktree.snapshots.snapshots import named
 try:
     back(worktree, named(worktree, "run-1", "one"))
 except RestoreError as error:
@@ -364,8 +366,8 @@ def _purge_history(root: Path) -> None:
 
 
 def test_a_base_commit_that_is_gone_is_explained_everywhere(root: Path, worktree: Worktree, tmp_path: Path) -> None:
-    from agentos.worktree.bundles import write_bundle
-    from agentos.worktree.linked import make_linked
+    from agentos.worktree.linked_worktrees import make_linked
+    from agentos.worktree.snapshots.bundles import write_bundle
 
     (root / "mine").write_text("mine\n")
     first = snap(worktree)
@@ -491,7 +493,7 @@ def _flushes(account: Path) -> dict[str, dict[str, int]]:
 
 def test_a_snapshot_of_an_older_release_is_restored(root: Path, worktree: Worktree) -> None:
     """One without rules and with more bits than we set now."""
-    from agentos.worktree.manifest import decode, encode
+    from agentos.worktree.snapshots.manifest import decode, encode
 
     first = snap(worktree)
     message = json.loads(encode(first.manifest))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentos.workflow.files import WorktreeLock
-from agentos.worktree.snapshot_store import open_worktree
+from agentos.worktree.snapshots.store import open_worktree
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import git
 from tests.worktree.support import Model, model

@@ -21,10 +21,10 @@ from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.place import find_place
 from agentos.workflow.ready import DriveOptions
 from agentos.workflow.resuming import resume_run
-from agentos.worktree.collecting import Loose, collect_if_it_pays, loose_objects
-from agentos.worktree.housekeeping import collect
-from agentos.worktree.snapshot_store import open_worktree
-from agentos.worktree.snapshots import taken
+from agentos.worktree.snapshots.collection import Loose, collect_if_it_pays, loose_objects
+from agentos.worktree.snapshots.retention import collect
+from agentos.worktree.snapshots.snapshots import taken
+from agentos.worktree.snapshots.store import open_worktree
 from tests.conftest import LinkedWorktree, git
 
 FLOW = """
@@ -250,7 +250,7 @@ def test_a_run_gives_space_back_at_its_end_once_that_pays(repo: Path, monkeypatc
     worktree = open_worktree(repo)
     assert loose_objects(worktree).files > 1
     soon = functools.partial(collect_if_it_pays, pays=Loose(files=1, total_bytes=1))
-    monkeypatch.setattr("agentos.worktree.collecting.collect_if_it_pays", soon)
+    monkeypatch.setattr("agentos.worktree.snapshots.collection.collect_if_it_pays", soon)
     run(flow, workflow_id="many")
     assert loose_objects(worktree).files == 0
     first, _ = Client(repo).checkpoints("few")

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from agentos.crashpoints import VARIABLE
-from agentos.worktree.restore import finish_interrupted, restore
-from agentos.worktree.snapshot_store import open_worktree
-from agentos.worktree.snapshots import named, take
+from agentos.worktree.restore.restore import finish_interrupted, restore
+from agentos.worktree.snapshots.snapshots import named, take
+from agentos.worktree.snapshots.store import open_worktree
 
 RUN = "run-1"
 SOURCE = Path(__file__).parents[2]

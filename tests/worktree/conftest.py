@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.worktree.snapshot_store import Worktree, open_worktree
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import git
 
 

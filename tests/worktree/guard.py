@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentos.worktree.restore import Restored
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Snapshot
+from agentos.worktree.restore.restore import Restored
+from agentos.worktree.snapshots.snapshots import Snapshot
+from agentos.worktree.snapshots.store import Worktree
 from tests.worktree import support
 from tests.worktree.support import write_hooks
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentos.worktree.restore import Restored, restore
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Snapshot, take
+from agentos.worktree.restore.restore import Restored, restore
+from agentos.worktree.snapshots.snapshots import Snapshot, take
+from agentos.worktree.snapshots.store import Worktree
 from tests.conftest import git
 
 Model = dict[str, tuple[object, ...]]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentos.crashpoints import FILE_POINTS
-from agentos.worktree.housekeeping import collect
-from agentos.worktree.restore import finish_interrupted, interrupted
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, find, named
+from agentos.worktree.restore.restore import finish_interrupted, interrupted
+from agentos.worktree.snapshots.retention import collect
+from agentos.worktree.snapshots.snapshots import Snapshot, find, named
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import git
 from tests.worktree.child import play
 from tests.worktree.support import RUN, Model, back, model, snap, user_state

@@ -13,9 +13,9 @@ import pytest
 from agentos import crashpoints
 from agentos.crashpoints import FILE_POINTS
 from agentos.exceptions import RestoreError, SnapshotNotFoundError
-from agentos.worktree.restore import finish_interrupted, interrupted
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import find, named, taken
+from agentos.worktree.restore.restore import finish_interrupted, interrupted
+from agentos.worktree.snapshots.snapshots import find, named, taken
+from agentos.worktree.snapshots.store import Worktree
 from tests.worktree.child import play, start
 from tests.worktree.support import RUN, back, model, snap, untouched
 

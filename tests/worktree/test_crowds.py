@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import SnapshotRefusedError, WorktreeBusyError
-from agentos.worktree.budget import Limits
-from agentos.worktree.housekeeping import collect
-from agentos.worktree.session import locked
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, changed_since, diff, patch, same_tree, take, taken
+from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.index import locked
+from agentos.worktree.snapshots.retention import collect
+from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, patch, same_tree, take, taken
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.child import start
 from tests.worktree.guard import Guard, nothing_travels

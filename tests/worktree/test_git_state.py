@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import RestoreError
-from agentos.worktree.git_state import restore_git
-from agentos.worktree.manifest import Head
-from agentos.worktree.snapshot_store import Worktree, open_worktree
+from agentos.worktree.restore.git_state import restore_git
+from agentos.worktree.snapshots.manifest import Head
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import git
 from tests.worktree.support import back, install_hooks, model, run_git, snap, user_state
 

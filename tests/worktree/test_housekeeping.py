@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import GitError, SnapshotNotFoundError
-from agentos.worktree.collecting import Loose, collect_if_it_pays, loose_objects
-from agentos.worktree.housekeeping import collect, forget, purge, retain, sizes
-from agentos.worktree.session import session
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import find, named, take, taken
+from agentos.worktree.snapshots.collection import Loose, collect_if_it_pays, loose_objects
+from agentos.worktree.snapshots.index import session
+from agentos.worktree.snapshots.retention import collect, forget, purge, retain, sizes
+from agentos.worktree.snapshots.snapshots import find, named, take, taken
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.support import RUN, back, model, run_git, snap
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import SnapshotError
-from agentos.worktree.linked import linked_worktrees, make_linked, remove_linked
-from agentos.worktree.merging import Version, content, merge, prepared, resolve
-from agentos.worktree.restore import apply_tree
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot
+from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
+from agentos.worktree.merge import Version, content, merge, prepared, resolve
+from agentos.worktree.restore.restore import apply_tree
+from agentos.worktree.snapshots.snapshots import Snapshot
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import git
 from tests.worktree.support import RUN, back, install_hooks, model, run_git, snap, untouched
 

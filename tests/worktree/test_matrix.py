@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from agentos.worktree import snapshots
-from agentos.worktree.budget import Limits
-from agentos.worktree.restore import restore
-from agentos.worktree.snapshot_store import Worktree, open_worktree
+from agentos.worktree.restore.restore import restore
+from agentos.worktree.snapshots import snapshots
+from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.guard import Guard
 from tests.worktree.support import RUN, back, model, run_git
@@ -498,8 +498,8 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 import json, concurrent.futures.thread  # all that is imported late: the library may be closed to others, too
 from pathlib import Path
-from agentos.worktree.snapshot_store import open_worktree
-from agentos.worktree.snapshots import take
+from agentos.worktree.snapshots.store import open_worktree
+from agentos.worktree.snapshots.snapshots import take
 os.setgid(65534); os.setuid(65534)
 taken = take(open_worktree(Path(sys.argv[1])), workflow_id="r", name="n")
 print([(left.path, left.why) for left in taken.partial])

@@ -18,9 +18,9 @@ from agentos.machine.events import TaskFiles
 from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.location import FOLDER, make_private
 from agentos.worktree.git import shown
-from agentos.worktree.linked import linked_worktrees, make_linked, remove_linked
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Snapshot, diff, take
+from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
+from agentos.worktree.snapshots.snapshots import Snapshot, diff, take
+from agentos.worktree.snapshots.store import Worktree
 
 log = logging.getLogger("agentos")
 

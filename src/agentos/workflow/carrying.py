@@ -15,9 +15,9 @@ from agentos.workflow.exporting import export_lines, read_export
 from agentos.workflow.finding import reading
 from agentos.workflow.importing import Imported, import_run
 from agentos.workflow.place import Place, known_run, refuse_bad_id
-from agentos.worktree.bundles import take_bundle, write_bundle
-from agentos.worktree.housekeeping import forget
-from agentos.worktree.snapshot_store import known_worktree, open_worktree
+from agentos.worktree.snapshots.bundles import take_bundle, write_bundle
+from agentos.worktree.snapshots.retention import forget
+from agentos.worktree.snapshots.store import known_worktree, open_worktree
 
 BUNDLE = "snapshots.bundle"
 

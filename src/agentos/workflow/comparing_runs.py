@@ -12,9 +12,9 @@ import msgspec
 
 from agentos.secrets import Masker
 from agentos.tasks.attempt import Outcome
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Snapshot, diff
-from agentos.worktree.trees import mode_changes
+from agentos.worktree.snapshots.snapshots import Snapshot, diff
+from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.trees import mode_changes
 
 _CHANGES: dict[str, Literal["added", "deleted", "modified"]] = {"A": "added", "D": "deleted"}
 _LONGEST = 20_000

@@ -330,8 +330,8 @@ def _snapshots(place: Place) -> Iterator[Finding]:
 
 def _unfinished_restore(root: Path) -> Iterator[Finding]:
     """A restore that was cut off: the next run here finishes it, if it can."""
-    from agentos.worktree.restore import interrupted
-    from agentos.worktree.snapshot_store import known_worktree
+    from agentos.worktree.restore.restore import interrupted
+    from agentos.worktree.snapshots.store import known_worktree
 
     worktree = known_worktree(root)
     try:

@@ -32,7 +32,7 @@ from agentos.workflow.files import WorktreeFiles
 from agentos.workflow.layer_merge import go_on
 from agentos.workflow.waiting import in_thread, to_the_end
 from agentos.worktree.git import path_text
-from agentos.worktree.snapshots import Snapshot, find, take
+from agentos.worktree.snapshots.snapshots import Snapshot, find, take
 
 
 class Failed(NamedTuple):

@@ -13,9 +13,9 @@ from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.workflow.restoring import FileChange, file_changes
-from agentos.worktree.snapshot_store import Worktree, known_worktree
-from agentos.worktree.snapshots import find, tree_patch
-from agentos.worktree.trees import diff_trees
+from agentos.worktree.snapshots.snapshots import find, tree_patch
+from agentos.worktree.snapshots.store import Worktree, known_worktree
+from agentos.worktree.snapshots.trees import diff_trees
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):

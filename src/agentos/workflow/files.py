@@ -20,12 +20,12 @@ from agentos.machine.inputs import Captured
 from agentos.store.holder import boot_clock, boot_id, current_holder
 from agentos.workflow.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
-from agentos.worktree.housekeeping import retain_ids
-from agentos.worktree.intent import Intent
-from agentos.worktree.manifest import Left
-from agentos.worktree.restore import finish_interrupted, foresee, give_up_interrupted, interrupted, restore
-from agentos.worktree.snapshot_store import Worktree, open_private, open_worktree
-from agentos.worktree.snapshots import Snapshot, diff, find, is_unchanged, take
+from agentos.worktree.restore.intent import Intent
+from agentos.worktree.restore.restore import finish_interrupted, foresee, give_up_interrupted, interrupted, restore
+from agentos.worktree.snapshots.manifest import Left
+from agentos.worktree.snapshots.retention import retain_ids
+from agentos.worktree.snapshots.snapshots import Snapshot, diff, find, is_unchanged, take
+from agentos.worktree.snapshots.store import Worktree, open_private, open_worktree
 
 log = logging.getLogger("agentos")
 

@@ -15,10 +15,10 @@ from agentos.store.port import CheckpointRecord
 from agentos.workflow.finding import reading
 from agentos.workflow.place import Place, find_place, refuse_bad_id
 from agentos.worktree.git import path_text
-from agentos.worktree.housekeeping import forget
-from agentos.worktree.linked import make_linked, release_linked, remove_linked
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, find, take
+from agentos.worktree.linked_worktrees import make_linked, release_linked, remove_linked
+from agentos.worktree.snapshots.retention import forget
+from agentos.worktree.snapshots.snapshots import Snapshot, find, take
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 
 _LABEL = "fork"
 

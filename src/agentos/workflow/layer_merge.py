@@ -19,7 +19,7 @@ from agentos.machine.inputs import Captured, Merged
 from agentos.machine.rules.merges import WORKTREE, Choice, Work
 from agentos.workflow.files import WorktreeFiles
 from agentos.worktree.git import shown
-from agentos.worktree.merging import (
+from agentos.worktree.merge import (
     Conflict,
     Version,
     content,
@@ -29,8 +29,8 @@ from agentos.worktree.merging import (
     versions_changed,
     versions_in,
 )
-from agentos.worktree.restore import apply_changes
-from agentos.worktree.snapshots import Snapshot, find, keep_tree
+from agentos.worktree.restore.restore import apply_changes
+from agentos.worktree.snapshots.snapshots import Snapshot, find, keep_tree
 
 _TEXT = 4_000
 """Characters of all conflicts that are shown at a gate."""

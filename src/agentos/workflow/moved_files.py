@@ -22,8 +22,8 @@ def refuse_files_elsewhere(
     """
     if facts.files is None or not facts.files.snapshot or choice == "keep":
         return
-    from agentos.worktree.snapshot_store import known_worktree  # most runs change no files
-    from agentos.worktree.snapshots import find, is_unchanged
+    from agentos.worktree.snapshots.snapshots import find, is_unchanged
+    from agentos.worktree.snapshots.store import known_worktree  # most runs change no files
 
     run = shlex.quote(record.workflow_id)
     worktree = known_worktree(place.root)

@@ -32,7 +32,7 @@ from agentos.workflow.drive import Drive
 from agentos.workflow.journal import MemoryJournal
 from agentos.workflow.scratch import Scratch
 from agentos.workflow.waiting import in_thread
-from agentos.worktree.snapshots import Snapshot
+from agentos.worktree.snapshots.snapshots import Snapshot
 
 Verdict = Literal["idempotent", "not idempotent", "not provable"]
 _NAMED = 5

@@ -16,11 +16,11 @@ from agentos.workflow.file_decisions import BEAT_S, Decided, FilesChoice, last_w
 from agentos.workflow.files import last_beat
 from agentos.workflow.restoring import LOOK, FileChange, LeftAlone, file_changes
 from agentos.worktree.git import path_text
-from agentos.worktree.restore import foresee, interrupted, look
-from agentos.worktree.snapshot_store import Worktree, known_worktree
-from agentos.worktree.snapshots import Snapshot, find
-from agentos.worktree.survey import read_head
-from agentos.worktree.trees import Change
+from agentos.worktree.restore.restore import foresee, interrupted, look
+from agentos.worktree.snapshots.snapshots import Snapshot, find
+from agentos.worktree.snapshots.store import Worktree, known_worktree
+from agentos.worktree.snapshots.survey import read_head
+from agentos.worktree.snapshots.trees import Change
 
 _SLACK_S = 1.0
 _PATIENCE_S = 5.0

@@ -27,14 +27,14 @@ from agentos.workflow.loading import source_files
 from agentos.workflow.place import Place, find_place
 from agentos.workflow.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
-from agentos.worktree.git_state import check_git, restore_git
-from agentos.worktree.manifest import Left
-from agentos.worktree.protection import Protection
-from agentos.worktree.restore import Restored, foresee, look, restore, touched, undo
-from agentos.worktree.snapshot_store import Worktree, known_worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, find
-from agentos.worktree.trees import Change, diff_trees
-from agentos.worktree.undo_points import find_by_prefix, last_replaced, undo_points
+from agentos.worktree.restore.git_state import check_git, restore_git
+from agentos.worktree.restore.protection import Protection
+from agentos.worktree.restore.restore import Restored, foresee, look, restore, touched, undo
+from agentos.worktree.restore.undo_points import find_by_prefix, last_replaced, undo_points
+from agentos.worktree.snapshots.manifest import Left
+from agentos.worktree.snapshots.snapshots import Snapshot, find
+from agentos.worktree.snapshots.store import Worktree, known_worktree, open_worktree
+from agentos.worktree.snapshots.trees import Change, diff_trees
 
 ChangeWord = Literal["added", "deleted", "modified", "retyped"]
 

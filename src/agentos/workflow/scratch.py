@@ -18,12 +18,12 @@ from agentos.exceptions import SnapshotError, WorktreeBusyError
 from agentos.ids import new_id
 from agentos.workflow.files import WorktreeLock
 from agentos.worktree.git import clean_env
-from agentos.worktree.housekeeping import forget
-from agentos.worktree.linked import Linked, linked_worktrees, make_linked, remove_linked
-from agentos.worktree.restore import restore
-from agentos.worktree.session import locked
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot, changed_since, take
+from agentos.worktree.linked_worktrees import Linked, linked_worktrees, make_linked, remove_linked
+from agentos.worktree.restore.restore import restore
+from agentos.worktree.snapshots.index import locked
+from agentos.worktree.snapshots.retention import forget
+from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, take
+from agentos.worktree.snapshots.store import Worktree, open_worktree
 
 LABEL = "prove"
 _PREFIX = "agentos-prove-"

@@ -19,7 +19,8 @@ from agentos.workflow.finding import own_store, places, reading
 from agentos.workflow.location import FOLDER
 from agentos.workflow.place import Place, find_place
 from agentos.worktree.git import path_text
-from agentos.worktree.housekeeping import (
+from agentos.worktree.linked_worktrees import linked_worktrees, remove_linked
+from agentos.worktree.snapshots.retention import (
     Sizes,
     captured_runs,
     collect,
@@ -30,8 +31,7 @@ from agentos.worktree.housekeeping import (
     retain_ids,
     sizes,
 )
-from agentos.worktree.linked import linked_worktrees, remove_linked
-from agentos.worktree.snapshot_store import Worktree, known_worktree, open_worktree
+from agentos.worktree.snapshots.store import Worktree, known_worktree, open_worktree
 
 log = logging.getLogger("agentos")
 

@@ -9,9 +9,9 @@ import msgspec
 
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree.git import Git, joined, split
-from agentos.worktree.manifest import Modes
-from agentos.worktree.names import refuse_no_oid
-from agentos.worktree.session import Session
+from agentos.worktree.restore.safe_names import refuse_no_oid
+from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.manifest import Modes
 
 _PART = 1 << 20
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 
 from agentos.worktree.git import Git, joined, split
-from agentos.worktree.manifest import Manifest
-from agentos.worktree.names import unsafe_path
-from agentos.worktree.protection import Protection
-from agentos.worktree.session import Session
-from agentos.worktree.snapshot_store import Worktree, blank_repository
-from agentos.worktree.survey import survey
+from agentos.worktree.restore.protection import Protection
+from agentos.worktree.restore.safe_names import unsafe_path
+from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.manifest import Manifest
+from agentos.worktree.snapshots.store import Worktree, blank_repository
+from agentos.worktree.snapshots.survey import survey
 
 _RULES = ".gitignore"
 _TRACKED = ("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")

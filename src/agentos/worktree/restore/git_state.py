@@ -7,12 +7,12 @@ from pathlib import Path
 
 from agentos.exceptions import GitError, RestoreError
 from agentos.worktree.git import Git
-from agentos.worktree.known import STAGED_CONFLICTS
-from agentos.worktree.manifest import Head
-from agentos.worktree.session import Session, session
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Snapshot
-from agentos.worktree.survey import read_head
+from agentos.worktree.snapshots.index import Session, session
+from agentos.worktree.snapshots.known_files import STAGED_CONFLICTS
+from agentos.worktree.snapshots.manifest import Head
+from agentos.worktree.snapshots.snapshots import Snapshot
+from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.survey import read_head
 
 _SECONDS = 120.0
 

@@ -11,9 +11,9 @@ import msgspec
 
 from agentos import typed
 from agentos.worktree.git import Git
-from agentos.worktree.manifest import Modes
-from agentos.worktree.session import Session
-from agentos.worktree.snapshot_store import Worktree, open_private
+from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.manifest import Modes
+from agentos.worktree.snapshots.store import Worktree, open_private
 
 Signature = tuple[int, ...]
 """Of files: time, size and inode of each. Equal means unchanged."""

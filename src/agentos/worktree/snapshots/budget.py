@@ -11,8 +11,8 @@ import msgspec
 
 from agentos.exceptions import SnapshotRefusedError
 from agentos.worktree.git import shown
-from agentos.worktree.manifest import Left
-from agentos.worktree.names import unsafe_path
+from agentos.worktree.restore.safe_names import unsafe_path
+from agentos.worktree.snapshots.manifest import Left
 
 _IGNORE_MORE = "Put what is generated into .gitignore, or raise the limit."
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from agentos.exceptions import GitError, SnapshotError, SnapshotNotFoundError
 from agentos.worktree.git import Git
-from agentos.worktree.names import refuse_unsafe
-from agentos.worktree.snapshot_store import Worktree, ref_folder, safe_part
-from agentos.worktree.snapshots import read
-from agentos.worktree.trees import check_whole
+from agentos.worktree.restore.safe_names import refuse_unsafe
+from agentos.worktree.snapshots.snapshots import read
+from agentos.worktree.snapshots.store import Worktree, ref_folder, safe_part
+from agentos.worktree.snapshots.trees import check_whole
 
 _SAFE = ("fetch.fsckObjects=true",)
 _FROM_FILE = {"GIT_ALLOW_PROTOCOL": "file"}

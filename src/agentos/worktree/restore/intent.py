@@ -10,10 +10,10 @@ import msgspec
 
 from agentos import typed
 from agentos.exceptions import RestoreError
-from agentos.worktree.manifest import PERMISSIONS, Modes, check_modes
-from agentos.worktree.names import refuse_no_oid, refuse_unsafe
-from agentos.worktree.snapshot_store import Worktree, write_durably
-from agentos.worktree.trees import Change
+from agentos.worktree.restore.safe_names import refuse_no_oid, refuse_unsafe
+from agentos.worktree.snapshots.manifest import PERMISSIONS, Modes, check_modes
+from agentos.worktree.snapshots.store import Worktree, write_durably
+from agentos.worktree.snapshots.trees import Change
 
 _MODES = {"0", "100644", "100755", "120000"}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from agentos.worktree.git import Git
-from agentos.worktree.session import Session, session
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.trees import Change, check_ids, diff_trees, files_in, tree_with
+from agentos.worktree.snapshots.index import Session, session
+from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.trees import Change, check_ids, diff_trees, files_in, tree_with
 
 _SECONDS = 300.0
 _FILES = ("100644", "100755")

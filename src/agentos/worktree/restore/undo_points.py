@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from agentos.exceptions import NotFoundError, SnapshotNotFoundError
-from agentos.worktree.snapshot_store import Worktree, safe_part
-from agentos.worktree.snapshots import Snapshot, find, read, taken
+from agentos.worktree.snapshots.snapshots import Snapshot, find, read, taken
+from agentos.worktree.snapshots.store import Worktree, safe_part
 
 _UNDO = safe_part("undo")
 

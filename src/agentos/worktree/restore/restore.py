@@ -26,15 +26,12 @@ import msgspec
 from agentos import crashpoints
 from agentos.exceptions import FilesMovedError, GitError, RestoreError, SnapshotNotFoundError
 from agentos.ids import new_id
-from agentos.worktree import intent as intents
-from agentos.worktree import known
-from agentos.worktree.budget import Limits
 from agentos.worktree.git import Git, path_text, shown
-from agentos.worktree.ignore_rules import find_unignored
-from agentos.worktree.intent import Intent, wanted
-from agentos.worktree.manifest import Left, Manifest, Modes
-from agentos.worktree.names import unsafe_path
-from agentos.worktree.placing import (
+from agentos.worktree.restore import intent as intents
+from agentos.worktree.restore.intent import Intent, wanted
+from agentos.worktree.restore.protection import Protection
+from agentos.worktree.restore.safe_names import unsafe_path
+from agentos.worktree.restore.writes import (
     Ground,
     behind_link,
     is_pipe,
@@ -44,12 +41,15 @@ from agentos.worktree.placing import (
     place_extras,
     remove_pipes,
 )
-from agentos.worktree.protection import Protection
-from agentos.worktree.session import PATIENCE_S, Session, session
-from agentos.worktree.snapshot_store import Worktree
-from agentos.worktree.snapshots import Snapshot, read, take_in, taken, write_snapshot
-from agentos.worktree.survey import survey
-from agentos.worktree.trees import Change, check_whole, diff_trees, mode_changes, reading_blobs, tree_with
+from agentos.worktree.snapshots import known_files
+from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.ignore_rules import find_unignored
+from agentos.worktree.snapshots.index import PATIENCE_S, Session, session
+from agentos.worktree.snapshots.manifest import Left, Manifest, Modes
+from agentos.worktree.snapshots.snapshots import Snapshot, read, take_in, taken, write_snapshot
+from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.survey import survey
+from agentos.worktree.snapshots.trees import Change, check_whole, diff_trees, mode_changes, reading_blobs, tree_with
 
 _TRIES = 3
 _CLOSED = 20
@@ -547,7 +547,7 @@ def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
 
 
 def _switch(opened: Session, undo: Snapshot, tree: str, changes: Collection[Change]) -> None:
-    known.forget(opened.worktree)  # the private index is about to hold what no rule would put there
+    known_files.forget(opened.worktree)  # the private index is about to hold what no rule would put there
     if undo.tree == tree:
         return
     _refuse_changed(opened, changes)

@@ -10,16 +10,16 @@ import msgspec
 
 from agentos import crashpoints
 from agentos.exceptions import GitError, SnapshotNotFoundError
-from agentos.worktree import known
-from agentos.worktree.budget import Limits
-from agentos.worktree.capture import Captured, capture
 from agentos.worktree.git import Git
-from agentos.worktree.ignore_rules import read_rules
-from agentos.worktree.keeping import begin_keeping, keep_objects
-from agentos.worktree.manifest import FORMAT, Head, Left, Manifest, decode, encode
-from agentos.worktree.session import PATIENCE_S, Session, session
-from agentos.worktree.snapshot_store import Worktree, ref_folder, ref_name, sync_folder
-from agentos.worktree.trees import Change, check_ids, check_whole, diff_trees, mode_changes
+from agentos.worktree.snapshots import known_files
+from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.capture import Captured, capture
+from agentos.worktree.snapshots.ignore_rules import read_rules
+from agentos.worktree.snapshots.index import PATIENCE_S, Session, session
+from agentos.worktree.snapshots.manifest import FORMAT, Head, Left, Manifest, decode, encode
+from agentos.worktree.snapshots.own_objects import begin_keeping, keep_objects
+from agentos.worktree.snapshots.store import Worktree, ref_folder, ref_name, sync_folder
+from agentos.worktree.snapshots.trees import Change, check_ids, check_whole, diff_trees, mode_changes
 
 _TRIES = 4
 _REPLACED_BY = "the files that came in its place"
@@ -79,7 +79,7 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
                 raise
             # What the private index says is stored was only borrowed, and is gone: read the files again.
             opened.worktree.index.unlink(missing_ok=True)
-            known.forget(opened.worktree)
+            known_files.forget(opened.worktree)
         finally:
             if needed is not None:
                 needed.stop()
@@ -88,7 +88,7 @@ def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, als
     crashpoints.reach("snapshot.before_ref")
     _write_ref(opened, ref, commit)
     crashpoints.reach("snapshot.after_ref")
-    known.save(opened.worktree, captured.known)
+    known_files.save(opened.worktree, captured.known)
     return Snapshot(id=commit, tree=captured.tree, manifest=manifest, ref=ref)
 
 
@@ -101,7 +101,7 @@ def keep_tree(worktree: Worktree, tree: str, like: Snapshot, *, workflow_id: str
     ref = ref_name(worktree, workflow_id, name)
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
     with session(worktree, seconds=Limits().seconds) as opened:
-        commit = known.write_commit(opened.writing_git(), tree, (), encode(manifest).decode("ascii"), at_s)
+        commit = known_files.write_commit(opened.writing_git(), tree, (), encode(manifest).decode("ascii"), at_s)
         _write_ref(opened, ref, commit)
     return Snapshot(id=commit, tree=tree, manifest=manifest, ref=ref)
 
@@ -126,8 +126,8 @@ def write_snapshot(git: Git, tree: str, manifest: Manifest, at_s: int) -> str:
     """The commit of a snapshot. Its parents hold what it needs besides its tree, and are no snapshots themselves."""
     parents: tuple[str, ...] = (manifest.index,) if manifest.index else ()
     if manifest.replaced_by:
-        parents += (known.write_commit(git, manifest.replaced_by, (), _REPLACED_BY, 0),)
-    return known.write_commit(git, tree, parents, encode(manifest).decode("ascii"), at_s)
+        parents += (known_files.write_commit(git, manifest.replaced_by, (), _REPLACED_BY, 0),)
+    return known_files.write_commit(git, tree, parents, encode(manifest).decode("ascii"), at_s)
 
 
 def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str) -> Manifest:
@@ -210,7 +210,7 @@ def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Li
     """The paths that differ now from the snapshot: content, kind, permission bits, what came and what went."""
     with session(worktree, seconds=limits.seconds) as opened:
         now = capture(opened, limits)
-        known.save(worktree, now.known)
+        known_files.save(worktree, now.known)
         changes = diff_trees(opened.git(), snapshot.tree, now.tree)
         modes = mode_changes(opened.git(), snapshot.tree, snapshot.manifest.modes, now.modes)
     folders = set(snapshot.manifest.empty) ^ set(now.empty)
@@ -224,7 +224,7 @@ def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: Limits = Limits
     """
     with session(worktree, seconds=limits.seconds) as opened:
         now = capture(opened, limits)
-        known.save(worktree, now.known)
+        known_files.save(worktree, now.known)
         then = since.manifest
         if then.partial or now.partial or (since.tree, then.empty, then.head) != (now.tree, now.empty, now.head):
             return False

@@ -11,9 +11,9 @@ import msgspec
 
 from agentos.exceptions import GitError
 from agentos.worktree.git import Done, Git, split
-from agentos.worktree.manifest import Head
-from agentos.worktree.session import Session
-from agentos.worktree.snapshot_store import STATE_FOLDER
+from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.manifest import Head
+from agentos.worktree.snapshots.store import STATE_FOLDER
 
 # The store has no commit at its HEAD, so that everything in the index is listed, too: as "added". Of repositories
 # inside only where they stand is asked: for more, git would start a process in each, with the settings it finds there.

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentos.worktree.capture import Captured
 from agentos.worktree.git import Git, split
-from agentos.worktree.session import Session
+from agentos.worktree.snapshots.capture import Captured
+from agentos.worktree.snapshots.index import Session
 
 _NEWS = ("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev")
 _NOTHING, _REPOSITORY = "000000", "160000"

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agentos.worktree.manifest import PERMISSIONS, Modes
-from agentos.worktree.names import refuse_unsafe
+from agentos.worktree.restore.safe_names import refuse_unsafe
+from agentos.worktree.snapshots.manifest import PERMISSIONS, Modes
 
 _HANDLE = os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _NOT_THERE = (FileNotFoundError, NotADirectoryError)

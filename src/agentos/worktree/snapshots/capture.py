@@ -12,16 +12,17 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import GitError, SnapshotRefusedError
-from agentos.worktree import budget, known
-from agentos.worktree.budget import Limits
 from agentos.worktree.git import Done, Git, joined
-from agentos.worktree.known import Known
-from agentos.worktree.manifest import Head, Left, Modes, read_modes, renew_modes
-from agentos.worktree.names import unsafe_path
-from agentos.worktree.nested_repositories import Nested, look_into
-from agentos.worktree.session import Session
-from agentos.worktree.snapshot_store import STATE_FOLDER
-from agentos.worktree.survey import Survey, emptied_folders, empty_folders, now_folders, survey
+from agentos.worktree.restore.safe_names import unsafe_path
+from agentos.worktree.snapshots import budget
+from agentos.worktree.snapshots import known_files as known
+from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.known_files import Known
+from agentos.worktree.snapshots.manifest import Head, Left, Modes, read_modes, renew_modes
+from agentos.worktree.snapshots.nested_repositories import Nested, look_into
+from agentos.worktree.snapshots.store import STATE_FOLDER
+from agentos.worktree.snapshots.survey import Survey, emptied_folders, empty_folders, now_folders, survey
 
 _TRIES = 5
 _FEW = 1000

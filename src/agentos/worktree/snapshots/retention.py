@@ -13,14 +13,14 @@ import msgspec
 
 from agentos.exceptions import RestoreError
 from agentos.ids import new_id
-from agentos.worktree import known
 from agentos.worktree.git import Git, joined
-from agentos.worktree.intent import read_from
-from agentos.worktree.keeping import own_folder, own_objects
-from agentos.worktree.session import PATIENCE_S, Session, locked, make_session
-from agentos.worktree.snapshot_store import FOLDER, Worktree, ref_name, run_of, safe_part, write_durably
-from agentos.worktree.snapshots import Snapshot, read, taken, write_snapshot
-from agentos.worktree.trees import tree_with
+from agentos.worktree.restore.intent import read_from
+from agentos.worktree.snapshots import known_files
+from agentos.worktree.snapshots.index import PATIENCE_S, Session, locked, make_session
+from agentos.worktree.snapshots.own_objects import own_folder, own_objects
+from agentos.worktree.snapshots.snapshots import Snapshot, read, taken, write_snapshot
+from agentos.worktree.snapshots.store import FOLDER, Worktree, ref_name, run_of, safe_part, write_durably
+from agentos.worktree.snapshots.trees import tree_with
 
 _SECONDS = 3600.0
 _UNDO = safe_part("undo")
@@ -222,7 +222,7 @@ def _without(opened: Session, snapshot: Snapshot, path: str) -> str | None:
     new_staged = staged
     if staged is not None and (old := git.line("rev-parse", f"{staged}^{{tree}}")):
         new = _tree_without(opened, old, path)
-        new_staged = staged if new == old else known.write_commit(git, new, (), known.STAGED, 0)
+        new_staged = staged if new == old else known_files.write_commit(git, new, (), known_files.STAGED, 0)
     replaced_by = snapshot.manifest.replaced_by
     new_replaced_by = _tree_without(opened, replaced_by, path) if replaced_by else ""
     if (tree, new_staged, new_replaced_by) == (snapshot.tree, staged, replaced_by):

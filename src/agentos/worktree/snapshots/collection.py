@@ -7,8 +7,8 @@ import os
 import msgspec
 
 from agentos.exceptions import GitError, WorktreeBusyError
-from agentos.worktree.housekeeping import collect
-from agentos.worktree.snapshot_store import Worktree
+from agentos.worktree.snapshots.retention import collect
+from agentos.worktree.snapshots.store import Worktree
 
 SECONDS = 5.0
 """The end of a run waits at most so long for it."""

@@ -14,8 +14,8 @@ import msgspec
 
 from agentos.exceptions import GitError
 from agentos.worktree.git import Git, joined
-from agentos.worktree.session import Session
-from agentos.worktree.snapshot_store import blank_repository
+from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.store import blank_repository
 
 _REPOSITORY = "160000"
 _MARK = b"gitdir: "

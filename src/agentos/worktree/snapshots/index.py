@@ -18,7 +18,7 @@ import msgspec
 
 from agentos.exceptions import GitError, WorktreeBusyError
 from agentos.worktree.git import Done, Git, shown
-from agentos.worktree.snapshot_store import Worktree, repair_store
+from agentos.worktree.snapshots.store import Worktree, repair_store
 
 PATIENCE_S = 60.0
 _POLL_S = 0.02

@@ -15,16 +15,16 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from agentos.exceptions import GitError, SnapshotError
-from agentos.worktree.budget import Limits
 from agentos.worktree.git import joined, path_text, shown, split
-from agentos.worktree.git_state import refresh_index
-from agentos.worktree.names import unsafe_path
-from agentos.worktree.placing import Ground, place_extras
-from agentos.worktree.session import session
-from agentos.worktree.snapshot_store import Worktree, open_worktree
-from agentos.worktree.snapshots import Snapshot
-from agentos.worktree.survey import is_ours
-from agentos.worktree.trees import check_whole
+from agentos.worktree.restore.git_state import refresh_index
+from agentos.worktree.restore.safe_names import unsafe_path
+from agentos.worktree.restore.writes import Ground, place_extras
+from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.index import session
+from agentos.worktree.snapshots.snapshots import Snapshot
+from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.survey import is_ours
+from agentos.worktree.snapshots.trees import check_whole
 
 INCLUDE = ".worktreeinclude"
 """At the root: patterns, as in .gitignore, of ignored files that a linked worktree gets a copy of (`.env`)."""

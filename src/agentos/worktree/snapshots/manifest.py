@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from agentos import typed
-from agentos.worktree.names import refuse_no_branch, refuse_no_oid, refuse_outside, refuse_unsafe
+from agentos.worktree.restore.safe_names import refuse_no_branch, refuse_no_oid, refuse_outside, refuse_unsafe
 
 FORMAT = 1
 _YOUNG_S = 2.0
