@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 
-from agentos.workflow.trust import find_reaching, trust_settings
+from agentos.workflow.place.trust import find_reaching, trust_settings
 from tests.models.server import ModelServer
 
 # Hypothesis picks its own profile on CI (the same examples every time); elsewhere only the deadline is in the way.

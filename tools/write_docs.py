@@ -17,7 +17,7 @@ from agentos.cli.drawing import mermaid
 from agentos.cli.main import SECTIONS, program
 from agentos.cli.schemas import commands, output_schema, prints_json
 from agentos.dag.define.workflow import Workflow
-from agentos.workflow.plans import plan_to_look_at
+from agentos.workflow.define.plans import plan_to_look_at
 from agentos.workflows.issue.flow import issue
 
 DOCS = Path(__file__).parents[1] / "docs"

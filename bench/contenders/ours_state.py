@@ -22,12 +22,12 @@ from agentos.machine.events import Event, TaskComplete
 from agentos.machine.state import TaskEntry, update_state
 from agentos.values import encode_value
 from agentos.workflow.checkpoint import CheckpointManager, get_checkpoint_db_path
+from agentos.workflow.define.workflow_source import load_workflow
+from agentos.workflow.drive.event_stream import EventStream
 from agentos.workflow.executor import ControlledExecutor
-from agentos.workflow.loading import load_workflow
-from agentos.workflow.place import find_place
-from agentos.workflow.ready import Ready
-from agentos.workflow.resuming import resume_run
-from agentos.workflow.stream import EventStream
+from agentos.workflow.place.place import find_place
+from agentos.workflow.start.ready_run import Ready
+from agentos.workflow.start.resume import resume_run
 from bench.contenders import raw
 from bench.contenders.ours import DATABASE, chain_flow, in_repository, wide_flow
 from bench.work import Metrics, check, check_stored, in_ms, message, stored_bytes, timed

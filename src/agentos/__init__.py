@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from agentos.exceptions import AgentosError
     from agentos.machine.state import WorkflowState
     from agentos.tasks.context import Context
-    from agentos.workflow.result import RunResult
+    from agentos.workflow.drive.result import RunResult
 
 __all__ = [
     "AgentosError",
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AgentosError": "agentos.exceptions",
     "Context": "agentos.tasks.context",
-    "RunResult": "agentos.workflow.result",
+    "RunResult": "agentos.workflow.drive.result",
     "Workflow": "agentos.dag.define.workflow",
     "WorkflowState": "agentos.machine.state",
 }

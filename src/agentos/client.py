@@ -26,26 +26,26 @@ from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.tasks.model_settings import LlmDefaults, ModelSettings
-from agentos.workflow.answering import Sent, send
-from agentos.workflow.beginning import begin_run, fork_run
-from agentos.workflow.drive import Drive
-from agentos.workflow.driving import conduct
-from agentos.workflow.file_decisions import FilesChoice
-from agentos.workflow.hooks import Hooks
-from agentos.workflow.logs import delete_logs, refuse_foreign
-from agentos.workflow.place import Place, find_place
-from agentos.workflow.plans import plan_of_run
-from agentos.workflow.python_files import refuse_while_loading
-from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
-from agentos.workflow.result import RunResult
-from agentos.workflow.resuming import preview_resume, resume_run
-from agentos.workflow.settings import Settings, load_settings
-from agentos.workflow.stream import follow
-from agentos.workflow.waiting import in_thread, to_the_end
-from agentos.workflow.worktrees import remember
+from agentos.workflow.define.plans import plan_of_run
+from agentos.workflow.define.python_modules import refuse_while_loading
+from agentos.workflow.drive.command_delivery import Sent, send
+from agentos.workflow.drive.conductor import conduct
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.event_stream import follow
+from agentos.workflow.drive.hooks import Hooks
+from agentos.workflow.drive.logs import delete_logs, refuse_foreign
+from agentos.workflow.drive.patience import in_thread, to_the_end
+from agentos.workflow.drive.result import RunResult
+from agentos.workflow.files.decisions import FilesChoice
+from agentos.workflow.place.place import Place, find_place
+from agentos.workflow.place.settings import Settings, load_settings
+from agentos.workflow.place.worktree_index import remember
+from agentos.workflow.start.new_run import begin_run, fork_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepared
+from agentos.workflow.start.resume import preview_resume, resume_run
 
 if TYPE_CHECKING:
-    from agentos.workflow.importing import Imported
+    from agentos.workflow.transfer.import_file import Imported
 
 Durability = Literal["full", "process"]
 T = TypeVar("T")
@@ -191,7 +191,7 @@ def fork(
     with ExitStack() as making:
         home, run = place, workflow_id
         if worktree is not None:
-            from agentos.workflow.forking_aside import new_worktree
+            from agentos.workflow.start.fork_worktree import new_worktree
 
             aside = making.enter_context(new_worktree(place, checkpoint_id, Path(worktree), workflow_id))
             home, run = aside.place, aside.workflow_id
@@ -217,7 +217,7 @@ def settled(
     place = find_place(repo)
     settings = load_settings(place.root)
     if settings.on_wait or settings.on_end:
-        from agentos.workflow.trust import refuse_untrusted  # most repositories set nothing that needs it
+        from agentos.workflow.place.trust import refuse_untrusted  # most repositories set nothing that needs it
 
         refuse_untrusted(place.root, "on_wait", "on_end")
     options = DriveOptions(
@@ -238,7 +238,7 @@ def _usable_models(root: Path, settings: Settings) -> ModelSettings:
     """What the settings say of models; where that needs to be accepted first, with why: many runs ask none."""
     if settings.llm == LlmDefaults():
         return settings.models
-    from agentos.workflow.trust import refuse_untrusted
+    from agentos.workflow.place.trust import refuse_untrusted
 
     try:
         refuse_untrusted(root, "llm")
@@ -380,7 +380,7 @@ class Client:
 
         The snapshots of the files that only they named are let go of; `collect` gives their space back.
         """
-        from agentos.workflow.snapshot_keeping import let_go_of_unnamed  # seldom needed, as is what follows
+        from agentos.workflow.files.retention import let_go_of_unnamed  # seldom needed, as is what follows
 
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
@@ -390,7 +390,7 @@ class Client:
 
     def collect(self) -> None:
         """Give back the space of snapshots that were let go of. WorktreeBusyError while somebody uses the store."""
-        from agentos.workflow.snapshot_keeping import collect_snapshots
+        from agentos.workflow.files.retention import collect_snapshots
 
         collect_snapshots(self.place.root)
 
@@ -399,7 +399,7 @@ class Client:
 
         Its snapshots of the files are let go of, those for undo among them; `collect` gives their space back.
         """
-        from agentos.workflow.snapshot_keeping import let_go_of_all
+        from agentos.workflow.files.retention import let_go_of_all
 
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
@@ -413,7 +413,7 @@ class Client:
 
         Their database is gone, or another one: AGENTOS_WORKFLOW_DB names one at a time.
         """
-        from agentos.workflow.snapshot_keeping import unknown_snapshots
+        from agentos.workflow.files.retention import unknown_snapshots
 
         return unknown_snapshots(self.place)
 
@@ -422,7 +422,7 @@ class Client:
 
         How many that were. WorktreeBusyError while a run changes files here.
         """
-        from agentos.workflow.snapshot_keeping import forget_files, forget_unknown
+        from agentos.workflow.files.retention import forget_files, forget_unknown
 
         return forget_files(self.place) if workflow_id is None else forget_unknown(self.place, workflow_id)
 
@@ -431,7 +431,7 @@ class Client:
 
         With `files` its snapshots of files come along; SnapshotError where they cannot be had here.
         """
-        from agentos.workflow.carrying import exported  # seldom needed, as is its counterpart
+        from agentos.workflow.transfer.run_copy import exported  # seldom needed, as is its counterpart
 
         with self._store() as store:
             copy = store.read_copy(store.find_run(workflow_id).workflow_id)
@@ -442,7 +442,7 @@ class Client:
 
         Snapshots of files that are in the file come along. `files_only`: take in nothing else, for a run that is here.
         """
-        from agentos.workflow.carrying import taken_in
+        from agentos.workflow.transfer.run_copy import taken_in
 
         name = getattr(file, "name", "the file")
         return taken_in(self.place, file, name, workflow_id=workflow_id, files_only=files_only)

@@ -14,7 +14,7 @@ import pytest
 
 from agentos import Workflow
 from agentos.ids import TaskId
-from agentos.workflow.drive import Drive
+from agentos.workflow.drive.drive import Drive
 from tests.cli.conftest import SOURCES, Agentos, agentos
 from tests.postgres.server import fresh_url
 from tests.workflow.support import a_place, drive
@@ -41,7 +41,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from agentos.cli.main import main
-from agentos.workflow.drive import Drive
+from agentos.workflow.drive.drive import Drive
 
 Drive.__init__.__kwdefaults__["now"] = lambda: datetime.now(UTC) + timedelta(days=1)
 sys.exit(main())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import WorkflowConfigurationError
-from agentos.workflow.location import find_location
+from agentos.workflow.place.location import find_location
 from tests.cli.conftest import Agentos, agentos
 from tests.cli.runs import complete, waiting
 from tests.conftest import git

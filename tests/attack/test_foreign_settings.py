@@ -18,8 +18,8 @@ import pytest
 
 from agentos import Client, Workflow, resume, run
 from agentos.exceptions import CommandRefusedError, UntrustedSettingsError, WorkflowConfigurationError
-from agentos.workflow.settings import KINDS
-from agentos.workflow.trust import HARMLESS, find_reaching, list_trusted, trusted_since
+from agentos.workflow.place.settings import KINDS
+from agentos.workflow.place.trust import HARMLESS, find_reaching, list_trusted, trusted_since
 from tests.cli.conftest import SOURCES, Agentos, agentos
 from tests.cli.runs import complete, waiting
 from tests.conftest import LinkedWorktree, git, trust

@@ -16,8 +16,8 @@ import pytest
 
 from agentos import crashpoints
 from agentos.exceptions import RestoreError, SnapshotNotFoundError
-from agentos.workflow import restore_preview
-from agentos.workflow.file_decisions import BEAT_S
+from agentos.workflow.files import restore_preview
+from agentos.workflow.files.decisions import BEAT_S
 from agentos.worktree.restore import restore as restoring
 from agentos.worktree.restore.restore import finish_interrupted, foresee, look
 from agentos.worktree.snapshots.snapshots import Snapshot, find, patch

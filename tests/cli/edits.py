@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentos.workflow.files import WorktreeLock
+from agentos.workflow.files.worktree_files import WorktreeLock
 from agentos.worktree.snapshots.store import open_worktree
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import git

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentos import RunResult, Workflow, run
-from agentos.workflow.place import find_place
+from agentos.workflow.place.place import find_place
 from tests.workflow.support import Killer, environment, kill, soon
 
 

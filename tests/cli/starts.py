@@ -80,7 +80,7 @@ def _serve() -> None:
     list(commands())  # loads them all
     import agentos.cli.view.live
     import agentos.store.sqlite.database
-    import agentos.workflow.stream  # noqa: F401
+    import agentos.workflow.drive.event_stream  # noqa: F401
 
     for line in sys.stdin.buffer:
         request = json.loads(line)

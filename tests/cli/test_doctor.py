@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentos import Client
-from agentos.workflow.settings import KINDS
+from agentos.workflow.place.settings import KINDS
 from tests.cli.conftest import Agentos
 from tests.cli.runs import complete, driven, interrupted, waiting
 from tests.conftest import LinkedWorktree, trust

@@ -14,7 +14,7 @@ import pytest
 
 from agentos import Client, Workflow, fork, resume, run
 from agentos.exceptions import CheckpointCorruptedError
-from agentos.workflow.exporting import export_lines, read_export
+from agentos.workflow.transfer.export_file import export_lines, read_export
 from tests.cli.conftest import Agentos
 from tests.cli.runs import ask, complete, interrupted, waiting
 from tests.conftest import LinkedWorktree, git

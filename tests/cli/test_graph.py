@@ -14,7 +14,7 @@ import pexpect
 import pytest
 
 from agentos import run
-from agentos.workflow.loading import find_workflow
+from agentos.workflow.define.workflow_source import find_workflow
 from tests.cli.conftest import SOURCES, Agentos
 
 FLOW = """\

@@ -27,7 +27,7 @@ def test_it_writes_one_workflow_and_nothing_else(agentos: Agentos, tmp_git_repo:
 @pytest.mark.parametrize("options", [(), ("--python",)])
 def test_what_it_writes_can_be_checked_and_run(agentos: Agentos, tmp_git_repo: Path, options: tuple[str, ...]) -> None:
     from agentos import run
-    from agentos.workflow.loading import find_workflow
+    from agentos.workflow.define.workflow_source import find_workflow
 
     name = "first_of_yaml" if not options else "first_of_python"
     assert agentos("init", name, *options, cwd=tmp_git_repo).code == 0

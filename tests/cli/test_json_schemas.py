@@ -16,7 +16,7 @@ import pytest
 from agentos import Client
 from agentos.cli.schemas import commands, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.restoring import put_back
+from agentos.workflow.files.restore import put_back
 from tests.cli.conftest import Agentos
 from tests.cli.sample import begin, make_repository, write_flow
 from tests.conftest import git

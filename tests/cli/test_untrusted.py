@@ -15,7 +15,7 @@ from agentos import Workflow, run
 from agentos.ids import CheckpointId
 from agentos.machine import events as ev
 from agentos.store import codec
-from agentos.workflow.exporting import export_lines, read_export
+from agentos.workflow.transfer.export_file import export_lines, read_export
 from tests.cli.conftest import Agentos
 from tests.cli.runs import waiting
 from tests.conftest import git, trust

@@ -24,7 +24,7 @@ import pytest
 from agentos import Workflow, arun
 from agentos.machine.events import TaskStart
 from agentos.store.postgres.database import open_store
-from agentos.workflow.place import find_place
+from agentos.workflow.place.place import find_place
 from tests.contract.journals import RUN, create
 from tests.crash import checks, matrix
 from tests.crash.harness import ROOT, SOURCE

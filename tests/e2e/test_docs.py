@@ -33,11 +33,11 @@ from agentos.store.port import RunStatus
 from agentos.store.sqlite.database import open_store
 from agentos.tasks.context import Context
 from agentos.workflow.checkpoint import Checkpoint, CheckpointManager
+from agentos.workflow.drive.command_queue import CommandQueue
+from agentos.workflow.drive.event_stream import EventStream
+from agentos.workflow.drive.result import RunResult
 from agentos.workflow.executor import ControlledExecutor, ParallelExecutor
-from agentos.workflow.queue import CommandQueue
-from agentos.workflow.ready import DriveOptions
-from agentos.workflow.result import RunResult
-from agentos.workflow.stream import EventStream
+from agentos.workflow.start.ready_run import DriveOptions
 from tests.e2e.typing_documents import blocks, follow, typed
 
 ROOT = Path(__file__).parents[2]

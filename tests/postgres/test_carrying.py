@@ -10,7 +10,7 @@ import pytest
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError, SnapshotError
 from agentos.values import canonical_json
-from agentos.workflow.place import find_place
+from agentos.workflow.place.place import find_place
 from tests.cli.conftest import Agentos, agentos
 from tests.conftest import git
 

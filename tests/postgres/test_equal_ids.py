@@ -11,9 +11,9 @@ import pytest
 
 from agentos import Workflow, run
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.finding import find_checkpoint, find_run
-from agentos.workflow.place import find_place
-from agentos.workflow.snapshot_keeping import purge_path
+from agentos.workflow.files.retention import purge_path
+from agentos.workflow.place.place import find_place
+from agentos.workflow.place.run_search import find_checkpoint, find_run
 from tests.cli.conftest import Agentos, agentos
 from tests.conftest import LinkedWorktree, git
 

@@ -21,7 +21,7 @@ from agentos.store.postgres.address import read_address
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import LIMIT, Pool
 from agentos.store.postgres.store import PostgresStore
-from agentos.workflow.journal import StoreJournal
+from agentos.workflow.drive.journal import StoreJournal
 from tests.contract.journals import RUN, RUNNING, Journal, bodies, create
 from tests.postgres.server import Server, shared_url
 from tests.postgres.test_trouble import cut_all, hanging, wait_for

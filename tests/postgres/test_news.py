@@ -16,7 +16,7 @@ from agentos.store.postgres import notices
 from agentos.store.postgres import watched_runs as watching
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
-from agentos.workflow.stream import follow
+from agentos.workflow.drive.event_stream import follow
 from tests.contract.backends import Backend
 from tests.contract.journals import NOON, RUN, RUNNING, Journal, create
 from tests.postgres.server import shared_url

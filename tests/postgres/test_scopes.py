@@ -10,10 +10,10 @@ import pytest
 from agentos import Workflow, run
 from agentos.exceptions import RunRefusedError
 from agentos.store.port import Scope
-from agentos.workflow.finding import find_checkpoint, find_run, list_runs, places
-from agentos.workflow.place import find_place
-from agentos.workflow.resuming import resume_run
-from agentos.workflow.scope import find_scope, normalised
+from agentos.workflow.place.place import find_place
+from agentos.workflow.place.run_search import find_checkpoint, find_run, list_runs, places
+from agentos.workflow.place.scope import find_scope, normalised
+from agentos.workflow.start.resume import resume_run
 from tests.conftest import LinkedWorktree, git
 
 

@@ -13,7 +13,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import Lease
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
-from agentos.workflow.taking_over import take_lease
+from agentos.workflow.start.lease_takeover import take_lease
 from tests.contract.journals import RUN, new_run
 
 ELSEWHERE = msgspec.structs.replace(current_holder(), host="elsewhere", boot="of another host")

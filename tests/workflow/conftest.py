@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.workflow.place import Place
+from agentos.workflow.place.place import Place
 from tests.workflow.support import a_place
 
 

@@ -21,12 +21,12 @@ from agentos.machine.state import WorkflowState
 from agentos.store import codec
 from agentos.store.port import StorePort
 from agentos.values import canonical_json
-from agentos.workflow.beginning import begin_run, fork_run
-from agentos.workflow.drive import Drive
-from agentos.workflow.driving import conduct
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions, Finished, prepared
-from agentos.workflow.resuming import resume_run
+from agentos.workflow.drive.conductor import conduct
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.new_run import begin_run, fork_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished, prepared
+from agentos.workflow.start.resume import resume_run
 
 CHECKOUT = Path(__file__).parents[2]
 PATIENCE_S = 20.0

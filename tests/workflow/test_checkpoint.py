@@ -37,8 +37,8 @@ from agentos.workflow.checkpoint import (
     get_checkpoint_db_path,
     get_repo_root,
 )
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.ready_run import DriveOptions
 from tests.workflow.support import (
     Killer,
     adrive,
@@ -572,7 +572,7 @@ def test_checkpoint_save_failure_is_told_live(place: Place) -> None:
     seen: list[ev.Event] = []
 
     async def scenario() -> None:
-        from agentos.workflow.drive import Drive
+        from agentos.workflow.drive.drive import Drive
 
         async def read(one: Drive) -> None:
             seen.extend([event async for event in one.stream.subscribe(0)])

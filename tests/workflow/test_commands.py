@@ -16,9 +16,9 @@ from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse, InjectTasks, ModifyArgs, Pause, Rollback
 from agentos.store.port import PostedCommand
 from agentos.workflow import CommandQueue
-from agentos.workflow.answering import send
-from agentos.workflow.drive import Drive, utc_now
-from agentos.workflow.place import Place
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.place.place import Place
 from tests.workflow.support import (
     Killer,
     adrive,
@@ -40,8 +40,8 @@ from tests.workflow.support import (
 SENDER = """
 import json, sys
 from pathlib import Path
-from agentos.workflow.answering import send
-from agentos.workflow.place import Place
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.place.place import Place
 
 store = Place(database=sys.argv[1], root=Path(".")).open()
 sent = send(store, sys.argv[2], json.loads(sys.argv[3]), author="elsewhere")

@@ -18,9 +18,9 @@ from agentos.exceptions import LeaseLostError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, Pause
 from agentos.store.port import PostedCommand
-from agentos.workflow.answering import send
-from agentos.workflow.drive import Drive, utc_now
-from agentos.workflow.place import Place
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.place.place import Place
 from tests.workflow.support import (
     Killer,
     adrive,

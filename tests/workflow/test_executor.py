@@ -20,8 +20,8 @@ from agentos.machine import events as ev
 from agentos.machine.commands import Rollback
 from agentos.workflow import ControlledExecutor, ParallelExecutor
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.ready_run import DriveOptions
 from tests.workflow.support import (
     assert_well_formed,
     checkpoints,
@@ -440,7 +440,7 @@ def test_commands_that_wait_in_the_inbox_count_after_going_back(place: Place) ->
     del ran[:]
     store = place.open()
     from agentos.store.port import PostedCommand
-    from agentos.workflow.drive import utc_now
+    from agentos.workflow.drive.drive import utc_now
 
     posted = PostedCommand(id="c1", author="me", posted_at=utc_now(), command={"type": "skip_layer", "layer": 2})
     store.post_command("w", posted)  # type: ignore[arg-type]

@@ -17,10 +17,10 @@ import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.exceptions import FilesChangedError, TryAgainError, WorktreeBusyError
 from agentos.machine import events as ev
-from agentos.workflow.files import WorktreeFiles
-from agentos.workflow.place import find_place
-from agentos.workflow.ready import DriveOptions
-from agentos.workflow.resuming import resume_run
+from agentos.workflow.files.worktree_files import WorktreeFiles
+from agentos.workflow.place.place import find_place
+from agentos.workflow.start.ready_run import DriveOptions
+from agentos.workflow.start.resume import resume_run
 from agentos.worktree.snapshots.collection import Loose, collect_if_it_pays, loose_objects
 from agentos.worktree.snapshots.retention import collect
 from agentos.worktree.snapshots.snapshots import taken
@@ -323,8 +323,8 @@ def test_without_a_repository_a_cut_off_edit_is_asked_about(
 def conducted(options: DriveOptions) -> None:
     import asyncio
 
-    from agentos.workflow.driving import conduct
-    from agentos.workflow.ready import Ready
+    from agentos.workflow.drive.conductor import conduct
+    from agentos.workflow.start.ready_run import Ready
 
     ready = resume_run(find_place(), "r", options=options)
     assert isinstance(ready, Ready)

@@ -14,11 +14,11 @@ import agentos
 from agentos import Client, Workflow, resume, run
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev
-from agentos.workflow.file_diffs import task_window
-from agentos.workflow.finding import reading
-from agentos.workflow.place import find_place
-from agentos.workflow.plans import decode_plan
-from agentos.workflow.resuming import preview_resume
+from agentos.workflow.define.plans import decode_plan
+from agentos.workflow.look.file_diffs import task_window
+from agentos.workflow.place.place import find_place
+from agentos.workflow.place.run_search import reading
+from agentos.workflow.start.resume import preview_resume
 from tests.conftest import git
 
 # `edit` waits until the end of `beside` is on the record, and is killed in the middle of its own edit.

@@ -16,7 +16,7 @@ from agentos.exceptions import (
     WorkflowFileError,
     WorkflowNotFoundError,
 )
-from agentos.workflow.loading import find_workflow, load_workflow, source_of
+from agentos.workflow.define.workflow_source import find_workflow, load_workflow, source_of
 
 YAML = "tasks: {a: {run: ls}}\n"
 PYTHON = "from agentos import Workflow\nflow = Workflow('named')\nflow.add('a', lambda: 1)\n"

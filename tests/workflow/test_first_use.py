@@ -10,7 +10,7 @@ from pathlib import Path
 CHILD = """
 import sys, threading
 from agentos.dag.define.workflow import Workflow
-from agentos.workflow.plans import decode_plan, encode_plan, plan_for_now
+from agentos.workflow.define.plans import decode_plan, encode_plan, plan_for_now
 
 flow = Workflow("many")
 flow.add("say", "shell", run="true", effects="none")

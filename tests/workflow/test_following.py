@@ -14,16 +14,16 @@ import pytest
 
 from agentos import Client, Workflow
 from agentos.machine import events as ev
-from agentos.workflow import stream
-from agentos.workflow.place import Place
-from agentos.workflow.stream import follow
+from agentos.workflow.drive import event_stream
+from agentos.workflow.drive.event_stream import follow
+from agentos.workflow.place.place import Place
 from tests.workflow.support import Killer, adrive, collected, drive, environment, journal, kill, so_far, soon, types
 
 WATCHER = """
 import asyncio, json, sys
 from pathlib import Path
-from agentos.workflow.place import Place
-from agentos.workflow.stream import follow
+from agentos.workflow.place.place import Place
+from agentos.workflow.drive.event_stream import follow
 
 async def main():
     store = Place(database=sys.argv[1], root=Path(".")).open(readonly=True)
@@ -106,7 +106,7 @@ def test_following_from_the_very_end_ends_at_once(place: Place) -> None:
 
 
 def test_following_a_run_whose_driver_died_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "LOOK_S", 0.01)
+    monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
     flow, killer = Workflow("f"), Killer()
 
     @flow.task

@@ -11,10 +11,10 @@ from agentos import Client, Context, Workflow, fork, resume, run
 from agentos.exceptions import CheckpointNotFoundError, CommandRefusedError, RunRefusedError, WorkflowDefinitionError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse, Pause
-from agentos.workflow.answering import send
-from agentos.workflow.beginning import fork_run
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.new_run import fork_run
+from agentos.workflow.start.ready_run import DriveOptions
 from tests.conftest import git
 from tests.workflow.support import (
     Killer,
@@ -90,7 +90,7 @@ def test_a_fork_needs_its_parent_no_more(place: Place) -> None:
 
     import asyncio
 
-    from agentos.workflow.driving import conduct
+    from agentos.workflow.drive.conductor import conduct
 
     async def killed() -> None:
         with pytest.raises(Exception, match="another process has taken"):

@@ -15,10 +15,10 @@ from agentos import Client, Context, Workflow, resume, run
 from agentos.exceptions import CommandRefusedError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse, Continue
-from agentos.workflow.answering import send
-from agentos.workflow.drive import Drive
-from agentos.workflow.place import Place
-from agentos.workflow.queue import CommandQueue
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.drive.command_queue import CommandQueue
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.place.place import Place
 from tests.workflow.support import (
     Killer,
     adrive,
@@ -283,7 +283,7 @@ SURFACES = {
     "send": [SENDER],
     "client": ["import sys\nfrom agentos import Client\nClient().approve(sys.argv[2])"],
     "queue": [
-        "import json, sys\nfrom pathlib import Path\nfrom agentos.workflow.place import Place\n"
+        "import json, sys\nfrom pathlib import Path\nfrom agentos.workflow.place.place import Place\n"
         "from agentos.workflow import CommandQueue\nstore = Place(database=sys.argv[1], root=Path('.')).open()\n"
         "CommandQueue.of_run(store, sys.argv[2]).send(json.loads(sys.argv[3]))"
     ],

@@ -17,14 +17,14 @@ from agentos import Client, Workflow, run
 from agentos.ids import WorkflowId
 from agentos.machine.facts.fold import Facts
 from agentos.store.holder import process_started
-from agentos.workflow.hooks import Hooks, call_hook
-from agentos.workflow.place import find_place
+from agentos.workflow.drive.hooks import Hooks, call_hook
+from agentos.workflow.place.place import find_place
 from tests.conftest import trust
 from tests.workflow.support import soon
 
 TELL = """
 import json, os, sys
-from agentos.workflow.place import find_place
+from agentos.workflow.place.place import find_place
 told = {"in": json.load(sys.stdin), "argv": sys.argv[1:], "cwd": os.getcwd()}
 told["env"] = {name: os.environ[name] for name in sys.argv[1].split(",")}
 store = find_place(os.environ["AGENTOS_ROOT"]).open(readonly=True)

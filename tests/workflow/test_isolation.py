@@ -20,10 +20,10 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import Captured, Merged
 from agentos.machine.rules.merges import Work
-from agentos.workflow.asides import hand_over, make_aside, throw_away
-from agentos.workflow.files import WorktreeFiles
-from agentos.workflow.layer_merge import go_on as go_on_merging
-from agentos.workflow.result import RunResult
+from agentos.workflow.drive.result import RunResult
+from agentos.workflow.files.isolated_worktrees import hand_over, make_aside, throw_away
+from agentos.workflow.files.layer_merge import go_on as go_on_merging
+from agentos.workflow.files.worktree_files import WorktreeFiles
 from tests.conftest import git
 
 ROWS = [f"row {number}" for number in range(12)]

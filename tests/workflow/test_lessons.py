@@ -21,9 +21,9 @@ from agentos.machine import events as ev
 from agentos.machine.commands import ApprovalResponse
 from agentos.machine.state import TaskEntry, WorkflowState, update_state
 from agentos.workflow import ControlledExecutor
-from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import Checkpoint, CheckpointManager
-from agentos.workflow.place import Place
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.place.place import Place
 from tests.workflow.support import (
     Killer,
     adrive,
@@ -105,7 +105,7 @@ def test_02_the_plan_and_its_settings_are_stored_so_that_an_id_is_enough(place: 
     flow.add("b", lambda a: a)
     drive(place, flow, {"n": 5}, "w")
     store = place.open(readonly=True)
-    from agentos.workflow.plans import decode_plan
+    from agentos.workflow.define.plans import decode_plan
 
     plan = decode_plan(store.read_plan(store.find_run("w").workflow_id))
     store.close()

@@ -13,8 +13,8 @@ import pytest
 
 from agentos import Client, Workflow
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, WorkflowFileError
-from agentos.workflow.loading import load_workflow, source_of
-from agentos.workflow.python_files import refuse_while_loading
+from agentos.workflow.define.python_modules import refuse_while_loading
+from agentos.workflow.define.workflow_source import load_workflow, source_of
 from tests.conftest import git
 from tests.workflow.support import python
 

@@ -18,7 +18,7 @@ import pytest
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.workflow.checkpoint import ensure_agentos_dir, get_checkpoint_db_path, get_repo_root
-from agentos.workflow.location import Location, Source, find_location, make_private, unused_old_database
+from agentos.workflow.place.location import Location, Source, find_location, make_private, unused_old_database
 from agentos.worktree.git import clean_env as environment_for_git
 
 CHECKOUT = Path(__file__).parents[2]
@@ -815,7 +815,7 @@ def test_the_old_database_is_never_opened(tmp_git_repo: Path) -> None:
     old.write_bytes(b"old")
     watching = (
         "import sys\n"
-        f"{ASK}from agentos.workflow.location import find_location, unused_old_database\n"
+        f"{ASK}from agentos.workflow.place.location import find_location, unused_old_database\n"
         "def hook(event, args):\n"
         f"    if any(str(arg).startswith({str(old.parent)!r}) for arg in args): print('touched', event, args)\n"
         "sys.addaudithook(hook)\n"

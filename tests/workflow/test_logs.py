@@ -14,9 +14,9 @@ from agentos import Client, Workflow
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.ids import WorkflowId
 from agentos.machine import events as ev
-from agentos.workflow.logs import LogFollower, LogLine, log_files, logs_folder, read_logs, run_folder, safe_name
-from agentos.workflow.logwriter import LogWriter
-from agentos.workflow.place import Place
+from agentos.workflow.drive.log_writer import LogWriter
+from agentos.workflow.drive.logs import LogFollower, LogLine, log_files, logs_folder, read_logs, run_folder, safe_name
+from agentos.workflow.place.place import Place
 from tests.workflow.support import drive, go_on
 
 

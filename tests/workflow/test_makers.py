@@ -10,8 +10,8 @@ import pytest
 from agentos import Client, Workflow
 from agentos.dag.define.workflow import Source, maker
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, ValueEncodingError, WorkflowFileError
-from agentos.workflow.importing import _source_here
-from agentos.workflow.loading import load_workflow, source_of
+from agentos.workflow.define.workflow_source import load_workflow, source_of
+from agentos.workflow.transfer.import_file import _source_here
 from tests.workflow.support import python
 
 FLOW = """

@@ -26,9 +26,9 @@ from agentos.exceptions import (
 )
 from agentos.machine.state import TaskEntry
 from agentos.values import canonical_json
-from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.place import Place
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.place.place import Place
 from tests.workflow.support import a_place, drive, environment, go_on, journal, sql
 
 

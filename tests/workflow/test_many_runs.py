@@ -18,12 +18,12 @@ from agentos.store import records
 from agentos.store.holder import current_holder
 from agentos.store.port import Progress, RunStatus, StorePort
 from agentos.store.postgres.address import read_address
-from agentos.workflow.doctor import examine
-from agentos.workflow.finding import find_run
-from agentos.workflow.place import find_place
-from agentos.workflow.ready import DriveOptions
-from agentos.workflow.resuming import find_target
-from agentos.workflow.worker import Post, Worker
+from agentos.workflow.look.doctor import examine
+from agentos.workflow.place.place import find_place
+from agentos.workflow.place.run_search import find_run
+from agentos.workflow.start.ready_run import DriveOptions
+from agentos.workflow.start.resume import find_target
+from agentos.workflow.start.worker import Post, Worker
 from tests.contract.journals import NOON, new_run
 from tests.postgres.server import fresh_url
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentos import Client, Workflow, run
 from agentos.dag.language.references import as_text
 from agentos.exceptions import RunRefusedError, WorkflowDefinitionError
-from agentos.workflow.parameters import parse_params, typed_value
+from agentos.workflow.define.parameters import parse_params, typed_value
 
 
 @pytest.mark.parametrize(

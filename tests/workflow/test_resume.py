@@ -12,10 +12,10 @@ from agentos import Client, Context, Workflow, aresume, arun, resume, run
 from agentos.exceptions import AgentosError, RunNotFoundError, RunRefusedError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse
-from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.place import Place
-from agentos.workflow.resuming import preview_resume
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.resume import preview_resume
 from tests.workflow.support import (
     Killer,
     assert_well_formed,

@@ -20,10 +20,10 @@ from agentos import Client, Workflow
 from agentos.exceptions import CommandRefusedError, RunRefusedError, WorkflowDefinitionError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, InjectTasks
-from agentos.workflow.answering import send
-from agentos.workflow.drive import Drive
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.drive.drive import Drive
 from agentos.workflow.executor import ParallelExecutor
-from agentos.workflow.place import Place
+from agentos.workflow.place.place import Place
 from tests.workflow.support import drive, go_on
 
 SECRET = "Zx9\"q/7+Kw=mN4&v 'R2"

@@ -12,9 +12,9 @@ from agentos import Client, Workflow, run
 from agentos.client import settled
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.tasks.model_settings import Limits, LlmDefaults, Price
-from agentos.workflow.location import find_location
-from agentos.workflow.ready import DriveOptions
-from agentos.workflow.settings import KINDS, Settings, explain_settings, load_settings
+from agentos.workflow.place.location import find_location
+from agentos.workflow.place.settings import KINDS, Settings, explain_settings, load_settings
+from agentos.workflow.start.ready_run import DriveOptions
 from tests.conftest import git, trust
 
 EVERY_KIND = """

@@ -19,9 +19,9 @@ import pytest
 from agentos import Context, Workflow
 from agentos.machine.commands import ApprovalResponse
 from agentos.values import canonical_json
-from agentos.workflow.answering import send
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.place import Place
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.place.place import Place
 from tests.workflow.support import (
     Killer,
     a_place,
@@ -340,7 +340,7 @@ def changed_under_way(place: Place) -> None:
         from tests.workflow.support import adrive
 
         def started(one: Any) -> None:
-            from agentos.workflow.queue import CommandQueue
+            from agentos.workflow.drive.command_queue import CommandQueue
 
             store = place.open()
             queue = CommandQueue.of_run(store, one.facts.workflow_id)

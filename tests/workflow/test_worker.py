@@ -19,9 +19,9 @@ from agentos.client import Client, settled
 from agentos.crashpoints import VARIABLE
 from agentos.exceptions import AgentosError, ForeignDatabaseError
 from agentos.machine.events import LeaseTaken, WorkflowStart
-from agentos.workflow import worker as working
-from agentos.workflow.place import Place, find_place
-from agentos.workflow.resuming import resume_run
+from agentos.workflow.place.place import Place, find_place
+from agentos.workflow.start import worker as working
+from agentos.workflow.start.resume import resume_run
 from tests.conftest import git
 from tests.crash import checks
 from tests.postgres.server import fresh_url

@@ -12,8 +12,8 @@ import pytest
 
 from agentos import Workflow, run
 from agentos.exceptions import ForeignDatabaseError
-from agentos.workflow.place import find_place
-from agentos.workflow.worktrees import index_folder, interrupted_runs, known, remember
+from agentos.workflow.place.place import find_place
+from agentos.workflow.place.worktree_index import index_folder, interrupted_runs, known, remember
 from tests.conftest import LinkedWorktree
 from tests.workflow.support import Killer, environment, kill
 
@@ -105,7 +105,7 @@ def test_urls_and_names_that_are_no_text_are_not_kept(tmp_path: Path) -> None:
 
 def test_many_processes_remember_at_once(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from agentos.workflow.worktrees import remember\n"
+        "import sys; from pathlib import Path; from agentos.workflow.place.worktree_index import remember\n"
         "sys.stdin.read(1)\n"
         "for n in range(10):\n remember(Path(sys.argv[1]) / str(n), sys.argv[1] + f'/{n}/runs.db')\n"
     )

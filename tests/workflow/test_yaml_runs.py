@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agentos import Client, RunResult, resume, run
 from agentos.dag.language.yaml_document import read_document, value_of
 from agentos.exceptions import RunRefusedError, WorkflowDefinitionError, WorkflowFileError
-from agentos.workflow.loading import find_workflow
+from agentos.workflow.define.workflow_source import find_workflow
 from tests.workflow.support import CHECKOUT, PATIENCE_S
 
 
@@ -204,7 +204,7 @@ def killed_in_three(root: Path, text: str = STEPS) -> Path:
     (root / "wait").touch()
     code = (
         "import sys; from pathlib import Path; from agentos import run; "
-        "from agentos.workflow.loading import find_workflow; "
+        "from agentos.workflow.define.workflow_source import find_workflow; "
         "run(find_workflow('flow', Path('.')), {'who': 'Ada'}, 'w')"
     )
     process = subprocess.Popen(

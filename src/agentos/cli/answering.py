@@ -19,11 +19,11 @@ from agentos.machine.commands import Command
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.rules.merges import answer_to
 from agentos.store.port import StorePort
-from agentos.workflow.answering import send
-from agentos.workflow.finding import FoundRun, reading
-from agentos.workflow.location import check_private
-from agentos.workflow.place import Place
-from agentos.workflow.queue import current_author
+from agentos.workflow.drive.command_delivery import send
+from agentos.workflow.drive.command_queue import current_author
+from agentos.workflow.place.location import check_private
+from agentos.workflow.place.place import Place
+from agentos.workflow.place.run_search import FoundRun, reading
 from agentos.worktree.git import find_repository
 
 PATIENCE_S = 5.0

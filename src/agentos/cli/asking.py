@@ -22,9 +22,9 @@ from agentos.machine.commands import ApprovalResponse
 from agentos.machine.facts.fold import Facts, GateFacts
 from agentos.machine.rules.merges import open_conflicts
 from agentos.machine.rules.scope import newest_round, scope_of
-from agentos.workflow.drive import Drive
-from agentos.workflow.queue import CommandQueue
-from agentos.workflow.waiting import in_thread
+from agentos.workflow.drive.command_queue import CommandQueue
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.patience import in_thread
 
 MOST = 8
 """Tasks listed as what ran before, or what comes next."""

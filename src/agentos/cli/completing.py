@@ -14,8 +14,8 @@ from agentos.cli.text import printable, short
 
 if TYPE_CHECKING:
     from agentos.machine.facts.fold import Facts
-    from agentos.workflow.finding import FoundRun
-    from agentos.workflow.place import Place
+    from agentos.workflow.place.place import Place
+    from agentos.workflow.place.run_search import FoundRun
 
 MOST = 200
 """No more than so many are offered; nobody reads a longer list."""
@@ -60,7 +60,7 @@ def _repo(typed: dict[str, Any]) -> Path | None:
 
 def _place(typed: dict[str, Any]) -> Place:
     """Where this worktree keeps its runs, if that is a file: nobody who types TAB means to connect to a server."""
-    from agentos.workflow.place import find_place
+    from agentos.workflow.place.place import find_place
 
     place = find_place(_repo(typed), make=False)
     if place.is_shared:
@@ -69,14 +69,14 @@ def _place(typed: dict[str, Any]) -> Place:
 
 
 def _runs(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.finding import list_runs
+    from agentos.workflow.place.run_search import list_runs
 
     for record in list_runs(_place(typed), limit=MOST_RUNS):
         yield record.workflow_id, f"{record.name}, {record.status}"
 
 
 def _checkpoints(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.finding import reading
+    from agentos.workflow.place.run_search import reading
 
     with reading(_place(typed)) as store:
         for record in store.list_runs(limit=MOST_RUNS):
@@ -87,7 +87,7 @@ def _checkpoints(typed: dict[str, Any]) -> Offered:
 def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
     from agentos.exceptions import WorkflowConfigurationError
     from agentos.machine.facts.fold import fold
-    from agentos.workflow.finding import find_run, reading
+    from agentos.workflow.place.run_search import find_run, reading
 
     with suppress(WorkflowConfigurationError):  # no repository here: the run may be in a worktree of the index
         _place(typed)
@@ -98,8 +98,8 @@ def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
 
 def _tasks(typed: dict[str, Any]) -> Offered:
     from agentos.machine.rules.plan_changes import current_plan
-    from agentos.workflow.finding import reading
-    from agentos.workflow.plans import decode_plan
+    from agentos.workflow.define.plans import decode_plan
+    from agentos.workflow.place.run_search import reading
 
     found, facts = _facts(typed)
     with reading(found.place) as store:
@@ -116,7 +116,7 @@ def _gates(typed: dict[str, Any]) -> Offered:
 
 
 def _workflows(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.location import asked_directory
+    from agentos.workflow.place.location import asked_directory
     from agentos.worktree.git import find_repository
 
     folder = find_repository(asked_directory(_repo(typed))).root / "workflows"

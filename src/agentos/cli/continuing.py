@@ -9,9 +9,9 @@ from agentos.cli.exits import Exit
 from agentos.cli.file_choice import drive_with_files
 from agentos.cli.output import say
 from agentos.exceptions import LeaseHeldError
-from agentos.workflow.file_decisions import FilesChoice
-from agentos.workflow.finding import FoundRun
-from agentos.workflow.resuming import resume_run
+from agentos.workflow.files.decisions import FilesChoice
+from agentos.workflow.place.run_search import FoundRun
+from agentos.workflow.start.resume import resume_run
 
 
 def go_on(found: FoundRun, files: FilesChoice = "ask") -> int:

@@ -13,9 +13,9 @@ import msgspec
 from agentos.cli.output import say
 from agentos.cli.session import Gates, Manner, Show
 from agentos.client import settled
-from agentos.workflow.location import VARIABLE, unused_old_database
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions
+from agentos.workflow.place.location import VARIABLE, unused_old_database
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.ready_run import DriveOptions
 from agentos.worktree.git import shown
 
 

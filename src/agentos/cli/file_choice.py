@@ -14,9 +14,9 @@ from agentos.cli.output import say
 from agentos.cli.session import Manner, drive_here
 from agentos.cli.text import printable_lines
 from agentos.exceptions import FilesChangedError
-from agentos.workflow.file_decisions import FilesChoice
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions, Finished, Ready
+from agentos.workflow.files.decisions import FilesChoice
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready
 
 
 def drive_with_files(

@@ -8,7 +8,7 @@ import click
 
 from agentos.cli.output import say
 from agentos.cli.text import count, printable
-from agentos.workflow.restoring import FileChange, LeftAlone, PutBack
+from agentos.workflow.files.restore import FileChange, LeftAlone, PutBack
 
 MOST = 200
 """So many paths are shown to people; programs get all."""

@@ -22,8 +22,8 @@ import agentos
 from agentos.cli.exits import Exit
 from agentos.cli.issuing import Job
 from agentos.cli.text import printable
-from agentos.workflow.location import FOLDER
-from agentos.workflow.place import Place
+from agentos.workflow.place.location import FOLDER
+from agentos.workflow.place.place import Place
 
 _WORST = (
     Exit.INTERRUPTED,

@@ -17,7 +17,7 @@ from agentos.cli.session import from_here
 from agentos.cli.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.place import Place
+from agentos.workflow.place.place import Place
 from agentos.workflows.issue import briefs
 
 

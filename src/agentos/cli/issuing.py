@@ -18,10 +18,10 @@ from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
 from agentos.machine.commands import Abort
-from agentos.workflow.beginning import begin_run
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions, Finished, Ready
-from agentos.workflow.resuming import resume_run
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.new_run import begin_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready
+from agentos.workflow.start.resume import resume_run
 from agentos.workflows.issue import briefs
 from agentos.workflows.issue.briefs import Brief, IssueRun, Settings
 from agentos.workflows.issue.lineage import active_folder

@@ -13,7 +13,7 @@ import click
 from agentos.cli import completing
 
 if TYPE_CHECKING:
-    from agentos.workflow.file_decisions import FilesChoice
+    from agentos.workflow.files.decisions import FilesChoice
 
 repo_option = click.option(
     "--repo",

@@ -11,8 +11,8 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.findings import Finding
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError, WorkflowDefinitionError
-from agentos.workflow.loading import find_workflow
-from agentos.workflow.plans import plan_to_look_at, refused_now
+from agentos.workflow.define.plans import plan_to_look_at, refused_now
+from agentos.workflow.define.workflow_source import find_workflow
 
 
 @contextmanager

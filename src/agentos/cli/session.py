@@ -32,13 +32,13 @@ from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.tasks.adoption import adopt_orphans
 from agentos.tasks.printing import Listening
-from agentos.workflow.drive import Drive, utc_now
-from agentos.workflow.driving import conduct
-from agentos.workflow.place import Place
-from agentos.workflow.ready import Finished, Ready, prepared
-from agentos.workflow.stream import EventStream
-from agentos.workflow.waiting import in_thread
-from agentos.workflow.worktrees import remember
+from agentos.workflow.drive.conductor import conduct
+from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.drive.event_stream import EventStream
+from agentos.workflow.drive.patience import in_thread
+from agentos.workflow.place.place import Place
+from agentos.workflow.place.worktree_index import remember
+from agentos.workflow.start.ready_run import Finished, Ready, prepared
 
 Show = Literal["auto", "quiet", "verbose", "json"]
 Gates = Literal["ask", "stop", "wait", "reject"]

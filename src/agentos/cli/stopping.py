@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from agentos.cli.exits import Exit
-from agentos.workflow.drive import Drive
+from agentos.workflow.drive.drive import Drive
 
 GRACE_S = 5.0
 """How long tasks may go on after SIGTERM: whoever sends it (a service manager, CI) will not wait for ever."""

@@ -9,7 +9,7 @@ from agentos.cli.boundary import exit_code
 from agentos.cli.output import say
 from agentos.cli.text import printable, printable_lines
 from agentos.exceptions import AgentosError
-from agentos.workflow.place import Place
+from agentos.workflow.place.place import Place
 
 T = TypeVar("T")
 

@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentos.workflow.drive.command_queue import CommandQueue
+    from agentos.workflow.drive.event_stream import EventStream
     from agentos.workflow.executor import ControlledExecutor, ParallelExecutor
-    from agentos.workflow.queue import CommandQueue
-    from agentos.workflow.stream import EventStream
 
 __all__ = ["CommandQueue", "ControlledExecutor", "EventStream", "ParallelExecutor"]
 
 _HOMES = {
-    "CommandQueue": "queue",
+    "CommandQueue": "drive.command_queue",
     "ControlledExecutor": "executor",
-    "EventStream": "stream",
+    "EventStream": "drive.event_stream",
     "ParallelExecutor": "executor",
 }
 

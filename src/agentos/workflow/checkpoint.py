@@ -29,8 +29,8 @@ from agentos.machine.state import TaskEntry, WorkflowState, state_from, validate
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, StorePort
 from agentos.values import encode_plain, encode_value
-from agentos.workflow import location
-from agentos.workflow.place import Place, find_place, known_run
+from agentos.workflow.place import location
+from agentos.workflow.place.place import Place, find_place, known_run
 from agentos.worktree import git
 
 log = logging.getLogger("agentos")

@@ -21,21 +21,21 @@ from agentos.machine.machine import Machine
 from agentos.machine.state import TaskEntry, WorkflowState
 from agentos.store.port import PostedCommand
 from agentos.tasks.registry import PERFORMERS
-from agentos.workflow.beginning import begin_run
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.drive import Drive
-from agentos.workflow.driving import conduct
-from agentos.workflow.journal import MemoryJournal
-from agentos.workflow.keys import refuse_keyless, refuse_untrusted_models
-from agentos.workflow.place import Place
-from agentos.workflow.plans import plan_for_now
-from agentos.workflow.pricing import refuse_unpriced
-from agentos.workflow.queue import CommandQueue, post
-from agentos.workflow.ready import DriveOptions, Finished, Ready, prepared
-from agentos.workflow.result import RunResult
-from agentos.workflow.resuming import resume_run
-from agentos.workflow.secrecy import masker_for, plan_without_secrets
-from agentos.workflow.waiting import in_thread
+from agentos.workflow.define.model_keys import refuse_keyless, refuse_untrusted_models
+from agentos.workflow.define.plans import plan_for_now
+from agentos.workflow.define.prices import refuse_unpriced
+from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
+from agentos.workflow.drive.command_queue import CommandQueue, post
+from agentos.workflow.drive.conductor import conduct
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.journal import MemoryJournal
+from agentos.workflow.drive.patience import in_thread
+from agentos.workflow.drive.result import RunResult
+from agentos.workflow.place.place import Place
+from agentos.workflow.start.new_run import begin_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepared
+from agentos.workflow.start.resume import resume_run
 
 
 class ExecutionResult(msgspec.Struct, frozen=True, kw_only=True):

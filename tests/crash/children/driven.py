@@ -23,11 +23,11 @@ from agentos.store.postgres.store import PostgresStore
 from agentos.store.sqlite import database
 from agentos.store.sqlite import leases as sqlite_leases
 from agentos.store.sqlite.store import SqliteStore
-from agentos.workflow.beginning import begin_run
-from agentos.workflow.driving import conduct
-from agentos.workflow.place import find_place
-from agentos.workflow.ready import DriveOptions, Finished
-from agentos.workflow.resuming import resume_run
+from agentos.workflow.drive.conductor import conduct
+from agentos.workflow.place.place import find_place
+from agentos.workflow.start.new_run import begin_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished
+from agentos.workflow.start.resume import resume_run
 from tests.crash.children.witness import WORKFLOW_ID, report
 
 

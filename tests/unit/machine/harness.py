@@ -33,7 +33,7 @@ from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import WorkflowState
 from agentos.values import decode_value, encode_value
-from agentos.workflow.file_decisions import Decided
+from agentos.workflow.files.decisions import Decided
 from tests.unit.machine.checks import PureFace, check_frontier
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from agentos.machine import events as ev
 from agentos.machine.inputs import Begin, Captured, StopAsked
 from agentos.machine.machine import Machine
 from agentos.machine.rules.files import snapshots_in_use
-from agentos.workflow.file_decisions import Decided, FilesChoice, decide
+from agentos.workflow.files.decisions import Decided, FilesChoice, decide
 from tests.unit.machine.harness import Run, nothing
 
 BEFORE = Captured(why="attempt", task_id="a", snapshot="before", tree="t0")

@@ -13,8 +13,8 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import Captured, SessionKnown
 from agentos.machine.resume import MAX_CUTS
-from agentos.workflow.file_decisions import Decided, FilesChoice, decide
-from agentos.workflow.specs import attempt_spec
+from agentos.workflow.drive.attempt_specs import attempt_spec
+from agentos.workflow.files.decisions import Decided, FilesChoice, decide
 from tests.unit.machine.harness import Run, nothing
 
 A = TaskId("a")

@@ -14,10 +14,10 @@ from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import CheckpointCorruptedError, WorkflowConfigurationError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.facts.fold import Facts
-from agentos.workflow.place import Place
-from agentos.workflow.plans import decode_plan, encode_plan
-from agentos.workflow.queue import current_author
-from agentos.workflow.specs import attempt_spec, idempotency_key
+from agentos.workflow.define.plans import decode_plan, encode_plan
+from agentos.workflow.drive.attempt_specs import attempt_spec, idempotency_key
+from agentos.workflow.drive.command_queue import current_author
+from agentos.workflow.place.place import Place
 
 
 def a_flow() -> Workflow:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from agentos.machine.events import Event, LayerStart, TaskOutput, WorkflowComplete
-from agentos.workflow.stream import EventStream
+from agentos.workflow.drive.event_stream import EventStream
 
 
 class Journal:

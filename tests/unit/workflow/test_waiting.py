@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from agentos.workflow.waiting import in_thread, to_the_end
+from agentos.workflow.drive.patience import in_thread, to_the_end
 
 
 def test_the_result_and_the_error_come_out() -> None:

@@ -9,7 +9,7 @@ import click
 from agentos.cli.answering import author_of, deliver, say_what_became
 from agentos.cli.options import author_option, reason_option, repo_option, run_argument
 from agentos.machine.commands import Abort
-from agentos.workflow.finding import find_run
+from agentos.workflow.place.run_search import find_run
 
 
 @click.command(

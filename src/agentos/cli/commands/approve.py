@@ -23,10 +23,10 @@ from agentos.cli.options import (
 )
 from agentos.cli.text import printable
 from agentos.machine.commands import ApprovalResponse
-from agentos.workflow.finding import find_run, reading
+from agentos.workflow.place.run_search import find_run, reading
 
 if TYPE_CHECKING:
-    from agentos.workflow.file_decisions import FilesChoice
+    from agentos.workflow.files.decisions import FilesChoice
 
 
 @click.command(
@@ -104,7 +104,7 @@ def command(
         output=told,
     )
     if not no_resume and found.record.holder is None:  # before it is answered: it could not go on here
-        from agentos.workflow.trust import refuse_untrusted
+        from agentos.workflow.place.trust import refuse_untrusted
 
         refuse_untrusted(found.place.root, "on_wait", "on_end")
     became = deliver(found, answer, author_of(author))

@@ -19,11 +19,11 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.findings import Finding
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.tasks.model_settings import LlmDefaults
-from agentos.workflow.hinting import hint_lines
-from agentos.workflow.keys import keyless
-from agentos.workflow.loading import shown
-from agentos.workflow.place import find_root
-from agentos.workflow.settings import load_settings
+from agentos.workflow.define.model_keys import keyless
+from agentos.workflow.define.task_hints import hint_lines
+from agentos.workflow.define.workflow_source import shown
+from agentos.workflow.place.place import find_root
+from agentos.workflow.place.settings import load_settings
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

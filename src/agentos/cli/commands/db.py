@@ -12,10 +12,10 @@ from agentos import typed
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import printable
-from agentos.workflow.location import Location, find_location
-from agentos.workflow.logs import logs_folder
-from agentos.workflow.place import find_place, find_root
-from agentos.workflow.settings import load_settings
+from agentos.workflow.drive.logs import logs_folder
+from agentos.workflow.place.location import Location, find_location
+from agentos.workflow.place.place import find_place, find_root
+from agentos.workflow.place.settings import load_settings
 
 
 class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,8 +143,8 @@ snapshots of files, which may not be; all worktrees of a repository share those.
 @json_option
 @repo_option
 def stats(as_json: bool, repo: Path | None) -> None:
-    from agentos.workflow.inspecting import measure
-    from agentos.workflow.snapshot_keeping import snapshot_sizes
+    from agentos.workflow.files.retention import snapshot_sizes
+    from agentos.workflow.place.inspection import measure
 
     location, place = find_location(repo), find_place(repo, make=False)
     measured = measure(place, keep=load_settings(location.root).keep)
@@ -207,7 +207,7 @@ While somebody drives a run nothing is done (exit code 75). A database of a newe
 @json_option
 @repo_option
 def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
-    from agentos.workflow.inspecting import pending_migrations
+    from agentos.workflow.place.inspection import pending_migrations
 
     location = find_location(repo)
     pending = pending_migrations(find_place(repo, make=False))

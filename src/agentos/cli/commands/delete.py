@@ -16,7 +16,7 @@ from agentos.cli.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import LeaseHeldError, NotFoundError
 from agentos.store.port import RunRecord
-from agentos.workflow.place import is_of_another_host
+from agentos.workflow.place.place import is_of_another_host
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):

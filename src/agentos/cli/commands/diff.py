@@ -20,10 +20,10 @@ from agentos.exceptions import CheckpointNotFoundError, NotFoundError, RunNotFou
 from agentos.ids import TaskId
 from agentos.machine.facts.fold import fold, workflow_state
 from agentos.machine.state import WorkflowState
-from agentos.workflow.comparing import Change, Difference, difference, state_at
-from agentos.workflow.file_diffs import FilesDiff, Moment, compare_files, compare_task
-from agentos.workflow.finding import FoundRun, find_checkpoint, find_run, reading
-from agentos.workflow.plans import plan_of_run
+from agentos.workflow.define.plans import plan_of_run
+from agentos.workflow.look.file_diffs import FilesDiff, Moment, compare_files, compare_task
+from agentos.workflow.look.state_diff import Change, Difference, difference, state_at
+from agentos.workflow.place.run_search import FoundRun, find_checkpoint, find_run, reading
 
 WIDEST = 100
 

@@ -14,10 +14,10 @@ from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable
-from agentos.workflow.doctor import Checkup, Finding, examine
-from agentos.workflow.leftovers import remove_leftover_folders
-from agentos.workflow.location import find_location
-from agentos.workflow.setting_aside import set_aside
+from agentos.workflow.look.doctor import Checkup, Finding, examine
+from agentos.workflow.place.damaged_database import set_aside
+from agentos.workflow.place.location import find_location
+from agentos.workflow.start.leftovers import remove_leftover_folders
 from agentos.worktree.git import path_text
 
 OUTPUT = Checkup

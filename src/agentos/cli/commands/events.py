@@ -11,7 +11,7 @@ from agentos.cli.event_json import AnyEvent, event_json
 from agentos.cli.event_text import event_line
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.machine.events import JOURNALED, Event
-from agentos.workflow.finding import FoundRun, find_run, reading
+from agentos.workflow.place.run_search import FoundRun, find_run, reading
 
 OUTPUT = AnyEvent
 """Of each line."""
@@ -73,7 +73,7 @@ def _follow(found: FoundRun, after: int, types: Collection[str], show: Callable[
     import asyncio  # here: who only reads back needs no event loop
     from contextlib import aclosing
 
-    from agentos.workflow.stream import follow
+    from agentos.workflow.drive.event_stream import follow
 
     async def going_on() -> None:
         with reading(found.place) as store:

@@ -14,7 +14,7 @@ from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json, say
 from agentos.cli.text import printable
 from agentos.client import Client
-from agentos.workflow.finding import find_run
+from agentos.workflow.place.run_search import find_run
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,10 @@ from agentos.cli.output import say
 from agentos.cli.session import Manner, drive_here
 from agentos.cli.text import printable
 from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
-from agentos.workflow.beginning import fork_run
-from agentos.workflow.finding import reading
-from agentos.workflow.place import Place
-from agentos.workflow.ready import DriveOptions, Ready
+from agentos.workflow.place.place import Place
+from agentos.workflow.place.run_search import reading
+from agentos.workflow.start.new_run import fork_run
+from agentos.workflow.start.ready_run import DriveOptions, Ready
 
 OUTPUT = AnyEvent
 """Of each line."""
@@ -82,7 +82,7 @@ def _refuse_run(place: Place, given: str) -> None:
 def _aside(
     place: Place, checkpoint: str, path: Path, workflow_id: str | None, options: DriveOptions, manner: Manner
 ) -> int:
-    from agentos.workflow.forking_aside import new_worktree
+    from agentos.workflow.start.fork_worktree import new_worktree
 
     with ExitStack() as making:
         aside = making.enter_context(new_worktree(place, checkpoint, path, workflow_id))

@@ -20,10 +20,10 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
     WorkflowNotFoundError,
 )
-from agentos.workflow.finding import find_run, reading
-from agentos.workflow.loading import find_workflow
-from agentos.workflow.place import find_root
-from agentos.workflow.plans import plan_of_run, plan_to_look_at
+from agentos.workflow.define.plans import plan_of_run, plan_to_look_at
+from agentos.workflow.define.workflow_source import find_workflow
+from agentos.workflow.place.place import find_root
+from agentos.workflow.place.run_search import find_run, reading
 
 _MERMAID_EDGES = 500
 """What Mermaid draws unless its `maxEdges` says otherwise."""

@@ -13,7 +13,7 @@ from agentos.cli.output import print_json, say
 from agentos.cli.text import printable
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.importing import Imported
+from agentos.workflow.transfer.import_file import Imported
 
 OUTPUT = Imported
 

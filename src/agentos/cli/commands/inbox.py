@@ -23,8 +23,8 @@ from agentos.exceptions import AgentosError, NotFoundError
 from agentos.machine.events import DecisionRequired
 from agentos.machine.facts.fold import Facts, fold
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
-from agentos.workflow.finding import own_store, places, reading
-from agentos.workflow.place import Place, is_home, scope_now
+from agentos.workflow.place.place import Place, is_home, scope_now
+from agentos.workflow.place.run_search import own_store, places, reading
 
 
 class OpenGate(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,9 @@ import click
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.loading import FOLDER, SUFFIXES, shown
-from agentos.workflow.location import find_location
-from agentos.workflow.place import find_root
+from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, shown
+from agentos.workflow.place.location import find_location
+from agentos.workflow.place.place import find_root
 
 _IGNORED = ".agentos/"
 

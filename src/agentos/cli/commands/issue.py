@@ -34,8 +34,8 @@ from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import AgentosError, RunRefusedError
-from agentos.workflow.location import find_location
-from agentos.workflow.place import find_place
+from agentos.workflow.place.location import find_location
+from agentos.workflow.place.place import find_place
 from agentos.workflows.issue import briefs
 from agentos.workflows.issue.briefs import Settings
 from agentos.workflows.issue.roles import parse_filer, parse_role

@@ -15,8 +15,8 @@ from agentos.cli.survey import survey
 from agentos.cli.text import short
 from agentos.cli.times import ago
 from agentos.store.port import RunRecord, RunStatus
-from agentos.workflow.finding import list_runs, places
-from agentos.workflow.place import Place
+from agentos.workflow.place.place import Place
+from agentos.workflow.place.run_search import list_runs, places
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,9 @@ from agentos.dag.plan.findings import nearest
 from agentos.exceptions import NotFoundError
 from agentos.machine.facts.fold import fold
 from agentos.store.port import StorePort
-from agentos.workflow.finding import find_run, reading
-from agentos.workflow.logs import LogFollower, LogLine, chosen, log_files, read_logs
-from agentos.workflow.plans import decode_plan
+from agentos.workflow.define.plans import decode_plan
+from agentos.workflow.drive.logs import LogFollower, LogLine, chosen, log_files, read_logs
+from agentos.workflow.place.run_search import find_run, reading
 
 OUTPUT = LogLine
 """One object for each line."""

@@ -27,15 +27,15 @@ from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.exceptions import RunRefusedError
 from agentos.ids import TaskId
 from agentos.tasks.printing import Listening
-from agentos.workflow.hinting import hints_by_task
-from agentos.workflow.loading import find_workflow, shown, workflow_file
-from agentos.workflow.location import asked_directory
-from agentos.workflow.parameters import parse_params
-from agentos.workflow.proving import Asked, Proof, Verdict, is_container, prove
-from agentos.workflow.scratch import Scratch, inside
-from agentos.workflow.secrecy import masker_for, plan_without_secrets
-from agentos.workflow.settings import load_settings
-from agentos.workflow.waiting import in_thread, to_the_end
+from agentos.workflow.define.parameters import parse_params
+from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
+from agentos.workflow.define.task_hints import hints_by_task
+from agentos.workflow.define.workflow_source import find_workflow, shown, workflow_file
+from agentos.workflow.drive.patience import in_thread, to_the_end
+from agentos.workflow.place.location import asked_directory
+from agentos.workflow.place.settings import load_settings
+from agentos.workflow.prove.proof import Asked, Proof, Verdict, is_container, prove
+from agentos.workflow.prove.scratch_worktree import Scratch, inside
 from agentos.worktree.git import find_repository
 
 DIFF_LINES = 30

@@ -13,7 +13,7 @@ from agentos.cli.output import print_json, print_table, say
 from agentos.cli.space import give_space_back
 from agentos.cli.text import count, printable
 from agentos.client import Client
-from agentos.workflow.settings import load_settings
+from agentos.workflow.place.settings import load_settings
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):

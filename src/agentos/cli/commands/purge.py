@@ -10,8 +10,8 @@ import click
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.text import count, printable
-from agentos.workflow.place import find_place
-from agentos.workflow.snapshot_keeping import Purged, path_meant, purge_path
+from agentos.workflow.files.retention import Purged, path_meant, purge_path
+from agentos.workflow.place.place import find_place
 
 OUTPUT = Purged
 

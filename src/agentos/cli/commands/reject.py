@@ -18,7 +18,7 @@ from agentos.cli.options import (
 )
 from agentos.cli.text import printable
 from agentos.machine.commands import ApprovalResponse
-from agentos.workflow.finding import find_run
+from agentos.workflow.place.run_search import find_run
 
 
 @click.command(

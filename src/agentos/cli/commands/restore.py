@@ -10,7 +10,7 @@ from agentos.cli import completing
 from agentos.cli.file_text import show_put_back
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json
-from agentos.workflow.restoring import PutBack, put_back
+from agentos.workflow.files.restore import PutBack, put_back
 
 OUTPUT = PutBack
 

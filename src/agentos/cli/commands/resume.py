@@ -27,14 +27,14 @@ from agentos.exceptions import (
     WorkflowNotFoundError,
 )
 from agentos.machine.resume import ResumeOptions
-from agentos.workflow.file_decisions import FilesChoice
-from agentos.workflow.finding import find_run
-from agentos.workflow.moving import not_of_this_worktree
-from agentos.workflow.place import Place, find_place
-from agentos.workflow.ready import DriveOptions
-from agentos.workflow.restore_preview import FilesForeseen
-from agentos.workflow.resuming import preview_resume, resume_run
-from agentos.workflow.worktrees import InterruptedRun, interrupted_runs
+from agentos.workflow.files.decisions import FilesChoice
+from agentos.workflow.files.restore_preview import FilesForeseen
+from agentos.workflow.place.place import Place, find_place
+from agentos.workflow.place.run_moves import not_of_this_worktree
+from agentos.workflow.place.run_search import find_run
+from agentos.workflow.place.worktree_index import InterruptedRun, interrupted_runs
+from agentos.workflow.start.ready_run import DriveOptions
+from agentos.workflow.start.resume import preview_resume, resume_run
 
 _SHOWN = 10
 """So many paths are shown to people; programs get all."""

@@ -15,7 +15,7 @@ from agentos.cli.answering import Became, author_of, deliver, say_what_became
 from agentos.cli.options import author_option, json_option, repo_option
 from agentos.cli.output import print_json, print_table
 from agentos.machine.commands import Command, parse_command
-from agentos.workflow.finding import find_run
+from agentos.workflow.place.run_search import find_run
 
 
 class CommandField(msgspec.Struct, frozen=True, kw_only=True):

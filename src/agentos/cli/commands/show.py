@@ -19,8 +19,8 @@ from agentos.cli.value_text import covers_lines, given_lines, told, usage_text
 from agentos.machine.events import TaskFailure, Usage
 from agentos.machine.rules.budgets import money
 from agentos.store.port import CheckpointRecord
-from agentos.workflow.finding import find_run, reading
-from agentos.workflow.overview import GateView, RunView, TaskView, next_command, read_journal, run_view
+from agentos.workflow.look.run_view import GateView, RunView, TaskView, next_command, read_journal, run_view
+from agentos.workflow.place.run_search import find_run, reading
 
 OUTPUT = RunView
 

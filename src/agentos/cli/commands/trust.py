@@ -11,8 +11,8 @@ import msgspec
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.text import printable
-from agentos.workflow.place import find_root
-from agentos.workflow.trust import (
+from agentos.workflow.place.place import find_root
+from agentos.workflow.place.trust import (
     Reaching,
     Trusted,
     find_reaching,

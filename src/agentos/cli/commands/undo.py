@@ -12,7 +12,7 @@ from agentos.cli.file_text import show_put_back
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table
 from agentos.cli.times import ago
-from agentos.workflow.restoring import PutBack, UndoPoint, list_undo_points, take_back
+from agentos.workflow.files.restore import PutBack, UndoPoint, list_undo_points, take_back
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,9 @@ from agentos.cli.text import printable
 from agentos.cli.view.feed import Feed
 from agentos.cli.view.model import RunModel
 from agentos.machine.facts.fold import fold
-from agentos.workflow.finding import FoundRun, find_run, reading
-from agentos.workflow.plans import decode_plan
-from agentos.workflow.stream import follow
+from agentos.workflow.define.plans import decode_plan
+from agentos.workflow.drive.event_stream import follow
+from agentos.workflow.place.run_search import FoundRun, find_run, reading
 
 HINT = "Ctrl-C stops watching; the run goes on"
 

@@ -12,9 +12,9 @@ from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json
 from agentos.cli.text import duration, printable, printable_lines, short
 from agentos.cli.times import local
-from agentos.workflow.explaining import AttemptView, Explanation, explain, find_task
-from agentos.workflow.finding import find_run, reading
-from agentos.workflow.overview import read_journal
+from agentos.workflow.look.explanation import AttemptView, Explanation, explain, find_task
+from agentos.workflow.look.run_view import read_journal
+from agentos.workflow.place.run_search import find_run, reading
 
 OUTPUT = Explanation
 

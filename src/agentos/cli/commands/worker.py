@@ -16,7 +16,7 @@ from agentos.cli.text import printable, printable_lines, shown_json
 from agentos.client import settled
 from agentos.exceptions import AgentosError
 from agentos.tasks.adoption import adopt_orphans
-from agentos.workflow.worker import Post, Report, Worker
+from agentos.workflow.start.worker import Post, Report, Worker
 
 OUTPUT = Report
 

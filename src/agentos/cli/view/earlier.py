@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agentos.exceptions import AgentosError
 from agentos.machine.events import TaskComplete
-from agentos.workflow.finding import reading
-from agentos.workflow.place import Place
+from agentos.workflow.place.place import Place
+from agentos.workflow.place.run_search import reading
 
 MOST_EVENTS = 5_000
 """A journal longer than this is not read for a guess."""

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import IO, Protocol, TextIO
 
 from agentos.machine.events import Event
-from agentos.workflow.waiting import in_thread
+from agentos.workflow.drive.patience import in_thread
 
 AHEAD = 2_000
 """Events held for a view that is busy; more wait in the stream, which reads them back from the journal."""

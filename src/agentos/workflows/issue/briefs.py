@@ -22,7 +22,7 @@ import msgspec
 from agentos import Client, typed
 from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.store.port import UNFINISHED
-from agentos.workflow.place import Place
+from agentos.workflow.place.place import Place
 from agentos.workflows.issue.flow import NAME, issue_flow
 from agentos.workflows.issue.lineage import active_folder
 from agentos.workflows.issue.prompts import prompts_digest

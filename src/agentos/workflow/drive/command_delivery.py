@@ -1,0 +1,132 @@
+"""Commands to a run, whether somebody drives it or not.
+
+A run that is driven has its driver write the journal: the command goes to the inbox. A run that nobody drives is taken,
+the command applied, and the run let go again, so that its status is true at once. Nothing is started by that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentos.exceptions import CommandRefusedError, IntegrityError, LeaseHeldError
+from agentos.ids import new_id
+from agentos.machine import events as ev
+from agentos.machine.commands import Abort, ApprovalResponse, Asked, Command, Continue, Pause, parse_command
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.inputs import Begin, CommandArrived
+from agentos.machine.machine import Machine
+from agentos.machine.resume import ResumePlan
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.secrets import Masker
+from agentos.store.holder import current_holder
+from agentos.store.port import Lease, Progress, RunRecord, StorePort
+from agentos.tasks.ancestors import acting_attempt, current_sender
+from agentos.workflow.define.plans import decode_plan
+from agentos.workflow.define.run_secrets import hidden_command, masker_for
+from agentos.workflow.drive.command_queue import CommandQueue, current_author
+from agentos.workflow.drive.drive import utc_now
+from agentos.workflow.files.command_files import see_files, words_of
+from agentos.workflow.place.place import was_begun_here
+from agentos.workflow.start.resume import end_stale_work
+
+APPLIED_WHEN_FREE = (Abort, Pause, ApprovalResponse, Continue)
+"""Commands that a run nobody drives takes at once; others wait in the inbox for the next drive."""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command."""
+
+    command_id: str
+    applied: bool
+    """False: it waits in the inbox for whoever drives the run, now or next."""
+
+
+def send(
+    store: StorePort,
+    workflow_id: str,
+    command: Command | Mapping[str, Any],
+    *,
+    author: str | None = None,
+    lease_s: float = 15.0,
+) -> Sent:
+    """Give a command to a run. CommandRefusedError, on the record where the run is free, if it does not fit."""
+    parsed = parse_command(command) if isinstance(command, Mapping) else command
+    record = store.find_run(workflow_id)
+    if record.kind == "states":
+        raise CommandRefusedError(f"run {record.workflow_id} holds saved states; it takes no commands")
+    parsed = hidden_command(parsed, _masker(store, record))
+    if isinstance(parsed, APPLIED_WHEN_FREE) and record.holder is None:
+        try:
+            return _applied(store, record, parsed, author or current_author(), lease_s)
+        except LeaseHeldError:
+            pass  # somebody began to drive it meanwhile: they get it from the inbox
+    return Sent(command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False)
+
+
+def _masker(store: StorePort, record: RunRecord) -> Masker:
+    try:
+        return masker_for(decode_plan(store.read_plan(record.workflow_id)))
+    except IntegrityError:  # a damaged plan is no reason not to abort its run
+        return Masker.for_run((), os.environ)
+
+
+def _applied(store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float) -> Sent:
+    if record.status in ("complete", "aborted"):
+        raise CommandRefusedError(f"run {record.workflow_id} is {record.status}; it takes no more commands")
+    if record.parent_id is not None and record.sequence == 0 and not isinstance(command, Abort):
+        raise CommandRefusedError(f"fork {record.workflow_id} was cut off before it began; fork the checkpoint again")
+    lease = store.take_lease(record.workflow_id, current_holder(), lease_s)
+    try:
+        events, machine = _decided(store, record, lease, command, author)
+        facts = machine.facts
+        progress = Progress(
+            status=facts.status, layer=facts.current_layer, layers=len(machine.plan.layers), epoch=facts.epoch
+        )
+        store.append(lease, events, progress)
+    finally:
+        store.release_lease(lease)
+    for event in events:
+        if isinstance(event, ev.CommandRefused):
+            raise CommandRefusedError(event.why)
+    applied = next(event for event in events if isinstance(event, ev.CommandApplied))
+    return Sent(command_id=applied.command_id, applied=True)
+
+
+def _decided(
+    store: StorePort, record: RunRecord, lease: Lease, command: Command, author: str
+) -> tuple[list[ev.Event], Machine]:
+    facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+    plan, _ = current_plan(decode_plan(store.read_plan(record.workflow_id)), facts.changes)
+    if lease.taken_from is not None:
+        end_stale_work(lease, (plan,), {Path(record.root)})
+    machine = Machine(plan, facts, gates="stop", starts=False)
+    begin = Begin(
+        holder=str(current_holder()),
+        token=lease.token,
+        taken_from=str(lease.taken_from) if lease.taken_from else "",
+        # What a dead driver left at work is for the next drive to decide, which looks at the files. An abort is final.
+        resume=_nothing_left_at_work(facts) if isinstance(command, Abort) and facts.running else None,
+    )
+    asked = Asked(
+        command_id=new_id(),
+        author=author,
+        attempt_id=acting_attempt(),
+        sender=current_sender(),
+        at=utc_now(),
+        command=command,
+    )
+    events = machine.steps([begin, CommandArrived(asked=asked)], utc_now())
+    root = Path(record.root) if was_begun_here(record) else None
+    while machine.looks_wanted and not machine.over:
+        task_id = min(machine.looks_wanted)
+        events += machine.step(see_files(root, task_id, words_of(machine, task_id)), utc_now())
+    return events, machine
+
+
+def _nothing_left_at_work(facts: Facts) -> ResumePlan:
+    return ResumePlan(verdicts=(), cut_off=tuple(sorted(facts.running)), revision=facts.plan_revision)

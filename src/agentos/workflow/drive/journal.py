@@ -1,0 +1,278 @@
+"""Writing a run down: one commit for all that is ready together, and one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from agentos.exceptions import AgentosError, CheckpointCutError, StoreUnavailableError
+from agentos.machine.events import Checkpointed, CheckpointFailed, Event, TaskFailure
+from agentos.store.port import Lease, Progress, StorePort
+from agentos.workflow.drive.line_writer import LineWriter, Written, raised
+
+log = logging.getLogger("agentos")
+
+PATIENCE_S = 30.0
+"""How long a journal that cannot be written is tried again before the run stops."""
+IDLE_S = 0.02
+PRUNE_AT_LATEST = 500
+"""Checkpoints are pruned once nothing was written for IDLE_S, or after so many new ones."""
+
+_Work = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | None]
+"""What the thread is to do, and what the loop is to be told then: the result, or the error."""
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+class Journal(Protocol):
+    """Where a drive writes its events. Durable on return, in order."""
+
+    async def append(
+        self,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Sequence[str] = (),
+        then: Written = _nothing,
+    ) -> Sequence[Event]:
+        """The events as written: a checkpoint that could not be cut comes back as `checkpoint_failed`.
+
+        A strict journal writes nothing after that one: then fewer come back than were given. `then` is called with what
+        comes back the moment it is durable, a turn of the event loop before whoever waits here goes on.
+        """
+
+    async def read(self, after: int) -> list[Event]:
+        """The events after a sequence; also once the drive is over."""
+
+    async def close(self) -> None: ...
+
+
+class MemoryJournal:
+    """A journal for runs without a store: it is gone with the process."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    async def append(
+        self,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Sequence[str] = (),
+        then: Written = _nothing,
+    ) -> Sequence[Event]:
+        for _ in range(2):  # as with a store, attempts are ready by then, and wait until subscribers were told
+            await asyncio.sleep(0)
+        self._events += events
+        then(events)
+        return events
+
+    async def read(self, after: int) -> list[Event]:
+        return self._events[after:]  # sequences count from 1, without holes
+
+    async def close(self) -> None:
+        return None
+
+
+class StoreJournal:
+    """A journal in a store. The event loop never waits for a disk: a thread does, where the store cannot do without.
+
+    Whichever of the two writes, the other does not touch the store meanwhile, but to prune.
+    """
+
+    def __init__(
+        self,
+        store: StorePort,
+        lease: Lease,
+        *,
+        reopen: Callable[[], StorePort],
+        keep: int = 5,
+        strict_checkpoints: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._keep = keep
+        self._strict = strict_checkpoints
+        self._patience_s = patience_s
+        self._reopen = reopen
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._unpruned = 0
+        """Checkpoints cut since the last prune."""
+        self._written_at = 0.0
+        self._looking = False
+        """Whether it is looked in a moment if anything can be done that was put off."""
+        self._line = LineWriter(store, lease)
+        self._given = 0
+        """What the thread was given, or is about to be, and has not done; pruning aside."""
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name=f"agentos-journal-{lease.workflow_id}", daemon=True)
+        self._thread.start()
+
+    async def append(
+        self,
+        events: Sequence[Event],
+        progress: Progress,
+        *,
+        plan: bytes | None = None,
+        consumed: Sequence[str] = (),
+        then: Written = _nothing,
+    ) -> Sequence[Event]:
+        if plan is not None or consumed or self._given or not await self._line.send(events, progress, then):
+            events = await self._call(lambda: self._append(events, progress, plan, consumed), then)
+        self._written_at = self._loop.time()
+        if self._keep:
+            self._unpruned += sum(type(event) is Checkpointed for event in events)
+        if self._unpruned >= PRUNE_AT_LATEST:
+            self._have_pruned()
+        self._look_soon()
+        return events
+
+    async def read(self, after: int) -> list[Event]:
+        if self._closed:  # the writer is gone, and its connection with it
+            return await asyncio.to_thread(self._read_back, after)
+        events: list[Event] = await self._call(lambda: self._store.read_events(self._lease.workflow_id, after=after))
+        return events
+
+    def _read_back(self, after: int) -> list[Event]:
+        store = self._reopen()
+        try:
+            return store.read_events(self._lease.workflow_id, after=after)
+        finally:
+            store.close()
+
+    async def call(self, work: Callable[[StorePort], Any]) -> Any:
+        """Anything else that must happen on the writer's connection, in order with the appends."""
+        return await self._call(lambda: work(self._store))
+
+    async def close(self) -> None:
+        """Let the thread finish what it was given, then end it. The store stays open."""
+        self._closed = True
+        self._line.close()
+        await self._call(lambda: self._prune() if self._unpruned else None)
+        self._work.put(None)
+
+    async def _call(self, work: Callable[[], Any], then: Callable[[Any], None] = _nothing) -> Any:
+        self._given += 1  # from now on the line takes nothing more: whoever waits here has a turn, however busy it is
+        try:
+            await self._line.until_free()
+        except asyncio.CancelledError:
+            self._given -= 1
+            raise
+        done: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            self._given -= 1
+            if done.cancelled():
+                return
+            if error is None:
+                error = raised(partial(then, result))
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        self._work.put((work, settle))
+        return await done
+
+    def _look_soon(self) -> None:
+        if not self._looking and (self._unpruned or self._line.is_open):
+            self._looking = True
+            self._loop.call_later(IDLE_S, self._look)
+
+    def _look(self) -> None:
+        """Once nothing was written for a moment, prune, and leave the connection to others."""
+        self._looking = False
+        if self._closed:
+            return
+        if not self._given and not self._line.is_busy and self._loop.time() - self._written_at >= IDLE_S:
+            self._line.close()
+            if self._unpruned:
+                self._have_pruned()
+        self._look_soon()
+
+    def _have_pruned(self) -> None:
+        self._unpruned = 0
+        self._work.put((self._prune, None))
+
+    # --- in the writer's thread ----------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, settle = item
+            try:
+                result, error = work(), None
+            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits it
+                result, error = None, raised
+            if settle is not None:
+                self._tell(settle, result, error)
+
+    def _tell(self, settle: Callable[[Any, BaseException | None], None], *said: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(settle, *said)
+        except RuntimeError:
+            log.debug("the event loop was closed before a write could be reported")
+
+    def _append(
+        self, events: Sequence[Event], progress: Progress, plan: bytes | None, consumed: Sequence[str]
+    ) -> Sequence[Event]:
+        deadline = time.monotonic() + self._patience_s
+        pause = 0.05
+        while True:
+            try:
+                self._store.append(self._lease, events, progress, plan=plan, consumed=consumed)
+                return events
+            except StoreUnavailableError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                log.warning(
+                    "the journal of %s cannot be written, trying again: %s", self._lease.workflow_id, error.message
+                )
+                time.sleep(pause)
+                pause = min(pause * 2, 2.0)
+            except CheckpointCutError as error:
+                if self._strict:
+                    self._strict = False  # the run stops, and that must be written
+                    events = events[: _first_cut(events) + 1]
+                    progress = msgspec.structs.replace(progress, status="running")
+                    kept = {getattr(event, "command_id", "") for event in events}
+                    consumed = [command_id for command_id in consumed if command_id in kept]
+                events = [_without_cut(event, error) for event in events]
+
+    def _prune(self) -> None:
+        try:
+            count = self._store.prune(self._lease.workflow_id, self._keep)
+        except AgentosError as error:
+            log.error(
+                "pruning checkpoints of %s failed, tried again at the next save: %s", self._lease.workflow_id, error
+            )
+            return
+        if count:
+            log.debug("pruned %d checkpoint(s) of %s", count, self._lease.workflow_id)
+
+
+def _first_cut(events: Sequence[Event]) -> int:
+    return next(index for index, event in enumerate(events) if type(event) is Checkpointed)
+
+
+def _without_cut(event: Event, error: AgentosError) -> Event:
+    if type(event) is not Checkpointed:
+        return event
+    log.error(
+        "Checkpoint failed, workflow not resumable from layer %d of %s: %s", event.layer, event.workflow_id, error
+    )
+    failure = TaskFailure(type=type(error).__name__, text=error.message, traceback="")
+    return CheckpointFailed(seq=event.seq, at=event.at, workflow_id=event.workflow_id, layer=event.layer, error=failure)

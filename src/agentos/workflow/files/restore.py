@@ -1,0 +1,278 @@
+"""Files put back by hand: to what a checkpoint has, or to what the last restore replaced."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentos.exceptions import (
+    CheckpointNotFoundError,
+    IntegrityError,
+    NotFoundError,
+    RestoreError,
+    RunRefusedError,
+    SnapshotNotFoundError,
+)
+from agentos.machine.facts.fold import fold
+from agentos.store.port import RunRecord
+from agentos.workflow.define.workflow_source import source_files
+from agentos.workflow.files.worktree_files import WorktreeFiles, own_output
+from agentos.workflow.place.place import Place, find_place
+from agentos.workflow.place.run_search import find_checkpoint, reading
+from agentos.workflow.place.settings_file import SETTINGS
+from agentos.worktree.git import path_text, text_paths
+from agentos.worktree.restore.git_state import check_git, restore_git
+from agentos.worktree.restore.protection import Protection
+from agentos.worktree.restore.restore import Restored, foresee, look, restore, touched, undo
+from agentos.worktree.restore.undo_points import find_by_prefix, last_replaced, undo_points
+from agentos.worktree.snapshots.manifest import Left
+from agentos.worktree.snapshots.snapshots import Snapshot, find
+from agentos.worktree.snapshots.store import Worktree, known_worktree, open_worktree
+from agentos.worktree.snapshots.trees import Change, diff_trees
+
+ChangeWord = Literal["added", "deleted", "modified", "retyped"]
+
+_WORDS: dict[str, ChangeWord] = {"A": "added", "D": "deleted", "M": "modified", "T": "retyped"}
+log = logging.getLogger("agentos")
+LOOK = "look"
+"""The name of what a dry run captures: there is never more than one of a run."""
+
+
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What became, or becomes, of one path."""
+
+    path: str
+    """From the root of the worktree; bytes that are no UTF-8 are written as `\\\\xff`."""
+    change: ChangeWord
+    """`retyped`: a file became a link, or the other way round."""
+
+
+class LeftAlone(msgspec.Struct, frozen=True, kw_only=True):
+    """A path that is left as it is although it differs."""
+
+    path: str
+    why: str
+
+
+class HeadMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """Where HEAD was, and where it is now: `branch` and `commit`, null where there is none."""
+
+    from_branch: str | None
+    from_commit: str | None
+    branch: str | None
+    commit: str | None
+
+
+class PutBack(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that were, or would be, put back."""
+
+    workflow_id: str
+    """The run whose snapshot it is."""
+    checkpoint: str | None
+    snapshot: str
+    """What the files are put back to."""
+    taken_at: datetime
+    """When it was taken."""
+    done: bool
+    """False: it was only asked what would happen."""
+    undo: str | None
+    """The snapshot of what was there before; `agentos undo` brings it back."""
+    changes: list[FileChange]
+    left: list[LeftAlone]
+    """Protected, or not captured: left as it is."""
+    missing: list[LeftAlone]
+    """What is not in the snapshot, though it was there when it was taken."""
+    head: HeadMoved | None
+    """Where `--git` was given and something moved."""
+
+
+class UndoPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What one restore replaced."""
+
+    snapshot: str
+    workflow_id: str
+    at: datetime
+    """When it was replaced."""
+    paths: int
+    """How many paths the restore touched; 0 also where it changed permission bits alone."""
+    is_replaced: bool
+    """False: the restore changed nothing, was not finished, or this was found when it was. `agentos undo` passes it by;
+    `agentos restore SNAPSHOT` brings it back."""
+
+
+class _Meant(msgspec.Struct, frozen=True, kw_only=True):
+    snapshot: Snapshot
+    workflow_id: str
+    checkpoint: str | None = None
+    protected: tuple[str, ...] = (SETTINGS,)
+
+
+def put_back(given: str, repo: Path | None, *, git: bool = False, dry_run: bool = False) -> PutBack:
+    """Make the files of the worktree those of a checkpoint, or of a snapshot by its id.
+
+    What was there is captured first. WorktreeBusyError while a run changes files here.
+    """
+    place = find_place(repo, make=False)
+    with _files_of(place.root, dry_run=dry_run) as worktree:
+        meant = _meant(given, place, repo, worktree)
+        if git:
+            check_git(worktree, meant.snapshot)
+        if dry_run:
+            return _foreseen(worktree, meant)
+        done = restore(worktree, meant.snapshot, workflow_id=meant.workflow_id, protected=meant.protected)
+        return _told(worktree, meant, done, git=git)
+
+
+def take_back(repo: Path | None, *, git: bool = False, dry_run: bool = False) -> PutBack:
+    """Bring back what the last restore in this worktree replaced. What it did not touch is left alone."""
+    place = find_place(repo, make=False)
+    with _files_of(place.root, dry_run=dry_run) as worktree:
+        replaced = last_replaced(worktree)
+        run = replaced.manifest.workflow_id
+        meant = _Meant(snapshot=replaced, workflow_id=run, protected=_protected(place, _run(place, run), worktree))
+        if git:
+            check_git(worktree, replaced)
+        if dry_run:
+            return _foreseen(worktree, meant, only=touched(worktree, replaced))
+        done = undo(worktree, replaced, workflow_id=run, protected=meant.protected)
+        return _told(worktree, meant, done, git=git)
+
+
+def list_undo_points(repo: Path | None) -> list[UndoPoint]:
+    """What `take_back` could bring back, newest first: it brings back the first that `is_replaced`."""
+    worktree = known_worktree(find_place(repo, make=False).root)
+    if worktree is None:
+        return []
+    git = worktree.store_git(timeout_s=60)
+    return [
+        UndoPoint(
+            snapshot=point.id,
+            workflow_id=point.manifest.workflow_id,
+            at=datetime.fromisoformat(point.manifest.at),
+            paths=len(diff_trees(git, point.tree, point.manifest.replaced_by)) if point.manifest.replaced_by else 0,
+            is_replaced=bool(point.manifest.replaced_by),
+        )
+        for point in undo_points(worktree)
+    ]
+
+
+def file_changes(changes: Iterable[Change]) -> list[FileChange]:
+    """Differences of trees, as they are shown."""
+    return [FileChange(path=path_text(change.path), change=_WORDS[change.status]) for change in changes]
+
+
+@contextmanager
+def _files_of(root: Path, *, dry_run: bool) -> Iterator[Worktree]:
+    """The worktree, for ourselves unless we only look.
+
+    A restore that was cut off here is finished first; where that cannot be, it is given up for what is asked for now.
+    """
+    if dry_run:
+        yield open_worktree(root)
+        return
+    files = WorktreeFiles(root, "by hand")
+    try:
+        try:
+            files.finish_interrupted()
+        except RestoreError as error:
+            log.warning("%s", error.message)
+            files.give_up_interrupted()
+        yield files.worktree
+    finally:
+        files.close()
+
+
+def _meant(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _Meant:
+    try:
+        where, checkpoint = find_checkpoint(given, repo)
+    except CheckpointNotFoundError as error:
+        try:
+            snapshot = find_by_prefix(worktree, given)
+        except SnapshotNotFoundError:
+            raise error from None
+        run = snapshot.manifest.workflow_id
+        return _Meant(snapshot=snapshot, workflow_id=run, protected=_protected(place, _run(place, run), worktree))
+    record = _run(where, checkpoint.workflow_id)
+    if record is not None and not place.named and record.root != str(place.root):
+        raise RunRefusedError(
+            f"checkpoint {checkpoint.id} belongs to {record.root}, not to {place.root}",
+            next_step=f"Say which files are meant: agentos restore {checkpoint.id} --repo PATH",
+        )
+    if not checkpoint.snapshot:
+        raise RunRefusedError(
+            f"checkpoint {checkpoint.id} has no snapshot of the files",
+            next_step="Files are captured in runs that have a task which changes some (`effects`), in a repository.",
+        )
+    return _Meant(
+        snapshot=find(worktree, checkpoint.snapshot),
+        workflow_id=checkpoint.workflow_id,
+        checkpoint=checkpoint.id,
+        protected=_protected(where, record, worktree),
+    )
+
+
+def _run(place: Place, workflow_id: str) -> RunRecord | None:
+    """The run, if it is still known here."""
+    with suppress(NotFoundError, RunRefusedError), reading(place) as store:
+        record = store.find_run(workflow_id)
+        return record if record.workflow_id == workflow_id else None
+    return None
+
+
+def _protected(place: Place, record: RunRecord | None, worktree: Worktree) -> tuple[str, ...]:
+    """Never replaced: the workflow as it is being written now, the settings, and what we and the run print."""
+    outputs = own_output(worktree.root)
+    if record is None:
+        return (SETTINGS, *outputs)
+    with suppress(IntegrityError), reading(place) as store:  # a damaged journal keeps nobody from their files
+        outputs += fold(record.workflow_id, store.read_events(record.workflow_id)).own_output
+    paths = (path for text in outputs for path in text_paths(text))
+    return (SETTINGS, *source_files(record.source), *paths)
+
+
+def _foreseen(worktree: Worktree, meant: _Meant, *, only: Protection | None = None) -> PutBack:
+    now = look(worktree, meant.snapshot, workflow_id=meant.workflow_id, name=LOOK)
+    changes, left = foresee(worktree, meant.snapshot, now, protected=meant.protected, only=only)
+    return _shown(meant, changes, left)
+
+
+def _told(worktree: Worktree, meant: _Meant, done: Restored, *, git: bool) -> PutBack:
+    shown = _shown(meant, done.changes, done.left)
+    head = _head_back(worktree, meant.snapshot, done) if git else None
+    return msgspec.structs.replace(shown, done=True, undo=done.undo.id, head=head)
+
+
+def _head_back(worktree: Worktree, target: Snapshot, done: Restored) -> HeadMoved | None:
+    try:
+        before = restore_git(worktree, target, expected=done.undo.head)
+    except RestoreError as error:
+        raise RestoreError(
+            f"the files were put back, but {error.message}",
+            undo=done.undo.id,
+            next_step="`agentos undo` brings back the files that were replaced.",
+        ) from error
+    if before == target.head:
+        return None
+    now = target.head
+    return HeadMoved(from_branch=before.ref, from_commit=before.oid, branch=now.ref, commit=now.oid)
+
+
+def _shown(meant: _Meant, changes: Iterable[Change], left: Iterable[Left]) -> PutBack:
+    return PutBack(
+        workflow_id=meant.workflow_id,
+        checkpoint=meant.checkpoint,
+        snapshot=meant.snapshot.id,
+        taken_at=datetime.fromisoformat(meant.snapshot.manifest.at),
+        done=False,
+        undo=None,
+        changes=file_changes(changes),
+        left=[LeftAlone(path=path_text(row.path), why=row.why) for row in left],
+        missing=[LeftAlone(path=path_text(row.path), why=row.why) for row in meant.snapshot.partial],
+        head=None,
+    )

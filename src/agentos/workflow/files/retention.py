@@ -1,0 +1,210 @@
+"""Snapshots that are no longer needed: let go of with their checkpoints and runs, and files taken out of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from agentos.exceptions import AgentosError, NotFoundError, SnapshotError
+from agentos.machine.facts.fold import fold
+from agentos.machine.rules.files import snapshots_in_use
+from agentos.store.port import CheckpointRecord, RunRecord, StorePort
+from agentos.workflow.files.worktree_files import WorktreeLock
+from agentos.workflow.place.location import FOLDER
+from agentos.workflow.place.place import Place, find_place
+from agentos.workflow.place.run_search import own_store, places, reading
+from agentos.worktree.git import path_text
+from agentos.worktree.linked_worktrees import linked_worktrees, remove_linked
+from agentos.worktree.snapshots.retention import (
+    Sizes,
+    captured_runs,
+    collect,
+    forget,
+    forget_worktree,
+    purge,
+    purged_ids,
+    retain_ids,
+    sizes,
+)
+from agentos.worktree.snapshots.store import Worktree, known_worktree, open_worktree
+
+log = logging.getLogger("agentos")
+
+
+class PurgedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint whose snapshot no longer has the file."""
+
+    id: str
+    workflow_id: str
+    layer: int
+    root: str
+    """The worktree of its run."""
+
+
+class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """A path that was taken out of all snapshots."""
+
+    path: str
+    """From the root of the worktree."""
+    snapshots: int
+    """How many had it."""
+    checkpoints: list[PurgedCheckpoint]
+    """Those that are kept in the worktrees known here."""
+    returns: bool
+    """The file is still there and not ignored: the next snapshot takes it again."""
+
+
+def let_go_of_unnamed(place: Place, store: StorePort, record: RunRecord) -> int:
+    """Let go of a run's snapshots that no checkpoint names any more; how many that were. Never an error.
+
+    While a run changes files in that worktree nothing is let go of: it does so itself at its end.
+    """
+
+    def act(worktree: Worktree) -> int:
+        named = {cut.snapshot for cut in store.list_checkpoints(record.workflow_id)}
+        facts = fold(record.workflow_id, store.read_events(record.workflow_id))
+        return retain_ids(worktree, record.workflow_id, {*named, *snapshots_in_use(facts)})
+
+    return _undisturbed(place, record, act)
+
+
+def let_go_of_all(place: Place, record: RunRecord) -> int:
+    """Let go of every snapshot of a run that is gone; how many that were. Never an error."""
+    return _undisturbed(place, record, lambda worktree: forget(worktree, record.workflow_id))
+
+
+def _undisturbed(place: Place, record: RunRecord, act: Callable[[Worktree], int]) -> int:
+    root = place.root if place.named or not record.root else Path(record.root)
+    worktree = known_worktree(root) if root.is_dir() else None
+    if worktree is None:
+        return 0
+    try:
+        # A snapshot that was just taken has its ref before anything names it: whoever takes some must not be at work.
+        lock = WorktreeLock(worktree)
+        try:
+            return act(worktree)
+        finally:
+            lock.release()
+    except (AgentosError, OSError) as error:
+        log.warning("snapshots of %s were not let go of: %s", record.workflow_id, error)
+        return 0
+
+
+def unknown_snapshots(place: Place) -> dict[str, int]:
+    """Runs of this worktree that snapshots are kept of and the database here does not know, with how many.
+
+    They were left by a database that is gone, or belong to another one (AGENTOS_WORKFLOW_DB names one at a time).
+    """
+    worktree = known_worktree(place.root)
+    if worktree is None:
+        return {}
+    try:
+        with reading(place) as store:
+            known = {run.workflow_id for run in store.list_runs()}
+    except NotFoundError:  # no database
+        known = set()
+    return {run: number for run, number in captured_runs(worktree).items() if run not in known}
+
+
+def forget_unknown(place: Place, run: str) -> int:
+    """Let go of the snapshots of a run that no database here knows; how many that were."""
+    return _while_locked(place, lambda worktree: forget(worktree, run))
+
+
+def forget_files(place: Place) -> int:
+    """Let go of every snapshot of this worktree, and of the worktrees that its runs left; how many snapshots."""
+
+    def act(worktree: Worktree) -> int:
+        for one in linked_worktrees(worktree):
+            if one.path.is_relative_to(worktree.root / FOLDER):
+                remove_linked(worktree, one.path)
+        return forget_worktree(worktree)
+
+    return _while_locked(place, act)
+
+
+def _while_locked(place: Place, act: Callable[[Worktree], int]) -> int:
+    worktree = known_worktree(place.root)
+    if worktree is None:
+        return 0
+    lock = WorktreeLock(open_worktree(place.root))
+    try:
+        return act(worktree)
+    finally:
+        lock.release()
+
+
+def collect_snapshots(root: Path) -> Sizes | None:
+    """Give the space of snapshots that were let go of back; what is left. None where nothing was ever captured."""
+    worktree = known_worktree(root)
+    return collect(worktree) if worktree is not None else None
+
+
+def snapshot_sizes(root: Path) -> Sizes | None:
+    """What the snapshots of the repository take. None where nothing was ever captured."""
+    worktree = known_worktree(root)
+    with suppress(SnapshotError):
+        return sizes(worktree) if worktree is not None else None
+    return None
+
+
+def path_meant(given: str, root: Path, *, from_root: bool) -> str:
+    """A path as it is named in snapshots, from one as it was typed: from here, or `from_root`. ValueError if outside.
+
+    It need not be there any more. Only the way to it is followed through links, not the path itself.
+    """
+    start = root if from_root else Path.cwd()
+    folder, name = os.path.split(os.path.normpath(start / given))
+    path = os.path.relpath(os.path.join(os.path.realpath(folder), name), os.path.realpath(root))
+    if path == "." or path == ".." or path.startswith("../"):
+        raise ValueError(f"{path_text(given)} is not in {path_text(str(root))}")
+    return path
+
+
+def purge_path(path: str, repo: Path | None) -> Purged:
+    """Take a file or folder out of every snapshot of the repository. NotFoundError where none has it."""
+    place = find_place(repo, make=False)
+    worktree = known_worktree(place.root)
+    replaced = purge(worktree, path) if worktree is not None else {}
+    if worktree is None or not replaced:
+        raise NotFoundError(
+            f"no snapshot of this repository has {path_text(path)!r}",
+            next_step="The path counts from the current directory; with --repo, from the root of that worktree.",
+        )
+    return Purged(
+        path=path_text(path),
+        snapshots=len(replaced),
+        checkpoints=_checkpoints_of(worktree, set(replaced.values()), repo),
+        returns=_is_captured(worktree, path),
+    )
+
+
+def _checkpoints_of(worktree: Worktree, snapshots: set[str], repo: Path | None) -> list[PurgedCheckpoint]:
+    present = purged_ids(worktree)
+    found: list[PurgedCheckpoint] = []
+    for place in places(everywhere=True, repo=repo):
+        other = known_worktree(place.root) if place.root.is_dir() else None
+        if other is None or other.common_dir != worktree.common_dir:
+            continue
+        # The file is gone from the snapshots; a database that cannot be read must not hide that.
+        with suppress(AgentosError), reading(place) as store:
+            for run in store.list_runs():
+                with own_store(place, store, run) as own:
+                    cuts = own.list_checkpoints(run.workflow_id)
+                found += [_shown(cut, run) for cut in cuts if present.get(cut.snapshot) in snapshots]
+    return found
+
+
+def _shown(cut: CheckpointRecord, run: RunRecord) -> PurgedCheckpoint:
+    return PurgedCheckpoint(id=cut.id, workflow_id=cut.workflow_id, layer=cut.layer, root=run.root)
+
+
+def _is_captured(worktree: Worktree, path: str) -> bool:
+    if not os.path.lexists(worktree.root / path):
+        return False
+    return worktree.user_git(timeout_s=60).done("check-ignore", "-q", "--", path, ok=(0, 1)).status == 1

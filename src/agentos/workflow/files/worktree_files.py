@@ -1,0 +1,223 @@
+"""The files of the worktree a run works in: captured, and put back where a task was cut off while it changed them."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from agentos import typed
+from agentos.exceptions import RestoreError, SnapshotError, SnapshotNotFoundError, WorktreeBusyError
+from agentos.ids import new_id
+from agentos.machine.events import FilesRestored
+from agentos.machine.inputs import Captured
+from agentos.store.holder import boot_clock, boot_id, current_holder
+from agentos.workflow.place.settings_file import SETTINGS
+from agentos.worktree.git import path_text, text_paths
+from agentos.worktree.restore.intent import Intent
+from agentos.worktree.restore.restore import finish_interrupted, foresee, give_up_interrupted, interrupted, restore
+from agentos.worktree.snapshots.manifest import Left
+from agentos.worktree.snapshots.retention import retain_ids
+from agentos.worktree.snapshots.snapshots import Snapshot, diff, find, is_unchanged, take
+from agentos.worktree.snapshots.store import Worktree, open_private, open_worktree
+
+log = logging.getLogger("agentos")
+
+_SHOWN = 100
+_BEAT = "alive"
+_CLOCK_SLACK_S = 0.5
+"""Clocks are slewed; one that fell behind by more was set."""
+
+
+def own_output(root: Path) -> tuple[str, ...]:
+    """The files below `root` that this process prints to, as text. What a pipe leads to (`| tee log`) is not known."""
+    found = []
+    for stream in (1, 2):
+        with suppress(OSError, ValueError):
+            named = Path(os.readlink(f"/proc/self/fd/{stream}"))
+            if os.path.samestat(os.stat(named), os.fstat(stream)):
+                found.append(path_text(str(named.relative_to(root))))
+    return tuple(dict.fromkeys(found))
+
+
+class WorktreeFiles:
+    """The files of one worktree, for one run that may change them. All of it blocks: call it from a thread.
+
+    While it is open no other run can have them: WorktreeBusyError, which says who has.
+    """
+
+    def __init__(self, root: Path, workflow_id: str, *, protected: Iterable[str] = ()) -> None:
+        self.worktree: Worktree = open_worktree(root)
+        self._lock = WorktreeLock(self.worktree)
+        self.workflow_id = workflow_id
+        self._protected = (SETTINGS, *protected)
+        self.own_output = own_output(self.worktree.root)
+        """The files of the worktree that this process prints to, as text."""
+        self._outputs: tuple[str, ...] = ()
+        self.protect(self.own_output)
+
+    def close(self) -> None:
+        """Let others have the worktree."""
+        self._lock.release()
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Paths that are never put back."""
+        return self._protected
+
+    def protect(self, outputs: Iterable[str]) -> None:
+        """Files that drives print to, as text: they are never put back, and what is printed is nobody's edit."""
+        also = tuple(path for text in outputs for path in text_paths(text))
+        self._outputs = tuple(dict.fromkeys((*self._outputs, *also)))
+        self._protected = tuple(dict.fromkeys((*self._protected, *also)))
+
+    def capture(self) -> Snapshot:
+        """The files as they are now; durable on return. SnapshotError where that cannot be done."""
+        return take(self.worktree, workflow_id=self.workflow_id, name=new_id())
+
+    def told(self, found: Snapshot | str, about: Captured) -> Captured:
+        """What the machine is told of a snapshot, or of why there is none."""
+        if isinstance(found, str):
+            return msgspec.structs.replace(about, problem=found)
+        partial = tuple(path_text(left.path) for left in found.partial)
+        return msgspec.structs.replace(about, snapshot=found.id, tree=found.tree, partial=partial)
+
+    def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
+        """The paths that differ from an earlier snapshot, as text."""
+        changes = diff(self.worktree, find(self.worktree, before), now)
+        return tuple(path_text(change.path) for change in changes if change.path not in self._outputs)
+
+    def is_same(self, then: Snapshot, now: Snapshot) -> bool:
+        """Whether the files are what they were, permissions and folders included. What we print to does not count."""
+        return not foresee(self.worktree, then, now, protected=self._outputs)[0]
+
+    def is_unchanged(self, since: Snapshot) -> bool:
+        """Whether the files, and where HEAD stands, are as in the snapshot, as far as either could be captured."""
+        if is_unchanged(self.worktree, since):
+            return True
+        if not self._outputs:
+            return False
+        now = self.capture()
+        known = not since.partial and not now.partial and since.head == now.head
+        return known and not foresee(self.worktree, since, now, protected=self._outputs)[0]
+
+    def beat(self) -> None:
+        """Give a sign of life: what changes files later than the last of them was not this run."""
+        write_beat(self.worktree, self.workflow_id)
+
+    def finish_interrupted(self) -> None:
+        """A restore that a killed process had begun is brought to its end, before anything else looks at the files."""
+        try:
+            done = finish_interrupted(self.worktree)
+        except (SnapshotError, SnapshotNotFoundError) as error:
+            begun = begun_restore(self.worktree)
+            run, undo = (begun.workflow_id, begun.undo) if begun is not None else (self.workflow_id, "SNAPSHOT")
+            raise RestoreError(
+                f"files are half put back, and that cannot be brought to its end: {error.message}",
+                next_step=f"{error.next_step} Or bring back what was there before (agentos restore {undo[:12]}), "
+                f"or go on with the files as they are (agentos resume {run} --files keep).",
+            ) from error
+        _tell_left(done.left if done is not None else ())
+
+    def give_up_interrupted(self) -> None:
+        """Such a restore is left as it is: the user wants the files as they are."""
+        if (undo := give_up_interrupted(self.worktree)) is not None:
+            kept = f"; what was there before is snapshot {undo}" if undo else ""
+            log.warning("files were half put back, and stay so%s", kept)
+
+    def put_back(self, snapshot_id: str) -> FilesRestored:
+        """Make the files those of the snapshot; what was there is in `undo`. Never the workflow's file or settings."""
+        target = find(self.worktree, snapshot_id)
+        done = restore(self.worktree, target, workflow_id=self.workflow_id, protected=self._protected)
+        _tell_left(done.left)
+        paths = tuple(map(path_text, done.paths[:_SHOWN]))
+        return FilesRestored(
+            snapshot=target.id, tree=target.tree, undo=done.undo.id, paths=paths, count=len(done.paths)
+        )
+
+    def retain(self, snapshots: Iterable[str]) -> None:
+        """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
+        retain_ids(self.worktree, self.workflow_id, set(snapshots))
+
+
+def begun_restore(worktree: Worktree) -> Intent | None:
+    """The restore that was begun here and has not ended, if there is one that can be read."""
+    with suppress(RestoreError):
+        return interrupted(worktree)
+    return None
+
+
+def _tell_left(left: Iterable[Left]) -> None:
+    for one in left:
+        log.warning("left as it is: %s (%s)", path_text(one.path), one.why)
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """A sign of life of whoever changes files here, with a clock that nobody sets."""
+
+    run: str
+    at: datetime
+    boot: str
+    since_boot: float
+
+    @property
+    def clock_went_back(self) -> bool:
+        """Whether the date was set back since, so that what was changed later may look older.
+
+        Across a reboot this is known only where the date now, or when the machine started, lies before the beat.
+        """
+        now, up = datetime.now(UTC), boot_clock()
+        if self.boot == boot_id():
+            passed, ticked = (now - self.at).total_seconds(), up - self.since_boot
+            return passed < ticked - _CLOCK_SLACK_S
+        return now - timedelta(seconds=up) < self.at
+
+
+def write_beat(worktree: Worktree, workflow_id: str) -> None:
+    """Give a sign of life. Read after a loss of power it may be older than the truth, and never younger."""
+    beat = Beat(run=workflow_id, at=datetime.now(UTC), boot=boot_id(), since_boot=boot_clock())
+    path = worktree.folder / _BEAT
+    with suppress(OSError):
+        fresh = path.with_suffix(".new")
+        with open(fresh, "wb", opener=open_private) as file:
+            file.write(msgspec.json.encode(beat))
+        os.replace(fresh, path)  # never half written, whenever the process is killed
+
+
+def last_beat(worktree: Worktree, workflow_id: str) -> Beat | None:
+    """The last sign of life of a run in this worktree, if it was the last to give one here."""
+    with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        beat = typed.decode((worktree.folder / _BEAT).read_bytes(), Beat)
+        return beat if beat.run == workflow_id else None
+    return None
+
+
+class WorktreeLock:
+    """One driver of file tasks for each worktree. Held by this process until it is let go, or dies."""
+
+    def __init__(self, worktree: Worktree) -> None:
+        path = worktree.folder / "driver.lock"
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            who = os.pread(self._file, 500, 0).decode(errors="replace") or "another process"
+            os.close(self._file)
+            raise WorktreeBusyError(
+                f"another run changes files in this worktree: {who}",
+                next_step="Wait for it to end, or work in another worktree (`git worktree add`).",
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, str(current_holder()).encode(), 0)
+
+    def release(self) -> None:
+        """Let others have it."""
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+        os.close(self._file)

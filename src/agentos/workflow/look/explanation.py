@@ -1,0 +1,354 @@
+"""Why a task is as it is: what the last resume decided of it, what its attempts came to, what it waits for."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.exceptions import NotFoundError, RunRefusedError
+from agentos.ids import TaskId
+from agentos.machine import events as ev
+from agentos.machine.commands import Sender
+from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
+from agentos.machine.rules.merges import answer_to
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.state import SUCCEEDED, TaskStatus
+from agentos.store.port import StorePort
+from agentos.workflow.define.plans import decode_plan
+from agentos.workflow.look.run_view import Journal
+
+AttemptEnd = Literal["complete", "failed", "failed_safe", "cancelled", "retried", "put off", "cut off", "running"]
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One try at the task."""
+
+    attempt: int
+    started_at: datetime
+    ended_at: datetime | None = None
+    end: AttemptEnd = "running"
+    """`cut off`: its driver died, or it did not end by itself and may have taken effect. `retried`: it failed, and
+    another attempt followed. `put off`: it paid for nothing, since nothing was left of the budget, and another attempt
+    followed the answer."""
+    error: ev.TaskFailure | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What was last decided of the task: by a resume, or in the middle of a drive."""
+
+    verdict: ev.Verdict
+    reason: str
+    compared: str
+    """What was compared to decide it."""
+    under_way: bool
+    """Decided in the middle of a drive, not at its start."""
+    at: datetime
+    plan_revision: int
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was answered at a gate before the task, and by whom."""
+
+    gate_id: str
+    answer: ev.Answer
+    author: str
+    sender: Sender | None
+    """Who answered as the system knows it; None where nobody did (a deadline passed), or none was written down."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that bears on one task."""
+
+    workflow_id: str
+    task_id: str
+    status: TaskStatus
+    layer: int
+    why: str
+    """One sentence: why it is in this status."""
+    resume: Verdict | None
+    """None where the run was never resumed, or the task did not exist then."""
+    needs: dict[str, TaskStatus]
+    """The tasks it needs, and how they stand."""
+    gates: list[str]
+    """Gates before it, open or answered, by id, oldest first."""
+    decisions: list[Decision]
+    """Of those gates, oldest first."""
+    attempts: list[AttemptView]
+    command: str
+    """What to type next about it; empty where there is nothing."""
+
+
+def find_task(journal: Journal, given: str) -> TaskId:
+    """The task of this id or unique prefix, gone ones included. NotFoundError; RunRefusedError if ambiguous."""
+    planned = [task_id for layer in journal.plan.layers for task_id in layer] if journal.plan else []
+    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks, *_gone(journal)))
+    if given in ids:
+        return TaskId(given)
+    meant = [task_id for task_id in ids if given and task_id.startswith(given)]
+    if len(meant) == 1:
+        return meant[0]
+    run = journal.record.workflow_id
+    if meant:
+        listed = ", ".join(meant[:5]) + (", …" if len(meant) > 5 else "")
+        raise RunRefusedError(f"several tasks begin with {given!r}: {listed}", next_step="Give more of the id.")
+    shown = repr(given if len(given) <= 100 else f"{given[:99]}…")
+    raise NotFoundError(
+        f"run {run} has no task {shown}",
+        next_step=f"`agentos show {shlex.quote(run)}` shows its tasks, `agentos list` other runs.",
+    )
+
+
+def _gone(journal: Journal) -> Iterator[TaskId]:
+    """Tasks that the journal says are gone from the workflow, whether or not they ever ran."""
+    for event in journal.events:
+        if isinstance(event, ev.ResumePlanned):
+            yield from (row.task_id for row in event.verdicts if row.verdict == "orphan")
+        elif isinstance(event, ev.PlanChanged):
+            yield from event.removed
+
+
+def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
+    """Why the task is as it is."""
+    facts = journal.facts
+    known = facts.task(task_id)
+    planned = journal.plan.tasks.get(task_id) if journal.plan else None
+    last = planned or _last_planned(store, journal, task_id)
+    needs = planned.definition.needs if planned else ()
+    gates = sorted(
+        (gate.opened.seq, gate_id) for gate_id, gate in facts.gates.items() if gate.opened.task_id == task_id
+    )
+    return Explanation(
+        workflow_id=journal.record.workflow_id,
+        task_id=task_id,
+        status=known.status,
+        layer=last.layer if last else known.layer,
+        why=_why(journal, task_id, known, planned),
+        resume=_last_verdict(store, journal, task_id),
+        needs={need: facts.task(need).status for need in needs},
+        gates=[gate_id for _, gate_id in gates],
+        decisions=[
+            Decision(gate_id=gate_id, answer=gate.answer, author=gate.author, sender=gate.sender)
+            for _, gate_id in gates
+            if (gate := facts.gates[gate_id]).answer
+        ],
+        attempts=_attempts(journal, task_id),
+        command=_command(journal, task_id, known) if planned or known.attempts else "",
+    )
+
+
+def _last_planned(store: StorePort, journal: Journal, task_id: TaskId) -> PlannedTask | None:
+    """A task that is gone, as the newest plan has it that had it."""
+    for revision in range(journal.facts.plan_revision if journal.plan else 0, 0, -1):
+        found = decode_plan(store.read_plan(journal.record.workflow_id, revision)).tasks.get(task_id)
+        if found is not None:
+            return found
+    return None
+
+
+# --- the status, in words -------------------------------------------------------------------------------------------
+
+
+def _why(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedTask | None) -> str:
+    facts = journal.facts
+    match known.status:
+        case "complete" if known.attempts == 0:
+            return "complete without an attempt: a gate's answer, or its items, gave its output"
+        case "complete":
+            return f"complete: attempt {known.attempts} succeeded"
+        case "failed" | "failed_safe" | "cancelled":
+            return _why_failed(known)
+        case "skipped":
+            return _why_skipped(facts, known, planned)
+        case "waiting":
+            asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
+            return "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
+        case "retrying":
+            error = known.error.in_short if known.error else "an error"
+            now = datetime.now(UTC)
+            wait = max(0, round((known.due(now) - now).total_seconds()))
+            when = f"in {wait} s" if journal.record.holder else f"at most {wait} s after the run is resumed"
+            return f"its last attempt failed ({error}); the next one begins {when}"
+        case "running":
+            return _why_running(journal, task_id)
+        case "pending":
+            return _why_pending(journal, task_id, planned)
+
+
+def _why_failed(known: TaskFacts) -> str:
+    error = known.error.in_short if known.error else "no error was kept"
+    if known.error is not None and known.error.type == "GateRejected":
+        return f"not run: {known.error.text}; no resume runs it, a fork asks anew"
+    if known.status == "cancelled":
+        return f"cancelled while it ran: {error}"
+    allowed = "; the workflow goes on all the same (continue_on_error)" if known.status == "failed_safe" else ""
+    return f"attempt {known.attempts} failed: {error}{allowed}"
+
+
+def _why_skipped(facts: Facts, known: TaskFacts, planned: PlannedTask | None) -> str:
+    cause = known.because
+    if not cause:
+        condition = planned.definition.condition if planned else ""
+        return f"its condition was false: {condition}" if condition else "its condition was false"
+    if TaskId(cause) in facts.tasks:
+        return f"skipped because task {cause} is {facts.task(TaskId(cause)).status}"
+    if cause in facts.gates:
+        return f"skipped because gate {cause} was answered no"
+    return f"skipped because of {cause}"
+
+
+def _why_running(journal: Journal, task_id: TaskId) -> str:
+    if task_id in journal.facts.children:
+        items = journal.facts.children[task_id]
+        left = sum(not journal.facts.task(item).ended for item in items)
+        return f"its {len(items)} items are under way, {left} left"
+    if journal.record.holder is None:
+        return "its attempt was cut off: the process that drove the run is gone; a resume decides what becomes of it"
+    return f"its attempt is under way, driven by {journal.record.holder}"
+
+
+def _why_pending(journal: Journal, task_id: TaskId, planned: PlannedTask | None) -> str:
+    facts = journal.facts
+    if task_id in facts.ask:
+        return f"its effect may have happened ({facts.ask[task_id]}); somebody is asked before it runs"
+    if planned is None:
+        return "it is no longer in the workflow"
+    waits = [need for need in planned.definition.needs if not facts.task(need).ended]
+    if waits:
+        return "not yet run: it needs " + ", ".join(f"{need} ({facts.task(need).status})" for need in waits[:5])
+    unmet = [need for need in planned.definition.needs if facts.task(need).status not in SUCCEEDED]
+    points = [gate_id for gate_id in facts.open_gates if facts.gates[gate_id].opened.task_id is None]
+    if points:
+        return f"not yet run: the decision point {points[0]} is open"
+    if journal.record.status not in ("running", "pending"):
+        return f"not yet run: the run is {journal.record.status}"
+    if unmet:
+        return "not yet run, though what it needs has ended: " + ", ".join(unmet[:5])
+    return f"not yet run: layer {planned.layer} has not come to it yet"
+
+
+def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
+    facts, run = journal.facts, journal.record.workflow_id
+    for gate_id in facts.open_gates:
+        if facts.gates[gate_id].opened.task_id in (task_id, None):
+            return answer_to(facts, facts.gates[gate_id].opened)
+    status = journal.record.status
+    if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
+        return ""
+    return (
+        f"agentos resume {shlex.quote(run)}"
+        if not known.ended or known.status in ("failed", "cancelled", "skipped")
+        else ""
+    )
+
+
+# --- what the last resume decided -------------------------------------------------------------------------------------
+
+
+def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdict | None:
+    decisions = [event for event in counting(journal.events) if isinstance(event, ev.ResumePlanned)]
+    listed = next((event for event in reversed(decisions) if _lists(event, task_id)), None)
+    newest = next((event for event in reversed(decisions) if _decides_of(event, task_id)), None)
+    # A task that is gone is listed by the resume that found it gone, and by none that came later.
+    event = listed if listed is not None and _says_gone(listed, task_id) else newest
+    if event is None:
+        return None
+    before = fold(journal.record.workflow_id, [row for row in journal.events if row.seq < event.seq])
+    old = _plan_at(store, journal, before, _accepted_before(journal, event.seq))
+    new = _plan_at(store, journal, before, event.plan_revision)
+    if task_id not in new.tasks and task_id not in old.tasks:
+        return None  # it came into being later
+    row = next((row for row in event.verdicts if row.task_id == task_id), None)
+    verdict, reason = (row.verdict, row.reason) if row else _uneventful(before.task(task_id))
+    return Verdict(
+        verdict=verdict,
+        reason=reason,
+        compared=_compared(old, new, task_id, event.plan_revision),
+        under_way=event.under_way,
+        at=event.at,
+        plan_revision=event.plan_revision,
+    )
+
+
+def _accepted_before(journal: Journal, seq: int) -> int:
+    """The revision of the plan that a drive was given: its own start names the one it goes on with already."""
+    before = [event for event in journal.events if event.seq < seq]
+    starts = [place for place, event in enumerate(before) if isinstance(event, ev.WorkflowStart)]
+    return fold(journal.record.workflow_id, before[: starts[-1]] if starts else before).plan_revision
+
+
+def _lists(event: ev.ResumePlanned, task_id: TaskId) -> bool:
+    return any(row.task_id == task_id for row in event.verdicts)
+
+
+def _says_gone(event: ev.ResumePlanned, task_id: TaskId) -> bool:
+    return any(row.task_id == task_id and row.verdict == "orphan" for row in event.verdicts)
+
+
+def _decides_of(event: ev.ResumePlanned, task_id: TaskId) -> bool:
+    """Whether a resume decided of this task; one that only let a command in looks at tasks cut off alone."""
+    return _lists(event, task_id) or event.counts.get("reuse", 0) + event.counts.get("run", 0) > 0
+
+
+def _plan_at(store: StorePort, journal: Journal, facts: Facts, revision: int) -> Plan:
+    base = decode_plan(store.read_plan(journal.record.workflow_id, revision))
+    return current_plan(base, facts.changes)[0]
+
+
+def _uneventful(was: TaskFacts) -> tuple[ev.Verdict, str]:
+    """Plain `reuse` and `run` are only counted in the journal: what they said follows from how the task stood."""
+    if was.status in ("complete", "failed_safe"):
+        return "reuse", "finished, unchanged"
+    if was.status == "skipped":
+        return "reuse", f"skipped because of {was.because}" if was.because else "skipped by its condition"
+    if was.status in ("failed", "cancelled"):
+        return "reuse", "rejected at its gate"
+    waits = {"waiting": "waited at its gate", "retrying": "waited for its next attempt"}
+    return "run", waits.get(was.status, "not yet run")
+
+
+def _compared(old: Plan, new: Plan, task_id: TaskId, revision: int) -> str:
+    was, now = old.tasks.get(task_id), new.tasks.get(task_id)
+    if was is None or now is None:
+        return "it stands in one of the two plans only"
+    what = "definition and code" if now.definition.code else "definition (its code cannot be seen from here)"
+    if now.definition.kind != "python":
+        what = "definition"
+    if was.fingerprint == now.fingerprint:
+        return f"{what}: fingerprint {now.fingerprint[:18]} is the same as before"
+    return f"{what}: fingerprint {was.fingerprint[:18]} before, {now.fingerprint[:18]} in plan revision {revision}"
+
+
+# --- attempts -------------------------------------------------------------------------------------------------------
+
+
+def _attempts(journal: Journal, task_id: TaskId) -> list[AttemptView]:
+    """Every try there ever was, in order; those of abandoned epochs included."""
+    tries: list[AttemptView] = []
+    for event in journal.events:
+        match event:
+            case ev.TaskStart(task_id=name, attempt=attempt) if name == task_id:
+                tries.append(AttemptView(attempt=attempt, started_at=event.at))
+            case ev.TaskRetry(task_id=name, error=error, put_off=put_off) if name == task_id:
+                _end(tries, event.at, "put off" if put_off else "retried", error)
+            case ev.TaskComplete(task_id=name) if name == task_id:
+                _end(tries, event.at, "complete")
+            case ev.TaskError(task_id=name, status=status, error=error) if name == task_id:
+                _end(tries, event.at, status, error)
+            case ev.ResumePlanned(cut_off=cut_off) if task_id in cut_off:
+                _end(tries, event.at, "cut off")
+            case ev.RolledBack():
+                _end(tries, event.at, "cut off")
+    if journal.record.holder is None:
+        _end(tries, journal.record.updated_at, "cut off")
+    return tries
+
+
+def _end(tries: list[AttemptView], at: datetime, end: AttemptEnd, error: ev.TaskFailure | None = None) -> None:
+    """Write the end into the newest try, if that is still open; a gate or a need ends tasks without one."""
+    if tries and tries[-1].end == "running":
+        tries[-1] = msgspec.structs.replace(tries[-1], ended_at=at, end=end, error=error)

@@ -1,0 +1,290 @@
+"""A run at one glance: its tasks in the order of the plan, its gates, its state. Read from the store alone.
+
+The workflow's file is not needed, and nothing is written. All parts are of one moment: the journal up to the sequence
+that the run's record names, whatever is written meanwhile.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from agentos import typed
+from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.ids import TaskId, WorkflowId
+from agentos.machine.commands import Sender
+from agentos.machine.events import Event, TaskFailure, TaskStart, Usage
+from agentos.machine.facts.fold import Facts, GateFacts, counting, fold, workflow_state
+from agentos.machine.rules.merges import answer_to
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.state import TaskStatus, WorkflowState
+from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
+from agentos.values import encode_value
+from agentos.workflow.define.plans import decode_plan
+
+GateAnswer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of the run. `output` is there if it completed, `error` if it failed or is to be tried again."""
+
+    id: str
+    layer: int
+    status: TaskStatus
+    attempts: int
+    """Attempts ever started."""
+    kind: str | None = None
+    needs: tuple[str, ...] = ()
+    started_at: datetime | None = None
+    """When its newest attempt began."""
+    execution_time_ms: float | None = None
+    """How long the attempt took that ended it."""
+    output: Any = UNSET
+    """In the stored form: JSON, with `{"$agentos": …}` for what JSON lacks."""
+    error: TaskFailure | UnsetType = UNSET
+    not_before: datetime | UnsetType = UNSET
+    """When its next attempt may begin, where it waits for one."""
+    usage: Usage | UnsetType = UNSET
+    """What models were paid for it, all attempts together."""
+    because: str | UnsetType = UNSET
+    """Skipped: the task, gate or command that caused it; empty where its own `if` was false."""
+
+
+class GateView(msgspec.Struct, frozen=True, kw_only=True):
+    """A gate of the run, open or answered."""
+
+    id: str
+    task_id: str | None
+    """None for a decision point before a layer."""
+    question: str
+    opened_at: datetime
+    deadline: datetime | None
+    answer: GateAnswer | None
+    """None while nobody has answered."""
+    open: bool
+    """Whether an answer is awaited. One whose task was skipped or removed needs none any more."""
+    kind: str
+    by: str
+    """human or agent: who may answer."""
+    inputs: str
+    """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
+    covers: tuple[str, ...] | None
+    """Files that the command names: an approval is about these as they were when it asked. None: nobody looked."""
+    again: str
+    """Why it asks again, where files that an earlier approval was about have changed."""
+    changed: tuple[str, ...]
+    """Those files."""
+    command: str
+    """What to type to approve; of a gate with choices, with the first of them."""
+    choices: tuple[str, ...]
+    """An approval names one of these, where there are some."""
+    file: str
+    """A file to look at before answering, relative to the root; empty where there is none."""
+    choice: str | None
+    """Which of the choices an approval took."""
+    author: str | None
+    sender: Sender | None
+    """Who answered as the system knows it: user, host and processes."""
+    reason: str | None
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it stands."""
+
+    workflow_id: str
+    name: str
+    status: RunStatus
+    layer: int
+    """The highest layer begun so far, counted from 0."""
+    layers: int
+    created_at: datetime
+    updated_at: datetime
+    root: str
+    """The worktree it belongs to."""
+    host: str
+    """The name of the machine that has this worktree."""
+    driver: str | None
+    """The process that drives it now, if any."""
+    parent_id: str | None
+    labels: list[str]
+    """Given when it began."""
+    usage: Usage
+    """What models were paid, also in attempts that no longer count."""
+    tasks: list[TaskView]
+    """By layer and place in the plan, those not yet begun included."""
+    gates: list[GateView]
+    """By the time they opened."""
+    state: Any
+    """The WorkflowState: workflow_id, current_layer, messages, tasks, decisions, context; in stored form."""
+
+
+class Journal(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the store knows of one run at one moment."""
+
+    record: RunRecord
+    events: Sequence[Event]
+    """All of them, those of abandoned epochs included."""
+    facts: Facts
+    plan: Plan | None
+    """With the run's own changes applied. None for a run of saved states."""
+    checkpoints: Sequence[CheckpointRecord]
+    """Kept ones, oldest first."""
+
+    def at(self, seq: int) -> datetime | None:
+        """When the event of this sequence was written."""
+        return self.events[seq - 1].at if 0 < seq <= len(self.events) else None
+
+
+def read_journal(store: StorePort, workflow_id: WorkflowId) -> Journal:
+    """A run as it was at one moment, even while somebody writes on."""
+    record = store.find_run(workflow_id)
+    events = store.read_events(record.workflow_id, upto=record.sequence)
+    facts = fold(record.workflow_id, events)
+    plan = None
+    if record.plan_revision:
+        stored = decode_plan(store.read_plan(record.workflow_id, record.plan_revision))
+        plan, _ = current_plan(stored, facts.changes)
+    checkpoints = [row for row in store.list_checkpoints(record.workflow_id) if row.sequence <= record.sequence]
+    return Journal(record=record, events=events, facts=facts, plan=plan, checkpoints=checkpoints)
+
+
+def run_view(journal: Journal) -> RunView:
+    """What `agentos show` shows."""
+    record, facts = journal.record, journal.facts
+    return RunView(
+        workflow_id=record.workflow_id,
+        name=record.name,
+        status=record.status,
+        layer=record.layer,
+        layers=record.layers,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        root=record.root,
+        host=record.host,
+        driver=str(record.holder) if record.holder else None,
+        parent_id=record.parent_id,
+        labels=list(record.labels),
+        usage=facts.spent_in_all,
+        tasks=_tasks(journal),
+        gates=gate_views(facts),
+        state=stored_state(workflow_state(facts)),
+    )
+
+
+def stored_state(state: WorkflowState) -> Any:
+    """A state in its stored form, as plain JSON values: what the SQL view shows, too."""
+    return _as_json(state)
+
+
+def _as_json(value: object) -> Any:
+    return msgspec.json.decode(encode_value(value, around=True))
+
+
+def gate_views(facts: Facts) -> list[GateView]:
+    """Gates by the time they opened, answered ones included."""
+    gates = sorted(facts.gates.values(), key=lambda gate: gate.opened.seq)
+    return [_gate(facts, gate, gate.opened.gate_id in facts.open_gates) for gate in gates]
+
+
+def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
+    opened = gate.opened
+    return GateView(
+        id=opened.gate_id,
+        task_id=opened.task_id,
+        question=opened.question,
+        opened_at=opened.at,
+        deadline=opened.deadline,
+        answer=gate.answer or None,
+        open=is_open,
+        kind=opened.kind,
+        by=opened.by,
+        inputs=opened.inputs,
+        covers=None if gate.covers is None else tuple(gate.covers),
+        again=opened.again,
+        changed=opened.changed,
+        command=answer_to(facts, opened),
+        choices=opened.choices,
+        file=opened.file,
+        choice=gate.choice or None,
+        author=gate.author or None,
+        sender=gate.sender,
+        reason=gate.reason or None,
+    )
+
+
+def _tasks(journal: Journal) -> list[TaskView]:
+    facts = journal.facts
+    if facts.saved is not None:
+        return [
+            TaskView(
+                id=entry.task_id,
+                layer=entry.layer,
+                status=entry.status,
+                attempts=0,
+                execution_time_ms=entry.execution_time_ms,
+                output=_as_json(entry.output) if entry.status == "complete" else UNSET,
+                error=typed.convert(entry.error, TaskFailure) if entry.error else UNSET,
+            )
+            for entry in workflow_state(facts).tasks
+        ]
+    planned = journal.plan.tasks if journal.plan is not None else {}
+    rows = [(task.layer, task.place, task_id, task) for task_id, task in planned.items()]
+    # Tasks that are gone from the workflow since stay part of what happened.
+    gone = ((task.layer, task.place, task_id, None) for task_id, task in facts.tasks.items() if task_id not in planned)
+    in_order = sorted([*rows, *gone], key=lambda row: row[:3])
+    started = {event.task_id: event.at for event in counting(journal.events) if isinstance(event, TaskStart)}
+    return [_task(facts, task_id, task, layer, started.get(task_id)) for layer, _, task_id, task in in_order]
+
+
+def _task(
+    facts: Facts, task_id: TaskId, planned: PlannedTask | None, layer: int, started_at: datetime | None
+) -> TaskView:
+    known = facts.task(task_id)
+    return TaskView(
+        id=task_id,
+        layer=layer,
+        status=known.status,
+        attempts=known.attempts,
+        kind=planned.definition.kind if planned else None,
+        needs=planned.definition.needs if planned else (),
+        started_at=started_at,
+        execution_time_ms=known.execution_time_ms if known.ended else None,
+        output=msgspec.json.decode(known.output) if known.status == "complete" else UNSET,
+        error=known.error if known.error is not None else UNSET,
+        not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
+        usage=facts.spent.get(task_id, UNSET),
+        because=known.because if known.status == "skipped" else UNSET,
+    )
+
+
+def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) -> str:
+    """What to type next to bring the run further; empty where it is complete."""
+    run = shlex.quote(view.workflow_id)
+    match view.status:
+        case "complete":
+            return ""
+        case "running":
+            return f"agentos watch {run}"
+        case "waiting":
+            return next((gate.command for gate in view.gates if gate.open), f"agentos resume {run}")
+        case "aborted":
+            return _fork(checkpoints)
+        case "failed" if _only_rejected(view):
+            return _fork(checkpoints)
+        case _:
+            return f"agentos resume {run}"
+
+
+def _only_rejected(view: RunView) -> bool:
+    """Whether nothing failed but what a gate rejected: no resume would run that."""
+    failed = [task.error for task in view.tasks if task.status in ("failed", "cancelled")]
+    return bool(failed) and all(isinstance(error, TaskFailure) and error.type == "GateRejected" for error in failed)
+
+
+def _fork(checkpoints: Sequence[CheckpointRecord]) -> str:
+    return f"agentos fork {shlex.quote(checkpoints[-1].id)}" if checkpoints else ""

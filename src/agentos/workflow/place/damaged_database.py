@@ -1,0 +1,120 @@
+"""Moving a damaged database out of the way, with its log, so that work can begin anew. Deletes nothing."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from agentos.exceptions import (
+    AgentosError,
+    ForeignDatabaseError,
+    IntegrityError,
+    LeaseHeldError,
+    NewerSchemaError,
+    NotFoundError,
+    RunRefusedError,
+    StoreUnavailableError,
+)
+from agentos.store.private_files import SQLITE_FILES
+from agentos.workflow.place.location import Location, Source
+
+
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+    """What was moved where."""
+
+    moved: dict[str, str]
+    """From each path to the one it has now."""
+
+
+def set_aside(location: Location) -> SetAside:
+    """Give a damaged database, with its log, a dated name beside it.
+
+    RunRefusedError where it is sound or not ours, LeaseHeldError or StoreUnavailableError while somebody uses it;
+    then nothing is moved.
+    """
+    if location.is_postgresql:
+        raise RunRefusedError("a PostgreSQL database is not set aside from here", next_step="Ask who looks after it.")
+    path = Path(location.database)
+    if not path.exists():
+        raise NotFoundError(f"there is no database at {location.shown}", next_step="The first run makes one.")
+    _refuse_sound(location, path)
+    _refuse_used(path)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = _free_name(path, f"damaged-{stamp}")
+    moved: dict[str, str] = {}
+    # The database first: a log without one is thrown away by SQLite, never folded into another.
+    for suffix in SQLITE_FILES:
+        with suppress(FileNotFoundError):
+            os.rename(f"{path}{suffix}", f"{name}{suffix}")
+            moved[f"{path}{suffix}"] = f"{name}{suffix}"
+    return SetAside(moved=moved)
+
+
+def _free_name(path: Path, ending: str) -> Path:
+    number = 1
+    while True:
+        name = path.with_name(f"{path.name}.{ending}" + (f"-{number}" if number > 1 else ""))
+        if not any(os.path.lexists(f"{name}{suffix}") for suffix in SQLITE_FILES):
+            return name
+        number += 1
+
+
+def _refuse_sound(location: Location, path: Path) -> None:
+    from agentos.store.sqlite.database import open_store
+    from agentos.store.sqlite.stats import damage
+
+    try:
+        if damage(path, thorough=True):
+            return
+        store = open_store(path, create=False, readonly=True)
+        try:
+            for run in store.list_runs():
+                store.verify(run.workflow_id)
+        finally:
+            store.close()
+    except NewerSchemaError:
+        raise
+    except ForeignDatabaseError as error:
+        # Under a name of our own it was ours before its first bytes were overwritten; elsewhere it never was.
+        if location.source is Source.VARIABLE or "another program" in error.message:
+            raise
+        return
+    except IntegrityError:
+        return
+    raise RunRefusedError(
+        f"{location.shown} is sound; it was left where it is", next_step="Delete single runs with `agentos delete RUN`."
+    )
+
+
+def _refuse_used(path: Path) -> None:
+    from agentos.store.sqlite.stats import held_leases
+
+    try:
+        leases = held_leases(path)
+    except AgentosError:  # too damaged to tell: whoever has the file open is asked for below
+        leases = []
+    for lease in leases:
+        if lease.live:
+            raise LeaseHeldError(lease.workflow_id, str(lease.holder))
+    users = _processes_with(path)
+    if users:
+        listed = ", ".join(map(str, users))
+        raise StoreUnavailableError(
+            f"the database {path} is in use by process {listed}", next_step="Wait for it to end, or end it; try again."
+        )
+
+
+def _processes_with(path: Path) -> list[int]:
+    import psutil
+
+    found: list[int] = []
+    names = {f"{os.path.realpath(path)}{suffix}" for suffix in SQLITE_FILES}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and any(opened.path in names for opened in process.open_files()):
+                found.append(process.pid)
+    return found

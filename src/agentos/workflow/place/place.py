@@ -1,0 +1,197 @@
+"""The place a run is kept in: which store, and which worktree it works on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
+from agentos.ids import MAX_ID
+from agentos.store.port import RunRecord, Scope, StorePort
+from agentos.store.postgres.address import without_password
+from agentos.workflow.place.location import (
+    DATABASE,
+    FOLDER,
+    Source,
+    asked_directory,
+    check_private,
+    find_location,
+    make_private,
+    prepare,
+    refused,
+)
+from agentos.workflow.place.scope import find_scope, scope_of
+from agentos.workflow.place.settings import load_settings
+from agentos.worktree.git import Repository, find_repository, shown
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A settled location. Opening a store in it is cheap: each thread that needs one opens its own."""
+
+    database: str
+    root: Path
+    named: bool = False
+    """The user named this root: a run that was begun elsewhere has moved here."""
+    durability: Literal["full", "process"] = "full"
+    scope: Scope | None = None
+    """Whose runs are meant, where the database is shared; None: those of the root."""
+    everywhere: bool = False
+    """All runs of a shared database, for reading."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the database is a server's, which other hosts and repositories use as well."""
+        return "://" in self.database
+
+    def of(self, scope: Scope) -> Place:
+        """The same database, seen from one scope: ids name one run there, as they need not among all."""
+        return msgspec.structs.replace(self, scope=scope, everywhere=False) if self.is_shared else self
+
+    @property
+    def kept_beside(self) -> str:
+        """The path beside which files are kept that stay on this host, as logs: the database where it is one."""
+        return str(self.root / FOLDER / DATABASE) if self.is_shared else self.database
+
+    def exists(self) -> bool:
+        """Whether anything was ever kept here."""
+        return self.is_shared or Path(self.database).exists()
+
+    def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
+        """A store of this place. WorkflowConfigurationError where there is none and `create` is False."""
+        if self.is_shared:
+            return self._open_shared(create=create, readonly=readonly)
+        # sqlite3 is loaded only by those who keep something.
+        from agentos.store.sqlite.database import open_store
+
+        folder = Path(self.database).parent
+        git = self.root / ".git"
+        return open_store(
+            self.database,
+            durability=self.durability,
+            create=create,
+            readonly=readonly,
+            make_folder=lambda: make_private(folder),
+            repository=git if folder.is_relative_to(self.root) and os.path.lexists(git) else None,
+        )
+
+    def _open_shared(self, *, create: bool, readonly: bool) -> StorePort:
+        try:
+            from agentos.store.postgres.database import open_store
+        except ImportError as error:
+            raise WorkflowConfigurationError(
+                f"PostgreSQL is named ({without_password(self.database)}), and its driver is not installed",
+                next_step="Install it with `pip install 'agentos-workflow[postgres]'`, or unset AGENTOS_WORKFLOW_DB.",
+            ) from error
+        scope = None if self.everywhere else self.scope or find_scope(self.root, load_settings(self.root).repository)
+        return open_store(self.database, durability=self.durability, create=create, readonly=readonly, scope=scope)
+
+
+def find_place(
+    repo: str | Path | None = None, *, durability: Literal["full", "process"] = "full", make: bool = True
+) -> Place:
+    """Where runs of this worktree (default: the current directory's) are kept.
+
+    The folder is made, unless `make` is False: who only looks writes nothing, and may look at a read-only tree.
+    UntrustedSettingsError where the settings name a server that the user has not accepted.
+    """
+    location = find_location(Path(repo) if repo is not None else None)
+    _refuse_no_text(location.root, location.database)
+    if location.source is Source.SETTINGS and location.is_postgresql:
+        from agentos.workflow.place.trust import refuse_untrusted  # most settings name no server
+
+        refuse_untrusted(location.root, "database")
+    if make:
+        prepare(location)
+    root, repository = location.root, None
+    if location.source is Source.VARIABLE or location.is_postgresql:
+        # The variable says where state lives and git was not asked; tasks still work on the worktree they are in.
+        with suppress(WorkflowConfigurationError):
+            repository = find_repository(root)
+            root = repository.root
+    place = Place(database=location.database, root=root, named=repo is not None, durability=durability)
+    return _of_server(place, repository, make=make) if place.is_shared else place
+
+
+def _of_server(place: Place, repository: Repository | None, *, make: bool) -> Place:
+    """The place with its scope. What stays on this host (logs, isolated worktrees) has its folder all the same."""
+    if make and repository is not None:
+        with suppress(WorkflowConfigurationError):  # a read-only tree has no logs, and no other need of a folder
+            check_private(place.root / FOLDER / DATABASE, place.root, repository)
+            make_private(place.root / FOLDER)
+    return msgspec.structs.replace(place, scope=scope_of(place.root, repository, load_settings(place.root).repository))
+
+
+def scope_now(root: Path) -> Scope:
+    """How a shared database would know this worktree today."""
+    return find_scope(root, load_settings(root).repository)
+
+
+def is_home(record: RunRecord, name_of: Callable[[Path], Scope] = scope_now) -> bool:
+    """Whether this host has the worktree that a run of a shared database belongs to, under the name it had then.
+
+    Git is asked for that name: who looks at many runs gives a `name_of` that remembers.
+    """
+    try:
+        return was_begun_here(record) and name_of(Path(record.root)) == record.scope
+    except WorkflowConfigurationError:  # what its settings would call it cannot be read
+        return False
+
+
+def was_begun_here(record: RunRecord) -> bool:
+    """Whether this host has the folder that a run of a shared database belongs to, whatever is in there now."""
+    return bool(record.root) and record.host in ("", platform.node()) and Path(record.root).is_dir()
+
+
+def is_of_another_host(place: Place, record: RunRecord) -> bool:
+    """Whether a run belongs to another host. A database file is on this one, whatever it was called before."""
+    return place.is_shared and record.host not in ("", platform.node())
+
+
+def _refuse_no_text(*paths: str | Path) -> None:
+    """Runs note where they belong, and databases hold text."""
+    for path in paths:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            step = "Rename it, or work in another directory."
+            raise refused(f"the path {shown(path)} is not UTF-8", step) from error
+
+
+def find_root(repo: str | Path | None = None) -> Path:
+    """The root to look for workflows in: that of the repository or worktree, else the directory. Writes nothing."""
+    directory = asked_directory(Path(repo) if repo is not None else None)
+    with suppress(WorkflowConfigurationError):
+        return find_repository(directory).root
+    return directory
+
+
+def refuse_bad_id(workflow_id: str | None) -> None:
+    """RunRefusedError where no run can be called that: nothing, an endless text, or what is no text at all."""
+    if workflow_id is None:
+        return
+    problem = ""
+    if not workflow_id.strip():
+        problem = "it is empty"
+    elif len(workflow_id) > MAX_ID:
+        problem = f"it has {len(workflow_id):,} characters, {MAX_ID} are allowed"
+    elif any("\ud800" <= character <= "\udfff" for character in workflow_id):
+        problem = "it is not UTF-8"
+    if problem:
+        raise RunRefusedError(
+            f"no run can have the id {workflow_id[:20]!r}: {problem}", next_step="Choose another id, or give none."
+        )
+
+
+def known_run(store: StorePort, workflow_id: str) -> RunRecord | None:
+    """The run of exactly this id, if there is one; a prefix of others names none."""
+    try:
+        record = store.find_run(workflow_id)
+    except (RunNotFoundError, RunRefusedError):  # none, or several that only begin with it
+        return None
+    return record if record.workflow_id == workflow_id else None

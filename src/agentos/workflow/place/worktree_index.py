@@ -1,0 +1,224 @@
+"""Which worktrees of this machine have runs: a small index in the user's state folder.
+
+It is a convenience: `list --all`, `inbox` and `resume --all` find runs with it from anywhere. Nothing depends on it; a
+lost or damaged entry is written again by the next run there. One file for each worktree, so that any number of
+processes write at once without a lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from agentos import typed
+from agentos.exceptions import AgentosError, WorkflowConfigurationError
+from agentos.store.port import RunRecord
+from agentos.store.postgres.address import without_password
+from agentos.store.private_files import make_folders
+from agentos.workflow.place.location import check_private
+from agentos.workflow.place.place import Place, is_home, scope_now, was_begun_here
+from agentos.workflow.place.run_moves import renamed_since
+
+log = logging.getLogger("agentos")
+
+_SUFFIX = ".json"
+_MAX_BYTES = 64 * 1024
+
+
+class KnownWorktree(msgspec.Struct, frozen=True, kw_only=True):
+    """A worktree that had runs, and the database they are in."""
+
+    root: Path
+    database: str
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the index."""
+
+    version: int = 1
+    root: str
+    database: str
+    at: str = ""
+
+
+class InterruptedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that nobody drives and that has not ended; `resume --all` goes on with it."""
+
+    worktree: KnownWorktree
+    run: RunRecord
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A database that could not be read, or a run that this host has under another name."""
+
+    text: str
+    error: AgentosError | None = None
+    """What kept the database from being read."""
+
+
+class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look into every known worktree found."""
+
+    runs: tuple[InterruptedRun, ...]
+    """Oldest first: what began first goes on first."""
+    problems: tuple[Problem, ...]
+    """What was left out."""
+
+
+def remember(root: Path, database: str) -> None:
+    """Note that `root` has runs in `database`. Never raises; without a state folder to write to, nothing is noted."""
+    if "://" in database:  # would put a password into the index; a server's runs are found through the server
+        return
+    entry = _Entry(root=str(root), database=database)
+    try:
+        folder = index_folder()
+        file = folder / _name(entry)
+        if _read(file) is not None:
+            return
+        make_folders(folder)
+        for ours in (folder.parent, folder):  # earlier releases left the first to the umask
+            if ours.stat().st_mode & 0o077:
+                ours.chmod(0o700)
+        _write(file, entry)
+        _forget_gone(folder)
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: no text in UTF-8; RuntimeError: no home folder
+        log.debug("worktree %s is not in the index: %s", root, error)
+
+
+def known() -> list[KnownWorktree]:
+    """The worktrees of the index that still exist with their database. Reads only; never raises."""
+    found = []
+    for _, entry in _entries():
+        root, database = Path(entry.root), Path(entry.database)
+        if _is_there(root, database):
+            found.append(KnownWorktree(root=root, database=entry.database))
+    return sorted(found, key=lambda one: (str(one.root), one.database))
+
+
+def interrupted_runs(server: Place | None = None) -> Interrupted:
+    """Every interrupted run of every known worktree; of a `server`, of those that this host has. Reads only."""
+    runs: list[InterruptedRun] = []
+    problems: list[Problem] = []
+    if server is not None:
+        try:
+            found, renamed = _on_server(server)
+            runs += found
+            problems += renamed
+        except AgentosError as error:
+            problems.append(Problem(text=f"{without_password(server.database)}: {error.message}", error=error))
+    for worktree in known():
+        try:
+            store = Place(database=worktree.database, root=worktree.root).open(readonly=True)
+            try:
+                records = store.list_runs(statuses={"interrupted"})
+            finally:
+                store.close()
+        except AgentosError as error:
+            problems.append(Problem(text=f"{worktree.root}: {error.message}", error=error))
+            continue
+        runs += [
+            InterruptedRun(worktree=worktree, run=record)
+            for record in records
+            # One database may serve several worktrees: each run is told once, by its own.
+            if record.kind == "workflow" and record.root == str(worktree.root)
+        ]
+    runs.sort(key=lambda one: one.run.created_at)
+    return Interrupted(runs=tuple(runs), problems=tuple(problems))
+
+
+def _on_server(server: Place) -> tuple[list[InterruptedRun], list[Problem]]:
+    """Those that this host has, and what to say of those that it has under another name."""
+    store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
+    try:
+        records = store.list_runs(statuses={"interrupted"})
+    finally:
+        store.close()
+    cut_off = [record for record in records if record.kind == "workflow"]
+    here = [record for record in cut_off if was_begun_here(record)]
+    remembered = cache(scope_now)
+    home = [record for record in here if is_home(record, remembered)]
+    return (
+        [
+            InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
+            for record in home
+        ],
+        [Problem(text=str(renamed_since(record))) for record in here if record not in home],
+    )
+
+
+def index_folder() -> Path:
+    """Where the index is kept: $XDG_STATE_HOME/agentos/worktrees, or what the platform has instead."""
+    import platformdirs  # here, since it takes longer to load than anything else this needs
+
+    return Path(platformdirs.user_state_path("agentos")) / "worktrees"
+
+
+def _name(entry: _Entry) -> str:
+    return blake2b(f"{entry.root}\0{entry.database}".encode(), digest_size=16).hexdigest() + _SUFFIX
+
+
+def _is_there(root: Path, database: Path) -> bool:
+    try:
+        if not root.is_dir() or not database.is_file():
+            return False
+        if database.is_relative_to(root):  # it may have been swapped for a link since
+            check_private(database, root, None)
+    except (OSError, WorkflowConfigurationError):
+        return False
+    return True
+
+
+def _entries() -> list[tuple[Path, _Entry]]:
+    try:
+        files = sorted(index_folder().glob(f"*{_SUFFIX}"))
+    except (OSError, RuntimeError):
+        return []
+    return [(file, entry) for file in files if (entry := _read(file)) is not None]
+
+
+def _read(file: Path) -> _Entry | None:
+    """The entry, if the file is real, ours, small, and says what its name says; None for junk of any kind."""
+    try:
+        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            about = os.fstat(opened)
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_size > _MAX_BYTES:
+                return None
+            entry = typed.decode(os.read(opened, _MAX_BYTES), _Entry)
+        finally:
+            os.close(opened)
+        whole = entry.version == 1 and os.path.isabs(entry.root) and os.path.isabs(entry.database)
+        return entry if whole and _name(entry) == file.name else None
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return None
+
+
+def _write(file: Path, entry: _Entry) -> None:
+    """All of it or nothing, for readers and for a kill; the last of several writers wins, and all write the same."""
+    body = msgspec.json.encode(msgspec.structs.replace(entry, at=datetime.now(UTC).isoformat(timespec="seconds")))
+    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".new-")  # 0600
+    try:
+        with open(handle, "wb") as opened:
+            opened.write(body)
+        os.replace(partial, file)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def _forget_gone(folder: Path) -> None:
+    """Drop entries of worktrees that were removed; one that is only not mounted comes back with its next run."""
+    for file, entry in _entries():
+        if not os.path.lexists(entry.root):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)

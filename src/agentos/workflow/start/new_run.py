@@ -1,0 +1,203 @@
+"""New runs: from the start of a workflow, or from a checkpoint of another run."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from agentos.crashpoints import reach
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan
+from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
+from agentos.ids import WorkflowId, new_id
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.inputs import Begin
+from agentos.machine.resume import ResumeOptions, plan_resume
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.store.holder import current_holder
+from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
+from agentos.workflow.define.labels import checked_labels
+from agentos.workflow.define.model_keys import refuse_keyless, refuse_untrusted_models
+from agentos.workflow.define.plans import decode_plan, encode_plan, plan_for_now
+from agentos.workflow.define.prices import refuse_unpriced
+from agentos.workflow.define.products import missing_products
+from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
+from agentos.workflow.define.workflow_source import load_workflow, source_of
+from agentos.workflow.drive.drive import utc_now
+from agentos.workflow.drive.logs import refuse_foreign
+from agentos.workflow.place.place import Place, known_run, refuse_bad_id
+from agentos.workflow.start.fork import forked_event
+from agentos.workflow.start.ready_run import (
+    DriveOptions,
+    Finished,
+    Ready,
+    closed_on_error,
+    machine_for,
+    open_files,
+    run_fingerprint,
+    space_warnings,
+)
+from agentos.workflow.start.resume import Asked, compiled_again, resumed
+
+log = logging.getLogger("agentos")
+
+
+def begin_run(
+    place: Place,
+    workflow: Workflow,
+    params: Mapping[str, Any] | None,
+    workflow_id: str | None,
+    options: DriveOptions,
+    *,
+    labels: Iterable[str] = (),
+    first: Callable[[], None] = lambda: None,
+) -> Ready | Finished:
+    """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed.
+
+    `first` is called once nothing is left that would refuse the run, and before anything of it is on record.
+    """
+    refuse_bad_id(workflow_id)
+    labels = checked_labels(labels)
+    plan = plan_for_now(workflow, params)
+    masker = masker_for(plan, options.secret_names)
+    plan = plan_without_secrets(plan, params, masker)
+    refuse_unpriced(plan, options.models)
+    refuse_untrusted_models(plan, options.models)
+    if options.looks_for_keys:
+        refuse_keyless(plan, options.models.llm)
+    if masker.found_in("\n".join((workflow_id or "", *labels)).encode()):
+        raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
+    reach("plan.after")
+    refuse_foreign(place.kept_beside)
+    store = place.open(create=True)
+    with closed_on_error(store):
+        fingerprint = run_fingerprint(plan)
+        if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
+            _refuse_another(store, known, plan)
+            return resumed(Asked(place=place, workflow=workflow, options=options), store, known)
+        run = NewRun(
+            workflow_id=WorkflowId(workflow_id or new_id()),
+            name=plan.name,
+            source=source_of(workflow, place.root),
+            root=str(place.root),
+            host=platform.node(),
+            plan=encode_plan(plan),
+            fingerprint=fingerprint,
+            labels=labels,
+            created_at=utc_now(),
+        )
+        files, warnings = open_files(place, plan, run.workflow_id, run.source)
+        with closed_on_error(files):
+            first()
+            lease = store.create_run(run, current_holder(), options.lease_s)
+    warnings = (*plan.warnings, *warnings, *space_warnings(store, options))
+    return Ready(
+        place=place,
+        store=store,
+        lease=lease,
+        base=plan,
+        accepted=plan,
+        machine=machine_for(plan, Facts(workflow_id=run.workflow_id), options),
+        first=Begin(holder=str(current_holder()), token=lease.token, warnings=warnings),
+        functions=workflow.functions,
+        options=options,
+        files=files,
+    )
+
+
+def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
+    """What counts is the plan last accepted: a resume may have taken up an edited workflow since."""
+    exists, resume = f"run {known.workflow_id} exists already", f"`agentos resume {shlex.quote(known.workflow_id)}"
+    if known.kind == "states":
+        raise RunRefusedError(f"{exists}, and holds saved states alone", next_step="Choose another id.")
+    accepted = decode_plan(store.read_plan(known.workflow_id))
+    if accepted.fingerprint != plan.fingerprint:
+        edited = {
+            "complete": f"Choose another id, or let what was edited run once more: {resume} --rerun changed`.",
+            "aborted": "Choose another id: an aborted run is final.",
+        }
+        go_on = f"Choose another id, or go on with the edited workflow: {resume}`."
+        raise RunRefusedError(f"{exists}, with another definition", next_step=edited.get(known.status, go_on))
+    if run_fingerprint(accepted) != run_fingerprint(plan):
+        raise RunRefusedError(
+            f"{exists}, with other parameters",
+            next_step="Choose another id: a run keeps the parameters it was begun with.",
+        )
+
+
+def fork_run(
+    place: Place,
+    checkpoint_id: str,
+    *,
+    workflow: Workflow | None = None,
+    workflow_id: str | None = None,
+    options: DriveOptions = DriveOptions(),
+    into: Place | None = None,
+) -> Ready:
+    """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree."""
+    refuse_bad_id(workflow_id)
+    home = into or place
+    origin = place.open()
+    try:
+        checkpoint = origin.find_checkpoint(checkpoint_id)
+        if checkpoint is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        parent = origin.find_run(checkpoint.workflow_id)
+        accepted = decode_plan(origin.read_plan(parent.workflow_id))
+        flow = workflow or load_workflow(parent.source, home.root)
+        base = compiled_again(flow, accepted, options)
+        refuse_untrusted_models(base, options.models)
+        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
+    finally:
+        origin.close()
+    run = NewRun(
+        workflow_id=WorkflowId(workflow_id or new_id()),
+        name=base.name,
+        source=parent.source,
+        root=str(home.root),
+        host=platform.node(),
+        plan=encode_plan(base),
+        fingerprint=run_fingerprint(base),
+        parent_id=parent.workflow_id,
+        labels=parent.labels,
+        created_at=utc_now(),
+    )
+    plan, problems = current_plan(base, forked.changes)
+    facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
+    choices = ResumeOptions(missing=missing_products(plan, facts, home.root))
+    resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
+    store = home.open(create=into is not None)
+    with closed_on_error(store):
+        files, warnings = open_files(home, plan, run.workflow_id, run.source)
+        with closed_on_error(files):
+            lease = store.create_run(run, current_holder(), options.lease_s)
+    warnings = (*problems, *warnings)
+    return Ready(
+        place=home,
+        store=store,
+        lease=lease,
+        base=base,
+        accepted=base,
+        machine=machine_for(plan, Facts(workflow_id=run.workflow_id), options),
+        first=Begin(holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=warnings),
+        functions=flow.functions,
+        options=options,
+        choices=choices,
+        files=files,
+    )
+
+
+def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[list[Event], list[Event] | None]:
+    """The events up to the checkpoint, and those after it; None where those are damaged and tell nothing."""
+    before = store.read_events(checkpoint.workflow_id, upto=checkpoint.sequence)
+    try:
+        return before, store.read_events(checkpoint.workflow_id, after=checkpoint.sequence)
+    except CheckpointCorruptedError as error:
+        log.warning("the journal of %s is damaged after the checkpoint: %s", checkpoint.workflow_id, error.message)
+        return before, None

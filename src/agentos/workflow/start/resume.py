@@ -1,0 +1,437 @@
+"""Going on with a run: find it, compare its workflow with what was accepted, take the lease, put files back.
+
+Nothing is touched before the workflow was read again and the lease is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agentos.crashpoints import reach
+from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FilesChangedError,
+    RunNotFoundError,
+    RunRefusedError,
+)
+from agentos.ids import WorkflowId
+from agentos.machine import events as ev
+from agentos.machine.events import Event
+from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.inputs import Begin
+from agentos.machine.machine import Machine
+from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
+from agentos.machine.rules.gates import only_rejected
+from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.rules.requests import rollback_to
+from agentos.store.holder import current_holder
+from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
+from agentos.tasks.orphans import end_orphans, end_process
+from agentos.tasks.private_folder import remove_abandoned
+from agentos.workflow.define.model_keys import refuse_untrusted_models
+from agentos.workflow.define.plans import decode_plan, plan_for_now
+from agentos.workflow.define.prices import refuse_unpriced
+from agentos.workflow.define.products import missing_products
+from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets, refuse_unset
+from agentos.workflow.define.workflow_source import load_workflow, source_files
+from agentos.workflow.drive.logs import refuse_foreign
+from agentos.workflow.files.decisions import Decided, decide
+from agentos.workflow.place.moved_files import refuse_files_elsewhere
+from agentos.workflow.place.newest_run import newest_run
+from agentos.workflow.place.place import Place, is_of_another_host
+from agentos.workflow.place.run_moves import kept_in, move_here, nothing_unfinished, refuse_elsewhere
+from agentos.workflow.place.settings_file import SETTINGS
+from agentos.workflow.start.lease_takeover import take_lease
+from agentos.workflow.start.ready_run import (
+    DriveOptions,
+    Finished,
+    Functions,
+    Ready,
+    closed_on_error,
+    machine_for,
+    open_files,
+    space_warnings,
+)
+
+if TYPE_CHECKING:
+    from agentos.workflow.files.restore_preview import FilesForeseen
+    from agentos.workflow.files.worktree_files import WorktreeFiles
+
+log = logging.getLogger("agentos")
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asks of a resume."""
+
+    place: Place
+    workflow: Workflow | None = None
+    """None: read again from the file it was defined in."""
+    as_stored: bool = False
+    """Go on with the plan as it was last accepted, calling functions by the names stored with it."""
+    choices: ResumeOptions = ResumeOptions()
+    options: DriveOptions = DriveOptions()
+
+
+class Previewed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do."""
+
+    record: RunRecord
+    plan: ResumePlan
+    files: FilesForeseen | None
+    """What it would put back; None: nothing."""
+
+
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before a resume: the run as it was found, and the workflow as it is now."""
+
+    record: RunRecord
+    events: Sequence[Event]
+    accepted: Plan
+    base: Plan
+    functions: Functions
+    named: CheckpointRecord | None
+    """The checkpoint that the user named, if any."""
+    back_to: CheckpointRecord | None
+    """The same, where it is an older one."""
+    cuts: list[CheckpointRecord]
+    """The checkpoints whose files may be put back, the one meant last."""
+
+
+class _Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from that: what a dry run shows, and what a resume does."""
+
+    facts: Facts
+    plan: Plan
+    """The workflow as it is now, with the run's own changes."""
+    resume: ResumePlan
+    decided: Decided
+    """What becomes of the files."""
+    choices: ResumeOptions
+    problems: tuple[str, ...]
+
+
+def resume_run(
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
+    options: DriveOptions = DriveOptions(),
+) -> Ready | Finished:
+    """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run."""
+    asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    store = kept_in(place, target).open()
+    with closed_on_error(store):
+        return resumed(asked, store, *find_target(store, place, target))
+
+
+def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
+    """The run meant, and the checkpoint if one was named."""
+    if target is None:
+        newest = newest_run(store, lambda run: _is_meant(store, run, place), statuses=UNFINISHED)
+        if newest is None:
+            away = newest_run(store, lambda run: _is_same_folder_elsewhere(run, place), statuses=UNFINISHED)
+            raise nothing_unfinished(away)
+        return newest, None
+    checkpoint = store.find_checkpoint(target)
+    if checkpoint is not None:
+        return store.find_run(checkpoint.workflow_id), checkpoint
+    try:
+        return store.find_run(target), None
+    except RunNotFoundError as error:
+        if _looks_like_checkpoint(target):
+            raise CheckpointNotFoundError(target) from error
+        raise
+
+
+def _is_meant(store: StorePort, run: RunRecord, place: Place) -> bool:
+    if run.kind != "workflow" or run.root != str(place.root) or is_of_another_host(place, run):
+        return False
+    return not _was_refused(store, run)
+
+
+def _is_same_folder_elsewhere(run: RunRecord, place: Place) -> bool:
+    return run.kind == "workflow" and run.root == str(place.root) and is_of_another_host(place, run)
+
+
+def _was_refused(store: StorePort, run: RunRecord) -> bool:
+    """Whether somebody said no to all that is left of it: a resume would run nothing."""
+    return run.status == "failed" and only_rejected(fold(run.workflow_id, store.read_events(run.workflow_id)))
+
+
+def _looks_like_checkpoint(target: str) -> bool:
+    """Both ids are UUIDs; one that no run has is told as a checkpoint only if it is a whole one."""
+    return len(target) == 36 and target.count("-") == 4
+
+
+def resumed(
+    asked: Asked, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
+) -> Ready | Finished:
+    """The run of this store under a lease of ours; at the checkpoint that was named."""
+    refuse_elsewhere(asked.place, record)
+    _refuse_unresumable(record, named)
+    back_to = named if named is not None and not _is_head(store, named) else None
+    if record.status == "complete" and back_to is None and not asked.choices.rerun:
+        finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
+        store.close()
+        return finished
+    found = _gather(asked, store, record, named, back_to)
+    refuse_foreign(asked.place.kept_beside, record.workflow_id)
+    lease = take_lease(store, record.workflow_id, asked.options.lease_s)
+    try:
+        roots = {Path(record.root), asked.place.root}
+        end_stale_work(lease, (found.accepted, found.base), roots)
+        now = store.find_run(record.workflow_id)
+        if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
+            store.release_lease(lease)
+            return resumed(asked, store, now, named)
+        return _ready(asked, store, lease, found)
+    except BaseException:
+        store.release_lease(lease)
+        raise
+
+
+def _gather(
+    asked: Asked,
+    store: StorePort,
+    record: RunRecord,
+    named: CheckpointRecord | None,
+    back_to: CheckpointRecord | None,
+) -> _Found:
+    accepted = decode_plan(store.read_plan(record.workflow_id))
+    base, functions = accepted, {}
+    if not asked.as_stored:
+        flow = asked.workflow or load_workflow(record.source, asked.place.root)
+        base, functions = compiled_again(flow, accepted, asked.options), flow.functions
+    refuse_unset(base)
+    refuse_untrusted_models(base, asked.options.models)
+    return _Found(
+        record=record,
+        events=_sound_journal(store, record.workflow_id),  # a damaged one is left as it is, down to its lease
+        accepted=accepted,
+        base=base,
+        functions=functions,
+        named=named,
+        back_to=back_to,
+        cuts=[named] if named is not None else store.list_checkpoints(record.workflow_id),
+    )
+
+
+def _plan(asked: Asked, found: _Found) -> _Planned:
+    """A verdict for each task, and what becomes of the files: the same whether it is shown or done."""
+    record = found.record
+    facts = then = fold(record.workflow_id, found.events)
+    plan, problems = current_plan(found.base, facts.changes)
+    goes_on = current_plan(found.accepted, facts.changes)[0] if found.back_to is None else None
+    decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on)
+    refuse_files_elsewhere(asked.place, record, facts, decided, asked.options.files)
+    choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
+    if found.back_to is not None:
+        then = _rolled_back(found, found.back_to, facts)
+    before, _ = current_plan(found.accepted, then.changes)
+    now, _ = current_plan(found.base, then.changes)
+    edited = found.base.fingerprint != found.accepted.fingerprint
+    resume = plan_resume(before, now, then, choices, revision=record.plan_revision + edited)
+    return _Planned(facts=facts, plan=plan, resume=resume, decided=decided, choices=choices, problems=tuple(problems))
+
+
+def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found) -> Ready:
+    """Plan the resume, put files back where that has to be, and say how the drive begins."""
+    record, options = found.record, asked.options
+    planned = _plan(asked, found)
+    facts, plan = planned.facts, planned.plan
+    if facts.sequence == 0 and record.parent_id is not None:
+        raise RunRefusedError(
+            f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
+        )
+    reach("resume.planned")
+    warnings = (*planned.problems, *space_warnings(store, options))
+    files, more = open_files(asked.place, plan, record.workflow_id, record.source, keep=options.files == "keep")
+    with closed_on_error(files):
+        if files is not None:
+            files.protect(facts.own_output)
+        restored = _put_back(files, planned.decided, found, options) if planned.decided.target else None
+        move_here(asked.place, store, lease, record)
+    begin = Begin(
+        holder=str(current_holder()),
+        token=lease.token,
+        taken_from=str(lease.taken_from) if lease.taken_from else "",
+        # A drive that goes back plans once that is on record, from the journal as it is then.
+        resume=planned.resume if facts.sequence and found.back_to is None else None,
+        rollback=str(found.back_to.id) if found.back_to is not None else None,
+        restored=restored,
+        warnings=(*warnings, *more),
+    )
+    return Ready(
+        place=asked.place,
+        store=store,
+        lease=lease,
+        base=found.base,
+        accepted=found.accepted,
+        machine=machine_for(plan, facts, options),
+        first=begin,
+        functions=found.functions,
+        options=options,
+        choices=planned.choices,
+        files=files,
+    )
+
+
+def preview_resume(
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
+    options: DriveOptions = DriveOptions(),
+) -> Previewed:
+    """What a resume would keep, repeat and ask, and put back. Takes no lease and writes nothing."""
+    asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    store = kept_in(place, target).open(readonly=True)
+    try:
+        record, named = find_target(store, place, target)
+        refuse_elsewhere(place, record)
+        _refuse_unresumable(record, named)
+        back_to = named if named is not None and not _is_head(store, named) else None
+        found = _gather(asked, store, record, named, back_to)
+    finally:
+        store.close()
+    planned = _plan(asked, found)
+    return Previewed(record=record, plan=planned.resume, files=_foreseen(asked, found, planned))
+
+
+def _foreseen(asked: Asked, found: _Found, planned: _Planned) -> FilesForeseen | None:
+    if not planned.decided.target:
+        return None
+    from agentos.workflow.files.restore_preview import preview_restore
+    from agentos.workflow.files.worktree_files import own_output  # most runs change no files
+
+    outputs = (*planned.facts.own_output, *own_output(asked.place.root))
+    protected = (SETTINGS, *source_files(found.record.source), *outputs)
+    run, choice = found.record.workflow_id, asked.options.files
+    return preview_restore(asked.place.root, run, planned.decided, found.events, choice, protected)
+
+
+# --- what is compared -------------------------------------------------------------------------------------------
+
+
+def compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
+    """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
+    plan = _with_its_parameters(workflow, accepted)
+    refuse_unpriced(plan, options.models)
+    return plan_without_secrets(plan, None, masker_for(plan, options.secret_names))
+
+
+def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
+    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+
+
+def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
+    """What the user chose, with what the worktree has to say to it."""
+    missing = missing_products(plan, facts, root)
+    return msgspec.structs.replace(
+        choices,
+        missing=missing,
+        files=decided.files,
+        restored_to=decided.restored_to,
+        continues=decided.continues,
+        starts_anew=decided.starts_anew,
+    )
+
+
+def _rolled_back(found: _Found, checkpoint: CheckpointRecord, facts: Facts) -> Facts:
+    """The facts as they would be after going back to the checkpoint."""
+    machine = Machine(current_plan(found.accepted, facts.changes)[0], facts)
+    event = msgspec.structs.replace(rollback_to(machine, checkpoint.id, reason=""), seq=facts.sequence + 1)
+    return fold(facts.workflow_id, [*found.events, event])
+
+
+def _is_head(store: StorePort, checkpoint: CheckpointRecord) -> bool:
+    newest = [row for row in store.list_checkpoints(checkpoint.workflow_id) if not row.abandoned][-1:]
+    return bool(newest) and newest[0].id == checkpoint.id
+
+
+def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
+    """The events of a run whose journal must be whole; where it is not, the error names what can still be used."""
+    try:
+        return store.read_events(workflow_id)
+    except CheckpointCorruptedError as error:
+        sound = store.newest_sound_checkpoint(workflow_id)
+        if sound is not None:
+            error.next_step = (
+                f"Nothing was changed. The newest sound checkpoint is {sound.id} (layer {sound.layer}): "
+                f"`agentos fork {sound.id}` goes on from there, `agentos doctor --set-aside` moves the file away."
+            )
+        raise
+
+
+# --- what is refused, and what is cleared away ---------------------------------------------------------------------
+
+
+def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) -> None:
+    if record.kind == "states":
+        raise RunRefusedError(
+            f"run {record.workflow_id} holds saved states and no workflow", next_step="Load its states instead."
+        )
+    if record.status == "aborted":
+        raise RunRefusedError(
+            f"run {record.workflow_id} was aborted, which is final",
+            next_step="Fork one of its checkpoints to go on from there in a new run.",
+        )
+    if checkpoint is not None and checkpoint.abandoned:
+        raise RunRefusedError(
+            f"checkpoint {checkpoint.id} belongs to an epoch that was rolled back",
+            next_step="Fork it to go on from there in a new run.",
+        )
+
+
+def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> None:
+    """Nothing of an earlier drive may still be at work when this one begins."""
+    if lease.taken_from is not None and lease.taken_alive and any(map(_has_effects, plans)):
+        # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
+        # and nothing else.
+        end_process(lease.taken_from.pid, lease.taken_from.started)
+    # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
+    for root in roots:
+        for ended in end_orphans(lease.workflow_id, root=root):
+            what = f"{ended.pid} ({ended.command}), left over from attempt {ended.attempt_id}"
+            if ended.ended:
+                log.warning("ended process %s", what)
+            else:
+                log.warning("could not end process %s", what)
+        for folder in remove_abandoned(lease.workflow_id, str(root)):
+            log.info("removed %s, left by an attempt whose driver is dead", folder)
+
+
+def _has_effects(plan: Plan) -> bool:
+    return any(task.definition.effects != ("none",) for task in plan.tasks.values())
+
+
+def _put_back(files: WorktreeFiles | None, decided: Decided, found: _Found, options: DriveOptions) -> ev.FilesRestored:
+    """Put files back, unless that could take away what somebody else did to them."""
+    run = found.record.workflow_id
+    if files is None:
+        raise RunRefusedError(
+            f"run {run} was cut off while a task changed files, which cannot be put back here",
+            next_step="Resume where the repository is, or run it on the files as they are: --files keep.",
+        )
+    from agentos.workflow.files.restore_preview import look_at_files  # most runs change no files
+
+    seen = look_at_files(files.worktree, run, decided, found.events, options.files, files.protected)
+    if seen.asks:
+        raise FilesChangedError(run, seen.asks, tuple(seen.disputed))
+    restored = files.put_back(decided.target)
+    if restored.count:
+        log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
+    return restored
