@@ -25,7 +25,7 @@ from agentos.machine.facts.fold import fold
 from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
-from agentos.tasks.model_settings import LlmDefaults, ModelSettings
+from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 from agentos.workflow.define.plans import plan_of_run
 from agentos.workflow.define.python_modules import refuse_while_loading
 from agentos.workflow.drive.command_delivery import Sent, send

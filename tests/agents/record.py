@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentos.tasks.agents.adapter import Ask
-from agentos.tasks.agents.known import AGENTS
+from agentos.tasks.agents.adapters.adapter import Ask
+from agentos.tasks.agents.adapters.known import AGENTS
 from tests.agents.programs import FOLDER, MODELS, environment
 from tests.agents.script import PROTOCOLS, AgentScript, RunShell, Step, WriteFile
 from tests.models.replies import Answer, garbage, says, server_error, too_many, unauthorised

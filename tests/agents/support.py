@@ -16,7 +16,7 @@ from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import Session
 from agentos.tasks.attempt import AttemptSpec
-from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
+from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from tests.agents.programs import MODELS, environment, installed
 from tests.agents.script import PROTOCOLS, AgentScript, Step
 from tests.models.server import ModelServer

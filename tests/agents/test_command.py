@@ -15,16 +15,16 @@ import pytest
 from agentos.exceptions import LeaseLostError
 from agentos.machine.events import Session
 from agentos.secrets import Masker
-from agentos.tasks.agents import following
+from agentos.tasks.agents import watcher
 from agentos.tasks.attempt import Outcome
-from agentos.tasks.model_settings import Limits, ModelSettings
+from agentos.tasks.llm.model_settings import Limits, ModelSettings
 from agentos.tasks.registry import performers
 from tests.agents.support import agent_spec
 from tests.unit.tasks.support import RecordingHost, cancel_when, is_alive, output_of, perform, pid_in
 
 
 def program(folder: Path, text: str) -> str:
-    path = folder / "agent.py"
+    path = folder / "performer.py"
     path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
     path.chmod(0o755)
     return str(path)
@@ -97,7 +97,7 @@ def test_an_exit_code_other_than_0_is_a_failure(tmp_path: Path, status: int, wor
 
 def test_a_credential_that_was_sent_away_rests_for_everybody(tmp_path: Path) -> None:
     agent = program(tmp_path, "sys.exit(75)")
-    impatient = ModelSettings(limits={"agent.py": Limits(max_wait_s=0)})
+    impatient = ModelSettings(limits={"performer.py": Limits(max_wait_s=0)})
     first = perform(agent_spec(tmp_path, "command", agent, models=impatient))
     second = perform(agent_spec(tmp_path, "command", agent, models=impatient))
 
@@ -108,7 +108,7 @@ def test_a_credential_that_was_sent_away_rests_for_everybody(tmp_path: Path) -> 
 
 def test_an_agent_takes_one_slot_and_waiting_for_it_takes_none_of_its_time(tmp_path: Path) -> None:
     text = "at = time.time()\ntime.sleep(1)\nprint(at, time.time())"
-    limits = ModelSettings(limits={"agent.py": Limits(slots=1)})
+    limits = ModelSettings(limits={"performer.py": Limits(slots=1)})
     spec = agent_spec(tmp_path, "command", program(tmp_path, text), models=limits, timeout_s=1.9)
 
     async def both() -> list[Outcome]:
@@ -193,7 +193,7 @@ def test_an_answer_without_end_is_none_and_a_flood_is_thinned(tmp_path: Path) ->
 def test_files_are_captured_now_and_then_also_where_no_turn_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "TURN_S", 0.1)
+    monkeypatch.setattr(watcher, "TURN_S", 0.1)
     host = RecordingHost()
     outcome = perform(agent_spec(tmp_path, "command", program(tmp_path, "time.sleep(1)")), host)
 

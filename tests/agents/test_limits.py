@@ -19,11 +19,11 @@ from agentos import Client, Workflow, resume, run
 from agentos.dag.define.model_calls import Budget
 from agentos.machine.events import DecisionRequired, TaskRetry, TaskStart, TaskUsage, Usage
 from agentos.secrets import NO_SECRETS
-from agentos.tasks import supervise
-from agentos.tasks.agents.adapter import Ended, Reader, Word
-from agentos.tasks.agents.following import Follower
-from agentos.tasks.agents.known import AGENTS
-from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings, Price
+from agentos.tasks.agents.adapters.adapter import Ended, Reader, Word
+from agentos.tasks.agents.adapters.known import AGENTS
+from agentos.tasks.agents.watcher import Follower
+from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings, Price
+from agentos.tasks.process import supervision
 from tests.agents.script import RunShell
 from tests.agents.support import agent_spec, scripted
 from tests.models.replies import Hang, says
@@ -177,7 +177,7 @@ def plays_claude(folder: Path, *lines: dict[str, Any], when_stopped: Sequence[di
 def test_an_answer_that_comes_while_the_agent_is_being_stopped_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "GRACE_S", 60.0)  # as long as it takes here
+    monkeypatch.setattr(supervision, "GRACE_S", 60.0)  # as long as it takes here
     path = plays_claude(tmp_path, answers("m1", TOOL), when_stopped=[answers("m2", TEXT), RESULT])
     host = Poor(10)
     outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}), host)

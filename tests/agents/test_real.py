@@ -10,10 +10,10 @@ import pytest
 
 from agentos.dag.define.model_calls import Budget
 from agentos.machine.events import Session
-from agentos.tasks.agents.adapter import Ended
-from agentos.tasks.agents.known import AGENTS
+from agentos.tasks.agents.adapters.adapter import Ended
+from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.transcript import SUFFIX
-from agentos.tasks.model_settings import ModelSettings, Price
+from agentos.tasks.llm.model_settings import ModelSettings, Price
 from tests.agents.programs import KEY, MODELS
 from tests.agents.record import CASES, record
 from tests.agents.script import RunShell, WriteFile

@@ -12,11 +12,11 @@ import pytest
 from agentos.dag.define import model_calls
 from agentos.dag.define.model_calls import AgentWork, agent_problems
 from agentos.machine.events import Usage
-from agentos.tasks.agents.adapter import Ask, Ended, Heard, Verdict, json_text, tool_line
-from agentos.tasks.agents.known import AGENTS
-from agentos.tasks.agents.opencode import find_session
-from agentos.tasks.agents.trouble import of_status, of_text
-from agentos.tasks.agents.wording import prompt_for
+from agentos.tasks.agents.adapters.adapter import Ask, Ended, Heard, Verdict, json_text, tool_line
+from agentos.tasks.agents.adapters.known import AGENTS
+from agentos.tasks.agents.adapters.opencode import find_session
+from agentos.tasks.agents.adapters.trouble import of_status, of_text
+from agentos.tasks.agents.texts import prompt_for
 from tests.agents.record import STREAMS
 
 RECORDED = sorted(path.relative_to(STREAMS).with_suffix("").as_posix() for path in STREAMS.glob("*/*.json"))

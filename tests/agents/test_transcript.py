@@ -14,8 +14,8 @@ import pytest
 
 from agentos import Client, Workflow, run
 from agentos.secrets import Masker
-from agentos.tasks.agents.adapter import Kept
-from agentos.tasks.agents.known import AGENTS
+from agentos.tasks.agents.adapters.adapter import Kept
+from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.transcript import SUFFIX, copy_transcript, transcript_of
 from tests.agents.support import agent_spec
 from tests.agents.test_command import Log, shaped_like_codex

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import msgspec
 
-from agentos.tasks.limiter import Limiter
-from agentos.tasks.model_settings import Limits
+from agentos.tasks.llm.limiter import Limiter
+from agentos.tasks.llm.model_settings import Limits
 
 ROOT = Path(__file__).parents[2]
 

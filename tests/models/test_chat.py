@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.exceptions import AttemptError, ModelCallError
-from agentos.tasks import chat, credentials, extra
-from agentos.tasks.chat import ChatRequest, Endpoint, complete, is_strict
-from agentos.tasks.chat_answer import ChatAnswer
-from agentos.tasks.chat_trouble import retry_after_s
-from agentos.tasks.sse import EventStream
+from agentos.tasks import extras
+from agentos.tasks.llm import chat, credentials
+from agentos.tasks.llm.chat import ChatRequest, Endpoint, complete, is_strict
+from agentos.tasks.llm.chat_answer import ChatAnswer
+from agentos.tasks.llm.chat_trouble import retry_after_s
+from agentos.tasks.llm.sse import EventStream
 from tests.models.replies import Answer, Body, Disconnect, Failure, Hang, garbage, says, server_error, too_many
 from tests.models.server import ModelServer
 
@@ -402,19 +403,19 @@ def test_a_command_that_prints_no_key_is_told(
 
 def test_the_library_is_missed_with_the_command_that_installs_it() -> None:
     with pytest.raises(AttemptError, match=r"pip install 'agentos-workflow\[llm\]'"):
-        extra.needed("no_such_library_at_all", "llm tasks")
+        extras.needed("no_such_library_at_all", "llm tasks")
 
 
 def test_a_library_is_looked_for_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extra.missing_for("llm tasks", "httpx2") is None
-    told = extra.missing_for("llm tasks", "no_such_library_at_all")
+    assert extras.missing_for("llm tasks", "httpx2") is None
+    told = extras.missing_for("llm tasks", "no_such_library_at_all")
     assert told is not None
     assert told.endswith("Install it: `pip install 'agentos-workflow[llm]'`.")
 
 
 def test_nothing_of_http_is_imported_before_the_first_call() -> None:
     looked_for = "{'httpx2', 'jsonschema'} & set(sys.modules)"
-    code = f"import agentos, agentos.tasks.registry, agentos.tasks.chat, sys; print(sorted({looked_for}))"
+    code = f"import agentos, agentos.tasks.registry, agentos.tasks.llm.chat, sys; print(sorted({looked_for}))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert done.stdout.strip() == "[]"

@@ -15,9 +15,9 @@ import pytest
 
 from agentos.exceptions import CoolingDownError
 from agentos.store.call_book import LEASE_S, Situation, book_in_memory, open_book
-from agentos.tasks import limiter as module
-from agentos.tasks.limiter import Limiter, Wait, book_path, wait_of
-from agentos.tasks.model_settings import Limits
+from agentos.tasks.llm import limiter as module
+from agentos.tasks.llm.limiter import Limiter, Wait, book_path, wait_of
+from agentos.tasks.llm.model_settings import Limits
 from tests.models.caller import Caller
 
 KEY = "SOME_API_KEY"

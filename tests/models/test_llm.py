@@ -17,11 +17,11 @@ from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import Usage
 from agentos.secrets import NO_SECRETS, Masker
-from agentos.tasks import llm
 from agentos.tasks.attempt import AttemptSpec, Outcome
-from agentos.tasks.limiter import Limiter
-from agentos.tasks.llm import LlmPerformer
-from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
+from agentos.tasks.llm import performer as llm
+from agentos.tasks.llm.limiter import Limiter
+from agentos.tasks.llm.model_settings import Limits, LlmDefaults, ModelSettings, Price
+from agentos.tasks.llm.performer import LlmPerformer
 from agentos.values import decode_value
 from tests.models.replies import (
     Answer,

@@ -11,7 +11,7 @@ import pytest
 from agentos import Client, Workflow, run
 from agentos.client import settled
 from agentos.exceptions import WorkflowConfigurationError
-from agentos.tasks.model_settings import Limits, LlmDefaults, Price
+from agentos.tasks.llm.model_settings import Limits, LlmDefaults, Price
 from agentos.workflow.place.location import find_location
 from agentos.workflow.place.settings import KINDS, Settings, explain_settings, load_settings
 from agentos.workflow.start.ready_run import DriveOptions

@@ -30,8 +30,8 @@ from agentos.cli.view.model import RunModel
 from agentos.cli.view.plain import Amount, PlainLines
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
-from agentos.tasks.adoption import adopt_orphans
-from agentos.tasks.printing import Listening
+from agentos.tasks.process.adoption import adopt_orphans
+from agentos.tasks.python.stdout import Listening
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive, utc_now
 from agentos.workflow.drive.event_stream import EventStream

@@ -14,7 +14,7 @@ from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import NOTHING, Session, TaskFailure, TaskFiles, Usage
 from agentos.secrets import NO_SECRETS, Masker
-from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
+from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 
 Stream = Literal["stdout", "stderr", "progress"]
 

@@ -12,8 +12,8 @@ from msgspec import Raw
 from agentos.machine.events import NOTHING, TaskFailure
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.capture import KEEP_BYTES, Capture
 from agentos.tasks.failures import LEFT_OUT
+from agentos.tasks.process.output_capture import KEEP_BYTES, Capture
 from agentos.values import TAG, decode_value, encode_value
 
 _TAG_BYTES = TAG.encode()

@@ -7,11 +7,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
-from agentos.tasks.python import PythonPerformer
-from agentos.tasks.threads import DaemonThreads
+from agentos.tasks.python.performer import PythonPerformer
+from agentos.tasks.python.threads import DaemonThreads
 
 if TYPE_CHECKING:
-    from agentos.tasks.supervise import Supervisor
+    from agentos.tasks.process.supervision import Supervisor
 
 
 def performers() -> dict[str, Performer]:
@@ -32,14 +32,14 @@ def performers() -> dict[str, Performer]:
 
 
 def _supervisor(threads: DaemonThreads) -> Supervisor:
-    from agentos.tasks.spawn import Spawner
-    from agentos.tasks.supervise import Supervisor
+    from agentos.tasks.process.spawn import Spawner
+    from agentos.tasks.process.supervision import Supervisor
 
     return Supervisor(threads, Spawner())
 
 
 def _isolated_performer(supervisor: Supervisor, threads: DaemonThreads) -> Performer:
-    from agentos.tasks.isolated import IsolatedPerformer
+    from agentos.tasks.python.isolated import IsolatedPerformer
 
     return IsolatedPerformer(supervisor, threads)
 
@@ -51,9 +51,9 @@ def _shell_performer(supervisor: Supervisor) -> Performer:
 
 
 def _performers_of_models(supervisor: Supervisor) -> dict[str, Performer]:
-    from agentos.tasks.agent import AgentPerformer
-    from agentos.tasks.limiter import Limiter
-    from agentos.tasks.llm import LlmPerformer
+    from agentos.tasks.agents.performer import AgentPerformer
+    from agentos.tasks.llm.limiter import Limiter
+    from agentos.tasks.llm.performer import LlmPerformer
 
     limiter = Limiter()
     return {"agent": AgentPerformer(supervisor, limiter), "llm": LlmPerformer(limiter)}

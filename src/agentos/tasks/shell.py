@@ -15,15 +15,15 @@ from msgspec import Raw
 
 from agentos.exceptions import AttemptError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.capture import Capture, Document
-from agentos.tasks.endings import Streams, last_words, refuse_cut_short, refuse_failure
 from agentos.tasks.failures import told
-from agentos.tasks.launch import Launch, cannot_start, environment_of, refused, working_folder
 from agentos.tasks.masking import capture_of, result_warning
-from agentos.tasks.orphans import Mark
 from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
-from agentos.tasks.private_folder import PrivateFolder
-from agentos.tasks.supervise import Feed, Supervisor
+from agentos.tasks.process.exit_texts import Streams, last_words, refuse_cut_short, refuse_failure
+from agentos.tasks.process.launch import Launch, cannot_start, environment_of, refused, working_folder
+from agentos.tasks.process.orphans import Mark
+from agentos.tasks.process.output_capture import Capture, Document
+from agentos.tasks.process.private_folder import PrivateFolder
+from agentos.tasks.process.supervision import Feed, Supervisor
 
 MAX_DOCUMENT_BYTES = 64 << 20
 """Of a JSON document on stdout (`output: json`) or in `$AGENTOS_OUTPUT`."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agentos.tasks import ancestors
-from agentos.tasks.adoption import _Adoption, start_own
-from agentos.tasks.orphans import ATTEMPT_VARIABLE
+from agentos.tasks.process import ancestors
+from agentos.tasks.process.adoption import _Adoption, start_own
+from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans are not adopted")
 

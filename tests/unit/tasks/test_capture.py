@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.tasks.capture import MAX_LINE, MAX_LINES_AT_ONCE, Capture, LiveLines
+from agentos.tasks.process.output_capture import MAX_LINE, MAX_LINES_AT_ONCE, Capture, LiveLines
 
 pieces = st.lists(st.binary(max_size=40), max_size=20)
 

@@ -16,11 +16,11 @@ import pytest
 
 from agentos.exceptions import LeaseLostError
 from agentos.store.holder import process_started
-from agentos.tasks import spawn, supervise
 from agentos.tasks.attempt import ChildProcess, Outcome
-from agentos.tasks.launch import Launch
+from agentos.tasks.process import spawn, supervision
+from agentos.tasks.process.launch import Launch
+from agentos.tasks.process.spawn import Spawner, _death_signal
 from agentos.tasks.registry import performers
-from agentos.tasks.spawn import Spawner, _death_signal
 from tests.unit.tasks.support import (
     RecordingHost,
     cancel_when,
@@ -181,7 +181,7 @@ def carriers_of(attempt_id: str) -> list[int]:
 
 
 def test_a_timeout_ends_the_whole_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "GRACE_S", 0.3)
+    monkeypatch.setattr(supervision, "GRACE_S", 0.3)
     spec = shell_spec(f"echo so far; {FAMILY}", root=tmp_path, timeout_s=2.5)
     outcome = perform(spec)
 
@@ -222,7 +222,7 @@ def test_grandchildren_may_clean_up_too_when_their_parent_is_gone_first(tmp_path
 
 
 def test_a_second_cancellation_cuts_the_grace_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "CANCEL_GRACE_S", 600.0)
+    monkeypatch.setattr(supervision, "CANCEL_GRACE_S", 600.0)
     script = 'trap "" TERM; echo $$ > ready; while :; do sleep 0.01; done'
 
     async def scenario() -> None:

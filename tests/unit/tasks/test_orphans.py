@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agentos.store.holder import process_started
-from agentos.tasks.orphans import Mark, end_attempt, end_orphans, end_process
+from agentos.tasks.process.orphans import Mark, end_attempt, end_orphans, end_process
 from tests.unit.tasks.support import is_alive, pid_in, wait_for
 
 RUN = f"run-{uuid.uuid4()}"
@@ -109,7 +109,7 @@ def test_whoever_asks_and_his_ancestors_are_spared(tmp_path: Path) -> None:
         textwrap.dedent(f"""
         import subprocess, sys
         from pathlib import Path
-        from agentos.tasks.orphans import end_orphans
+        from agentos.tasks.process.orphans import end_orphans
         child = subprocess.Popen(["sleep", "600"])
         ended = end_orphans({RUN!r}, root=Path({str(HERE)!r}))
         print([one.pid for one in ended] == [child.pid], child.wait())

@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import redirect_stdout
 
-from agentos.tasks.printing import MAX_LINE, Listening, heard
+from agentos.tasks.python.stdout import MAX_LINE, Listening, heard
 
 
 def test_lines_go_to_whoever_is_heard_and_the_rest_passes() -> None:

@@ -20,9 +20,9 @@ import pytest
 from agentos.exceptions import TryAgainError
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.context import Context
-from agentos.tasks.functions import callee_of
+from agentos.tasks.python.functions import callee_of
+from agentos.tasks.python.threads import DaemonThreads
 from agentos.tasks.registry import performers
-from agentos.tasks.threads import DaemonThreads
 from agentos.values import decode_value
 from tests.unit.tasks.support import RecordingHost, cancel_when, output_of, perform, python_spec, soon
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentos.tasks.attempt import Outcome
-from agentos.tasks.capture import KEEP_BYTES
+from agentos.tasks.process.output_capture import KEEP_BYTES
 from tests.unit.tasks.support import RecordingHost, is_alive, open_files, output_of, perform, pid_in, shell_spec
 
 

@@ -18,7 +18,7 @@ from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.findings import Finding
 from agentos.dag.plan.plan import Plan, PlannedTask
-from agentos.tasks.model_settings import LlmDefaults
+from agentos.tasks.llm.model_settings import LlmDefaults
 from agentos.workflow.define.model_keys import keyless
 from agentos.workflow.define.task_hints import hint_lines
 from agentos.workflow.define.workflow_source import shown

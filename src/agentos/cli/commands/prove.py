@@ -26,7 +26,7 @@ from agentos.dag.plan.hints import hint_line
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.exceptions import RunRefusedError
 from agentos.ids import TaskId
-from agentos.tasks.printing import Listening
+from agentos.tasks.python.stdout import Listening
 from agentos.workflow.define.parameters import parse_params
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 from agentos.workflow.define.task_hints import hints_by_task

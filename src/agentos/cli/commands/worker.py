@@ -15,7 +15,7 @@ from agentos.cli.output import say
 from agentos.cli.text import printable, printable_lines, shown_json
 from agentos.client import settled
 from agentos.exceptions import AgentosError
-from agentos.tasks.adoption import adopt_orphans
+from agentos.tasks.process.adoption import adopt_orphans
 from agentos.workflow.start.worker import Post, Report, Worker
 
 OUTPUT = Report

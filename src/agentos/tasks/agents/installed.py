@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.tasks.agents.known import AGENTS
+from agentos.tasks.agents.adapters.known import AGENTS
 
 VERSION_S = 20.0
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")

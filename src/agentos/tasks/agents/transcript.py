@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from agentos.secrets import Masker
-from agentos.tasks.agents.adapter import Kept
+from agentos.tasks.agents.adapters.adapter import Kept
 from agentos.tasks.attempt import AttemptLog
 
 SUFFIX = ".transcript.jsonl"

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from agentos.dag.plan.findings import listed
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import RunRefusedError, UntrustedSettingsError
-from agentos.tasks.model_settings import LlmDefaults, ModelSettings
+from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 
 
 def refuse_untrusted_models(plan: Plan, models: ModelSettings) -> None:
     """UntrustedSettingsError where tasks ask a model as settings say that came with the repository unaccepted."""
     if not models.untrusted:
         return
-    from agentos.tasks.endpoints import needs_defaults  # few runs get here
+    from agentos.tasks.llm.endpoints import needs_defaults  # few runs get here
 
     calls = [task.definition.llm for task in plan.tasks.values() if task.definition.llm is not None]
     if any(needs_defaults(work, models.llm) for work in calls):
@@ -35,7 +35,7 @@ def keyless(plan: Plan, defaults: LlmDefaults, environ: Mapping[str, str] = os.e
     name = defaults.key_name
     if not name or name in plan.settings.env or environ.get(name, "").strip():
         return ""
-    from agentos.tasks.endpoints import has_default_key  # few runs get here
+    from agentos.tasks.llm.endpoints import has_default_key  # few runs get here
 
     needing = [
         task.id

@@ -19,8 +19,8 @@ from agentos.ids import WorkflowId
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.store.port import StorePort
-from agentos.tasks.extra import missing_for
-from agentos.tasks.schemas import schema_problem
+from agentos.tasks.extras import missing_for
+from agentos.tasks.llm.answer_schemas import schema_problem
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from agentos.dag.language.references import OPEN
 from agentos.dag.plan.findings import listed
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import RunRefusedError
-from agentos.tasks.model_settings import ModelSettings
+from agentos.tasks.llm.model_settings import ModelSettings
 
 
 def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
@@ -48,7 +48,7 @@ def _asked(tasks: list[TaskDef]) -> Iterator[str]:
 
 def _silent(work: AgentWork) -> bool:
     """Whether this agent does not tell what it costs. A program of the user's own is taken to cost nothing."""
-    from agentos.tasks.agents.known import AGENTS  # few runs have an agent and a budget
+    from agentos.tasks.agents.adapters.known import AGENTS  # few runs have an agent and a budget
 
     agent = AGENTS.get(work.agent)
     return agent is not None and bool(agent.TRAITS.program) and not agent.TRAITS.tells_cost

@@ -18,7 +18,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.binding import CONTEXT, Signature, signature_of
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import AgentosError, AttemptError, RunRefusedError
-from agentos.tasks.functions import load, reference_of
+from agentos.tasks.python.functions import load, reference_of
 from agentos.workflow.define.python_modules import being_loaded, told
 
 

@@ -25,7 +25,7 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease, Progress, RunRecord, StorePort
-from agentos.tasks.ancestors import acting_attempt, current_sender
+from agentos.tasks.process.ancestors import acting_attempt, current_sender
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.define.run_secrets import hidden_command, masker_for
 from agentos.workflow.drive.command_queue import CommandQueue, current_author

@@ -12,7 +12,7 @@ from agentos.ids import WorkflowId, new_id
 from agentos.machine.commands import Command, command_with_sender, parse_command
 from agentos.secrets import Masker
 from agentos.store.port import Holder, PostedCommand, StorePort
-from agentos.tasks.ancestors import acting_attempt, current_sender
+from agentos.tasks.process.ancestors import acting_attempt, current_sender
 from agentos.workflow.define.run_secrets import hidden_command
 from agentos.workflow.drive.drive import utc_now
 

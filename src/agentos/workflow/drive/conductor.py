@@ -17,7 +17,7 @@ from agentos.machine.inputs import Input
 from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Progress
-from agentos.tasks.ancestors import mark_driver
+from agentos.tasks.process.ancestors import mark_driver
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.define.plans import encode_plan
 from agentos.workflow.define.run_secrets import masker_for

@@ -51,11 +51,11 @@ from agentos.machine.rules.gates import approving_gate, changed_files
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
-from agentos.tasks.ancestors import mark_attempt, mark_driver
 from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
 from agentos.tasks.failures import failure_of, told
+from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.tasks.masking import masked_outcome
-from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
+from agentos.tasks.process.ancestors import mark_attempt, mark_driver
 from agentos.workflow.drive.attempt_host import DriveHost
 from agentos.workflow.drive.attempt_specs import attempt_spec
 from agentos.workflow.drive.event_stream import EventStream

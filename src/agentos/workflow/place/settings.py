@@ -16,7 +16,7 @@ import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.postgres.address import without_password
-from agentos.tasks.model_settings import Limits, LlmDefaults, ModelSettings, Price
+from agentos.tasks.llm.model_settings import Limits, LlmDefaults, ModelSettings, Price
 from agentos.workflow.place import setting_kinds as kinds
 from agentos.workflow.place.location import VARIABLE
 from agentos.workflow.place.setting_kinds import Fault, Kind

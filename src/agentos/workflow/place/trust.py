@@ -289,7 +289,7 @@ def _is_worktree_of(repository: Repository, common: str) -> bool:
 
 
 def _refuse_attempts() -> None:
-    from agentos.tasks.ancestors import acting_attempt  # for those who change something
+    from agentos.tasks.process.ancestors import acting_attempt  # for those who change something
 
     if attempt := acting_attempt():
         raise CommandRefusedError(

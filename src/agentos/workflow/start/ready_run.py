@@ -21,7 +21,7 @@ from agentos.machine.inputs import Begin
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions
 from agentos.store.port import Lease, StorePort
-from agentos.tasks.model_settings import NO_MODEL_SETTINGS, ModelSettings
+from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.define.workflow_source import source_files
 from agentos.workflow.drive.hooks import NO_HOOKS, Hooks
 from agentos.workflow.drive.journal import PATIENCE_S

@@ -35,8 +35,8 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.rules.requests import rollback_to
 from agentos.store.holder import current_holder
 from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
-from agentos.tasks.orphans import end_orphans, end_process
-from agentos.tasks.private_folder import remove_abandoned
+from agentos.tasks.process.orphans import end_orphans, end_process
+from agentos.tasks.process.private_folder import remove_abandoned
 from agentos.workflow.define.model_keys import refuse_untrusted_models
 from agentos.workflow.define.plans import decode_plan, plan_for_now
 from agentos.workflow.define.prices import refuse_unpriced

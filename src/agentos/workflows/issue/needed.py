@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from agentos.tasks.agents.known import AGENTS
-from agentos.tasks.endpoints import OPENAI_KEY_VARIABLE, OPENAI_URL_VARIABLE
+from agentos.tasks.agents.adapters.known import AGENTS
+from agentos.tasks.llm.endpoints import OPENAI_KEY_VARIABLE, OPENAI_URL_VARIABLE
 from agentos.workflow.place.settings import load_settings
 from agentos.workflows.issue.programs import is_there
 from agentos.workflows.issue.roles import Filer, Role

@@ -1,0 +1,198 @@
+"""Claude Code: `claude -p --output-format stream-json`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentos.machine.events import Usage
+from agentos.tasks.agents.adapters.adapter import (
+    NOTHING_HEARD,
+    Ask,
+    Call,
+    Ended,
+    Heard,
+    Kept,
+    Traits,
+    Verdict,
+    Word,
+    count,
+    document,
+    dollars,
+    part,
+    tool_line,
+)
+from agentos.tasks.agents.adapters.trouble import of_status, of_text
+
+TRAITS = Traits(
+    program="claude",
+    forks=True,
+    tells_cost=True,
+    counts_turns=True,
+    counts_cost=True,
+    takes_schema=True,
+    transcript=Kept("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
+)
+
+_MODES = {"read": "dontAsk", "edit": "acceptEdits", "full": "bypassPermissions"}
+_CHANGING = ("Bash", "Edit", "NotebookEdit", "Write")
+_LOST = ("No conversation found", "is already in use")
+
+
+def call(ask: Ask) -> Call:
+    argv = ["claude", "-p", "--output-format", "stream-json", "--verbose"]
+    argv += ["--permission-mode", _MODES[ask.permissions]]
+    if ask.permissions == "read":
+        # A rule of the user's own settings may allow them: only what is disallowed outright stays so.
+        named = {tool.partition("(")[0] for tool in ask.allowed_tools}
+        if denied := [tool for tool in _CHANGING if tool not in named]:
+            argv += ["--disallowedTools", ",".join(denied)]
+    if ask.allowed_tools:
+        argv += ["--allowedTools", ",".join(ask.allowed_tools)]
+    if not any(tool.startswith("mcp__") for tool in ask.allowed_tools):
+        argv.append("--strict-mcp-config")
+    if ask.model:
+        argv += ["--model", ask.model]
+    if ask.max_turns is not None:
+        argv += ["--max-turns", str(ask.max_turns)]
+    if ask.budget_usd is not None:
+        argv += ["--max-budget-usd", f"{ask.budget_usd:f}"]
+    if ask.schema is not None:
+        argv += ["--json-schema", json.dumps(ask.schema)]
+    if ask.goes_on:
+        argv += ["--resume", ask.goes_on, "--fork-session"]
+    argv += ["--session-id", ask.session]
+    # By default it tries ten times, for minutes, even where the key is wrong.
+    return Call(argv=tuple(argv), env={"CLAUDE_CODE_MAX_RETRIES": "2", "DISABLE_AUTOUPDATER": "1"})
+
+
+def reader() -> ClaudeReader:
+    return ClaudeReader()
+
+
+class ClaudeReader:
+    """Counts tokens message by message; the result at the end has the cost and what was missed."""
+
+    def __init__(self) -> None:
+        self._counted: set[str] = set()
+        self._used = Usage()
+        self._result: dict[str, Any] = {}
+        self._message = ""
+        self._answer: list[str] = []
+
+    def line(self, text: str) -> Heard:
+        event = document(text)
+        match event.get("type"):
+            case "system" if event.get("subtype") == "init":
+                return Heard(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
+            case "assistant":
+                return self._assistant(part(event, "message"), own=not event.get("parent_tool_use_id"))
+            case "user":
+                used_tools = _has_results(part(event, "message"))
+                return Heard(turn=used_tools, goes_on=used_tools or None)
+            case "result":
+                self._result = event
+        return NOTHING_HEARD
+
+    def _assistant(self, message: dict[str, Any], *, own: bool) -> Heard:
+        blocks = message.get("content")
+        shown: list[str] = []
+        goes_on = False
+        if own and message.get("id") != self._message:
+            self._message, self._answer = str(message.get("id")), []
+        for block in blocks if isinstance(blocks, list) else ():
+            if part(block).get("type") == "text":
+                shown += str(block.get("text", "")).splitlines()
+                self._answer += [str(block.get("text", ""))] * own
+            elif part(block).get("type") == "tool_use":
+                shown.append(tool_line(block.get("name"), block.get("input")))
+                goes_on = True
+        return Heard(shown=tuple(shown), used=self._count(message), goes_on=goes_on)
+
+    def _count(self, message: dict[str, Any]) -> Usage | None:
+        # One message arrives in several events, each with the same numbers.
+        id, usage = str(message.get("id")), part(message, "usage")
+        used = _usage(usage)
+        if id in self._counted or not used.tokens:
+            return None
+        self._counted.add(id)
+        self._used += used
+        return used
+
+    def verdict(self, ended: Ended) -> Verdict:
+        result = self._result
+        if not result:
+            lost = any(text in ended.stderr for text in _LOST)
+            word = of_text(ended.stderr) if ended.stderr.strip() and ended.status else "no_result"
+            return Verdict(outcome="bad_input" if lost else word, why=ended.stderr.strip(), session_lost=lost)
+        errors = result.get("errors")
+        why = "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(result.get("result") or "")
+        answer = self._answer_over_budget()
+        failed = not answer and (bool(result.get("is_error")) or result.get("subtype") != "success")
+        denials = result.get("permission_denials")
+        return Verdict(
+            outcome=self._word(why) if failed else "ok",
+            text="" if failed else answer or str(result.get("result") or ""),
+            why=why if failed else "",
+            json=result.get("structured_output"),
+            turns=count(result.get("num_turns")),
+            used=self._rest(result),
+            cost_usd=dollars(result.get("total_cost_usd")),
+            denials=tuple(
+                tool_line(part(one).get("tool_name"), part(one).get("tool_input"))
+                for one in (denials if isinstance(denials, list) else ())
+            ),
+            session_lost=failed and any(text in why for text in _LOST),
+        )
+
+    def _answer_over_budget(self) -> str:
+        """Its answer, where that came to its end and only went beyond the dollars: it calls that an error."""
+        over = self._result.get("subtype") == "error_max_budget_usd" and self._result.get("stop_reason") == "end_turn"
+        return "".join(self._answer) if over else ""
+
+    def _word(self, why: str) -> Word:
+        match self._result.get("subtype"):
+            case "error_max_turns":
+                return "turn_limit"
+            case "error_max_budget_usd":
+                return "budget"
+        status = self._result.get("api_error_status")
+        if isinstance(status, int):
+            return of_status(status)
+        word = of_text(why)
+        return "api_5xx" if word == "agent_error" and why.startswith("API Error") else word
+
+    def _rest(self, result: dict[str, Any]) -> Usage:
+        """What the messages had not told: most of the tokens of long answers."""
+        models = part(result, "modelUsage").values()
+        total = Usage()
+        for model in models:
+            numbers = part(model)
+            read, written = count(numbers.get("cacheReadInputTokens")), count(numbers.get("cacheCreationInputTokens"))
+            total += Usage(
+                input_tokens=count(numbers.get("inputTokens")) + read + written,
+                output_tokens=count(numbers.get("outputTokens")),
+                cached_tokens=read,
+            )
+        if not models:
+            total = _usage(part(result, "usage"))
+        return Usage(
+            input_tokens=max(0, total.input_tokens - self._used.input_tokens),
+            output_tokens=max(0, total.output_tokens - self._used.output_tokens),
+            cached_tokens=max(0, total.cached_tokens - self._used.cached_tokens),
+        )
+
+
+def _usage(numbers: dict[str, Any]) -> Usage:
+    read, written = count(numbers.get("cache_read_input_tokens")), count(numbers.get("cache_creation_input_tokens"))
+    return Usage(
+        input_tokens=count(numbers.get("input_tokens")) + read + written,
+        output_tokens=count(numbers.get("output_tokens")),
+        cached_tokens=read,
+        calls=1,
+    )
+
+
+def _has_results(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(part(block).get("type") == "tool_result" for block in content)

@@ -1,0 +1,135 @@
+"""Codex: `codex exec --json`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentos.machine.events import Usage
+from agentos.tasks.agents.adapters.adapter import (
+    NOTHING_HEARD,
+    Ask,
+    Call,
+    Ended,
+    Heard,
+    Kept,
+    Traits,
+    Verdict,
+    count,
+    document,
+    part,
+    tool_line,
+)
+from agentos.tasks.agents.adapters.trouble import of_text
+
+TRAITS = Traits(
+    program="codex",
+    names_session=False,
+    forks=True,
+    takes_tools=False,
+    takes_schema=True,
+    transcript=Kept("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
+)
+
+_SANDBOXES = {"read": "read-only", "edit": "workspace-write", "full": "danger-full-access"}
+_LOST = "no rollout found"
+_SCHEMA = "schema.json"
+
+
+def call(ask: Ask) -> Call:
+    argv = ["codex", "exec"]
+    if ask.goes_on:
+        argv.append("fork")
+    # Set as configuration: `fork` knows no `--sandbox`.
+    argv += ["--json", "--skip-git-repo-check", "--ignore-rules"]
+    argv += ["-c", f'sandbox_mode="{_SANDBOXES[ask.permissions]}"', "-c", 'approval_policy="never"']
+    if ask.model:
+        argv += ["--model", ask.model]
+    files = {}
+    if ask.schema is not None:
+        files[_SCHEMA] = json.dumps(ask.schema)
+        argv += ["--output-schema", f"{ask.folder}/{_SCHEMA}"]
+    if ask.goes_on:
+        argv.append(ask.goes_on)
+    return Call(argv=(*argv, "-"), files=files)
+
+
+def reader() -> CodexReader:
+    return CodexReader()
+
+
+class CodexReader:
+    """It counts tokens over the whole thread and tells them once, at the end of what was asked."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._error = ""
+        self._turns = 0
+        self._usage: dict[str, Any] = {}
+        self._complete = False
+
+    def line(self, text: str) -> Heard:
+        event = document(text)
+        match event.get("type"):
+            case "thread.started":
+                return Heard(session=str(event.get("thread_id") or ""))
+            case "turn.started":
+                self._complete = False
+            case "item.started":
+                shown = _tool_of(part(event, "item"))
+                return Heard(shown=shown, goes_on=bool(shown) or None)
+            case "item.completed":
+                return self._item(part(event, "item"))
+            case "turn.completed":
+                self._complete, self._usage = True, part(event, "usage")
+                return Heard(turn=True)
+            case "turn.failed":
+                self._error = str(part(event, "error").get("message") or "the turn failed")
+            case "error":
+                self._error = self._error or str(event.get("message") or "")
+        return NOTHING_HEARD
+
+    def _item(self, item: dict[str, Any]) -> Heard:
+        match item.get("type"):
+            case "agent_message":
+                self._text = str(item.get("text") or "")
+                return Heard(shown=tuple(self._text.splitlines()), goes_on=False)
+            case "command_execution" | "file_change" | "mcp_tool_call":
+                self._turns += 1
+                return Heard(turn=True, shown=() if "command" in item else _tool_of(item), goes_on=True)
+            case "error":
+                return Heard(shown=(f"codex: {item.get('message')}",))
+        return NOTHING_HEARD
+
+    def verdict(self, ended: Ended) -> Verdict:
+        if self._complete and (ended.status == 0 or ended.stopped):
+            return Verdict(outcome="ok", text=self._text, turns=self._turns + 1, used=self._used())
+        why = self._error or ended.stderr.strip()
+        return Verdict(
+            outcome="no_result" if not self._error and ended.status == 0 else of_text(why),
+            why=why,
+            turns=self._turns,
+            used=self._used() if self._usage else None,
+            session_lost=_LOST in ended.stderr,
+        )
+
+    def _used(self) -> Usage:
+        return Usage(
+            input_tokens=count(self._usage.get("input_tokens")),
+            output_tokens=count(self._usage.get("output_tokens")),
+            cached_tokens=count(self._usage.get("cached_input_tokens")),
+            calls=self._turns + 1,
+        )
+
+
+def _tool_of(item: dict[str, Any]) -> tuple[str, ...]:
+    match item.get("type"):
+        case "command_execution":
+            return (tool_line("shell", str(item.get("command") or "")),)
+        case "file_change":
+            changes = item.get("changes")
+            paths = [str(part(one).get("path")) for one in changes] if isinstance(changes, list) else []
+            return (tool_line("edit", " ".join(paths)),)
+        case "mcp_tool_call":
+            return (tool_line(item.get("tool"), item.get("arguments")),)
+    return ()

@@ -1,0 +1,115 @@
+"""GitHub Copilot CLI: `copilot --output-format json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentos.machine.events import Usage
+from agentos.tasks.agents.adapters.adapter import (
+    NOTHING_HEARD,
+    Ask,
+    Call,
+    Ended,
+    Heard,
+    Kept,
+    Traits,
+    Verdict,
+    count,
+    document,
+    part,
+    tool_line,
+)
+from agentos.tasks.agents.adapters.trouble import of_status, of_text
+
+TRAITS = Traits(program="copilot", transcript=Kept("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"))
+
+_FLAGS = {
+    "read": ("--deny-tool=write", "--deny-tool=shell"),
+    "edit": ("--allow-tool=write",),
+    "full": ("--allow-all",),
+}
+_USAGE = "usage.json"
+
+
+def call(ask: Ask) -> Call:
+    argv = ["copilot", "--output-format", "json", "--no-ask-user", "--no-auto-update", "--disable-builtin-mcps"]
+    flags = list(_FLAGS[ask.permissions])
+    for tool in ask.allowed_tools:
+        denied = f"--deny-tool={tool.partition('(')[0]}"
+        if denied in flags:  # what is denied stays so, whatever is allowed
+            flags.remove(denied)
+        flags.append(f"--allow-tool={tool}")
+    argv += flags
+    if ask.model:
+        argv += ["--model", ask.model]
+    argv += ["--usage-output-file", f"{ask.folder}/{_USAGE}"]
+    # Goes on with the session where there is one of that id, and otherwise begins it.
+    argv += ["--session-id", ask.goes_on or ask.session]
+    return Call(argv=tuple(argv))
+
+
+def reader() -> CopilotReader:
+    return CopilotReader()
+
+
+class CopilotReader:
+    """What it used stands in a file that it leaves at the end."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._turns = 0
+        self._error: dict[str, Any] = {}
+        self._result: dict[str, Any] = {}
+        self._tools: dict[str, str] = {}
+        self._denials: list[str] = []
+
+    def line(self, text: str) -> Heard:
+        event = document(text)
+        data = part(event, "data")
+        match event.get("type"):
+            case "session.tools_updated":
+                return Heard(model=str(data.get("model") or ""))
+            case "assistant.message":
+                self._text = str(data.get("content") or "")
+                return Heard(shown=tuple(self._text.splitlines()), goes_on=bool(data.get("toolRequests")))
+            case "tool.execution_start":
+                told = tool_line(data.get("toolName"), data.get("arguments"))
+                self._tools[str(data.get("toolCallId"))] = told
+                return Heard(shown=(told,), goes_on=True)
+            case "tool.execution_complete":
+                if part(data, "error").get("code") == "denied":
+                    self._denials.append(self._tools.get(str(data.get("toolCallId")), "a tool"))
+            case "assistant.turn_end":
+                self._turns += 1
+                return Heard(turn=True)
+            case "session.error":
+                self._error = data
+            case "result":
+                self._result = event
+                return Heard(session=str(event.get("sessionId") or ""))
+        return NOTHING_HEARD
+
+    def verdict(self, ended: Ended) -> Verdict:
+        used, denials = self._used(ended), tuple(self._denials)
+        if self._result and self._result.get("exitCode") == 0 and not self._error:
+            return Verdict(outcome="ok", text=self._text, turns=self._turns, used=used, denials=denials)
+        why = str(self._error.get("message") or "") or ended.stderr.strip()
+        status = self._error.get("statusCode")
+        if isinstance(status, int):
+            word = of_status(status)
+        else:
+            word = of_text(why) if self._error or ended.status else "no_result"
+        return Verdict(outcome=word, why=why, turns=self._turns, used=used, denials=denials)
+
+    def _used(self, ended: Ended) -> Usage | None:
+        total = Usage()
+        for one in part(document(ended.left.get(_USAGE, "")), "modelMetrics").values():
+            numbers = part(one, "usage")
+            read = count(numbers.get("cacheReadTokens"))
+            total += Usage(
+                input_tokens=count(numbers.get("inputTokens")),
+                output_tokens=count(numbers.get("outputTokens")),
+                cached_tokens=read,
+                calls=count(part(one, "requests").get("count")),
+            )
+        return total if total.calls else None

@@ -1,0 +1,114 @@
+"""Gemini CLI: `gemini --output-format stream-json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentos.machine.events import Usage
+from agentos.tasks.agents.adapters.adapter import (
+    NOTHING_HEARD,
+    Ask,
+    Call,
+    Ended,
+    Heard,
+    Kept,
+    Traits,
+    Verdict,
+    Word,
+    count,
+    document,
+    part,
+    tool_line,
+)
+from agentos.tasks.agents.adapters.trouble import of_text
+
+TRAITS = Traits(program="gemini", transcript=Kept("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"))
+
+_MODES = {"read": "plan", "edit": "auto_edit", "full": "yolo"}
+_LOST = ("already exists", "Invalid session identifier", "No previous sessions")
+_EXITS: dict[int, Word] = {41: "api_auth", 42: "bad_input", 53: "turn_limit", 145: "api_auth", 173: "api_rate"}
+"""Of its own; an HTTP status it exits with comes out modulo 256."""
+
+
+def call(ask: Ask) -> Call:
+    argv = ["gemini", "--output-format", "stream-json", "--approval-mode", _MODES[ask.permissions], "--skip-trust"]
+    for tool in ask.allowed_tools:
+        argv += ["--allowed-tools", tool]
+    if ask.model:
+        argv += ["--model", ask.model]
+    argv += ["--resume", ask.goes_on] if ask.goes_on else ["--session-id", ask.session]
+    return Call(argv=tuple(argv))
+
+
+def reader() -> GeminiReader:
+    return GeminiReader()
+
+
+class GeminiReader:
+    """It tells what it used once, with its result. The answer arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._partial = ""
+        self._turns = 0
+        self._tools: dict[str, str] = {}
+        self._denials: list[str] = []
+        self._result: dict[str, Any] = {}
+
+    def line(self, text: str) -> Heard:
+        event = document(text)
+        match event.get("type"):
+            case "init":
+                return Heard(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
+            case "message" if event.get("role") == "assistant":
+                return self._message(str(event.get("content") or ""))
+            case "tool_use":
+                self._pieces.clear()  # what it said before using a tool is not its answer
+                told = tool_line(event.get("tool_name"), event.get("parameters"))
+                self._tools[str(event.get("tool_id"))] = told
+                return Heard(shown=(*self._flush(), told), goes_on=True)
+            case "tool_result":
+                self._turns += 1
+                if part(event, "error").get("type") in ("policy_violation", "permission_denied"):
+                    self._denials.append(self._tools.get(str(event.get("tool_id")), "a tool"))
+                return Heard(turn=True, goes_on=True)
+            case "result":
+                self._result = event
+                return Heard(shown=self._flush())
+        return NOTHING_HEARD
+
+    def _message(self, piece: str) -> Heard:
+        self._pieces.append(piece)
+        *lines, self._partial = (self._partial + piece).split("\n")
+        return Heard(shown=tuple(lines), goes_on=False)
+
+    def _flush(self) -> tuple[str, ...]:
+        lines = (self._partial,) if self._partial else ()
+        self._partial = ""
+        return lines
+
+    def verdict(self, ended: Ended) -> Verdict:
+        result = self._result
+        if result.get("status") == "success":
+            turns, text = self._turns + 1, "".join(self._pieces)
+            return Verdict(outcome="ok", text=text, turns=turns, used=self._used(), denials=tuple(self._denials))
+        why = str(part(result, "error").get("message") or "") or ended.stderr.strip()
+        known = _EXITS.get(ended.status or 0)
+        told = of_text(why) if why and (result or ended.status) else "no_result"
+        return Verdict(
+            outcome=known if known is not None and told in ("agent_error", "no_result") else told,
+            why=why,
+            turns=self._turns,
+            used=self._used() if result else None,
+            denials=tuple(self._denials),
+            session_lost=not result and any(text in ended.stderr for text in _LOST),
+        )
+
+    def _used(self) -> Usage:
+        stats = part(self._result, "stats")
+        return Usage(
+            input_tokens=count(stats.get("input_tokens")),
+            output_tokens=count(stats.get("output_tokens")),
+            cached_tokens=count(stats.get("cached")),
+            calls=self._turns + 1,
+        )

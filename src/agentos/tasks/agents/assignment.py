@@ -1,0 +1,181 @@
+"""Everything that stays the same over the tries of one attempt of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from agentos.dag.define.model_calls import AgentWork
+from agentos.exceptions import AttemptError
+from agentos.machine.events import Usage
+from agentos.tasks.agents.adapters.adapter import Agent, Ask, Call
+from agentos.tasks.agents.adapters.known import AGENTS
+from agentos.tasks.agents.installed import version_of
+from agentos.tasks.attempt import AttemptHost, AttemptSpec
+from agentos.tasks.failures import told
+from agentos.tasks.llm.answer_schemas import AnswerSchema
+from agentos.tasks.llm.model_settings import Price
+from agentos.tasks.outcomes import AttemptFailed
+from agentos.tasks.process.launch import cannot_start, environment_of, refused, working_folder
+
+PROMPT = "prompt"
+MAX_LEFT_BYTES = 1 << 20
+"""Read of a file that an agent leaves in its private folder."""
+
+
+class TimeLeft:
+    """Of the attempt's timeout. Waiting for a slot uses none of it up."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.left_s = timeout_s
+        self._began = 0.0
+
+    def __enter__(self) -> float | None:
+        self._began = monotonic()
+        return self.left_s
+
+    def __exit__(self, *_: object) -> None:
+        if self.left_s is not None:
+            self.left_s = max(0.001, self.left_s - (monotonic() - self._began))
+
+
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is to do, where, and with which program."""
+
+    spec: AttemptSpec
+    work: AgentWork
+    agent: Agent
+    program: str
+    version: str
+    env: Mapping[str, str]
+    cwd: Path
+    place: str
+    """`cwd`, from the root."""
+    folder: Path
+    """Private, and gone after the attempt."""
+    schema: AnswerSchema | None
+    time: TimeLeft
+
+    @property
+    def credential(self) -> str:
+        """By which name its limits are set: the agent's, or that of the program."""
+        return self.work.agent if self.agent.TRAITS.program else os.path.basename(self.program)
+
+    def ask(self, host: AttemptHost, *, session: str, goes_on: str) -> Ask:
+        work = self.work
+        return Ask(
+            model=work.model,
+            permissions=work.permissions,
+            allowed_tools=work.allowed_tools,
+            max_turns=work.max_turns,
+            budget_usd=host.allowance().cost_usd,
+            schema=work.schema,
+            command=work.command,
+            session=session,
+            goes_on=goes_on,
+            folder=str(self.folder),
+        )
+
+    def priced(self, used: Usage, model: str) -> Usage:
+        """With what it cost by the settings, where the agent has not told; `model` is the one it says it uses."""
+        price = self._price(model)
+        if price is None or used.cost_usd:
+            return used
+        cost_usd = price.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens)
+        return msgspec.structs.replace(used, cost_usd=cost_usd)
+
+    def _price(self, model: str) -> Price | None:
+        prices = self.spec.models.prices
+        return prices.get(self.work.model) or prices.get(model)
+
+    def uncounted(self, used: Usage, model: str, host: AttemptHost) -> tuple[str, ...]:
+        """A warning where dollars are limited, and nobody knows what was used has cost."""
+        limited = host.allowance().cost_usd is not None
+        limited = limited or self.spec.models.limits_of(self.credential).per_day_usd is not None
+        if not limited or not used.tokens or used.cost_usd or self._price(model) is not None:
+            return ()
+        name = self.work.model or model or "MODEL"
+        return (
+            f"nobody knows what the {used.tokens:,} tokens of {self.work.agent} cost: limits in dollars do not count "
+            f'them. Give the price of its model in agentos.toml, [prices."{name}"], and they do.',
+        )
+
+    def write_files(self, prompt: str, call: Call) -> Path:
+        """What the program reads; the path of its stdin comes back."""
+        try:
+            for name, text in call.files.items():
+                (self.folder / name).write_text(text)
+            path = self.folder / PROMPT
+            path.write_bytes(prompt.encode(errors="surrogateescape"))
+        except OSError as error:
+            raise cannot_start(error) from None
+        return path
+
+    def left_files(self) -> dict[str, str]:
+        """Plain files of JSON that the agent left; links are not followed. None where it cleared the folder away."""
+        left: dict[str, str] = {}
+        with suppress(OSError):
+            for entry in os.scandir(self.folder):
+                if entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
+                    with open(entry.path, "rb") as file:
+                        left[entry.name] = file.read(MAX_LEFT_BYTES).decode(errors="replace")
+        return left
+
+
+async def errand_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Errand:
+    """AttemptFailed, which no retry helps, where it cannot be done at all."""
+    work = spec.agent
+    if work is None or work.agent not in AGENTS:
+        raise refused("the task does not say which agent is to do what")
+    agent = AGENTS[work.agent]
+    env = {**environment_of(spec), "NO_COLOR": "1"}
+    cwd = working_folder(spec)
+    program = _found(agent.TRAITS.program or (work.command[0] if work.command else ""), cwd, env)
+    _refuse_uncounted(agent, work, spec, host)
+    try:
+        schema = AnswerSchema(work.schema) if work.schema is not None else None
+    except AttemptError as error:
+        raise AttemptFailed(told(error), retryable=False) from None
+    return Errand(
+        spec=spec,
+        work=work,
+        agent=agent,
+        program=program,
+        version=await asyncio.to_thread(version_of, program) if agent.TRAITS.program else "",
+        env=env,
+        cwd=cwd,
+        place=os.path.relpath(cwd, spec.worktree or spec.root),  # noqa: ASYNC240 (of two absolute paths: asks nobody)
+        folder=folder,
+        schema=schema,
+        time=TimeLeft(spec.definition.timeout_s),
+    )
+
+
+def _found(name: str, cwd: Path, env: Mapping[str, str]) -> str:
+    program = shutil.which(str(cwd / name) if "/" in name else name, path=env.get("PATH", os.defpath))
+    if program is None:
+        where = f"there is no program {cwd / name}" if "/" in name else f"{name!r} is in no folder of PATH"
+        raise refused(f"{where}: install it, or say where it is; `agentos doctor` lists the agents that are found")
+    return program
+
+
+def _refuse_uncounted(agent: Agent, work: AgentWork, spec: AttemptSpec, host: AttemptHost) -> None:
+    """Money is limited, and nobody would count it: the limit would never be reached."""
+    if agent.TRAITS.tells_cost or not agent.TRAITS.program or work.model in spec.models.prices:
+        return
+    limits = spec.models.limits_of(work.agent)
+    if host.allowance().cost_usd is not None or limits.per_day_usd is not None:
+        model = work.model or "MODEL"
+        error = AttemptError(
+            f"there is a limit in dollars, and {work.agent} does not tell what it costs",
+            next_step=f'Give the task a `model` and its price in agentos.toml, [prices."{model}"] with '
+            "input_per_million and output_per_million, or limit tokens instead.",
+        )
+        raise AttemptFailed(told(error), retryable=False)

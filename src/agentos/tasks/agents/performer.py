@@ -1,0 +1,262 @@
+"""Performs an attempt of an agent task: a program that works headless in the worktree, and tells about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
+from agentos.machine.events import Session, Usage
+from agentos.tasks.agents.adapters.adapter import Ended, Verdict, Word, json_text
+from agentos.tasks.agents.assignment import Errand, errand_of
+from agentos.tasks.agents.earlier_session import Earlier, earlier_session
+from agentos.tasks.agents.log_entries import digest_of, write_end, write_start
+from agentos.tasks.agents.texts import RETRYABLE, failure_text, prompt_for
+from agentos.tasks.agents.transcript import Copied, copy_transcript, transcript_of
+from agentos.tasks.agents.watcher import Follower
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.failures import told
+from agentos.tasks.llm.call_costs import put_off_if_used_up
+from agentos.tasks.llm.limiter import Call, Limiter
+from agentos.tasks.masking import capture_of
+from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
+from agentos.tasks.process.exit_texts import describe_status, last_words, refuse_cut_short, was_ended
+from agentos.tasks.process.launch import Launch, cannot_start
+from agentos.tasks.process.orphans import Mark
+from agentos.tasks.process.output_capture import Capture
+from agentos.tasks.process.private_folder import PrivateFolder
+from agentos.tasks.process.supervision import Ending, Supervisor
+from agentos.tasks.shell import ShellPerformer
+
+COOL_DOWN_S = 30.0
+"""After a 429 of an agent that does not say how long to wait."""
+
+
+class _Tried(NamedTuple):
+    verdict: Verdict
+    session: str
+    model: str
+    used: Usage
+    warnings: tuple[str, ...]
+    cut_off: bool
+
+
+class AgentPerformer:
+    """Runs an agent in a process group of its own. Success is what its last event says, and the task's `verify`."""
+
+    def __init__(self, supervisor: Supervisor, limiter: Limiter) -> None:
+        self._supervisor = supervisor
+        self._limiter = limiter
+        self._shell = ShellPerformer(supervisor)
+
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+        began = perf_counter()
+        folder: PrivateFolder | None = None
+        try:
+            folder = _private_folder(spec)
+            errand = await errand_of(spec, host, folder.path)
+            tried, notes = await self._tried(errand, host)
+            output = await self._output(errand, tried, host)
+        except AttemptFailed as failed:
+            return unsuccessful(failed, began)
+        except asyncio.CancelledError:  # while nothing ran: waiting for a slot, or looking for the session
+            failure = told(TaskCancelledError("the attempt was cancelled before its agent was at work"))
+            return unsuccessful(AttemptFailed(failure, retryable=False, cancelled=True), began)
+        finally:
+            if folder is not None:
+                folder.remove()
+        warnings = notes + tried.warnings
+        return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
+
+    async def _tried(self, errand: Errand, host: AttemptHost) -> tuple[_Tried, tuple[str, ...]]:
+        """One try; a second one, in a new session, where the session to go on with is gone."""
+        notes: tuple[str, ...] = ()
+        earlier = await earlier_session(errand)
+        if errand.spec.session is not None and not earlier.id:
+            notes = (f"the session of {errand.work.agent} that was cut off is not known: a new one was begun",)
+        tried = await self._try(errand, host, earlier)
+        if tried.verdict.session_lost:
+            notes = (f"{errand.work.agent} could not use its session ({tried.verdict.why}): a new one was begun",)
+            tried = await self._try(errand, host, Earlier())
+        verdict = tried.verdict
+        if verdict.outcome != "ok":
+            raise _failed(
+                errand.work.agent, verdict.outcome, verdict.why, notes + tried.warnings, cut_off=tried.cut_off
+            )
+        return tried, notes
+
+    # --- one try ---------------------------------------------------------------------------------------------------
+
+    async def _try(self, errand: Errand, host: AttemptHost, earlier: Earlier) -> _Tried:
+        """Waits for a slot, then lets the agent work. Its session is durable before it starts, where it is known."""
+        spec, traits = errand.spec, errand.agent.TRAITS
+        try:
+            async with self._limiter.call(
+                errand.credential, spec.models.limits_of(errand.credential), lambda why: host.output("progress", why)
+            ) as call:
+                put_off_if_used_up(host)
+                session = _session_for(errand, earlier)
+                asked = errand.agent.call(errand.ask(host, session=session.title or session.id, goes_on=earlier.name))
+                schema = None if traits.takes_schema else errand.work.schema
+                interrupted = errand.work.on_resume if spec.session is not None else None
+                prompt = prompt_for(errand.work.prompt, interrupted=interrupted, schema=schema)
+                launch = Launch(
+                    argv=(errand.program, *asked.argv[1:]),
+                    env={**asked.env, **errand.env},
+                    cwd=errand.cwd,
+                    stdin=errand.write_files(prompt, asked),
+                )
+                session = msgspec.structs.replace(
+                    session, id=session.id if traits.names_session else "", prompt=digest_of(prompt)
+                )
+                write_start(errand, session, launch, prompt)
+                if session.id or session.title:
+                    await host.session(session)
+                return await self._followed(errand, host, launch, session, call)
+        except CoolingDownError as error:
+            raise AttemptFailed(told(error), retryable=False) from None
+
+    async def _followed(
+        self, errand: Errand, host: AttemptHost, launch: Launch, session: Session, call: Call
+    ) -> _Tried:
+        spec = errand.spec
+        err = capture_of("stderr", spec, host)
+        follower = Follower(
+            errand.agent.reader(),
+            host,
+            masker=spec.masker,
+            log=spec.log,
+            on_session=lambda id: _known(host, session, id),
+            max_turns=None if errand.agent.TRAITS.counts_turns else errand.work.max_turns,
+            priced=errand.priced,
+        )
+        writing = asyncio.create_task(follower.write_down())
+        writing.add_done_callback(follower.end_if_failed)
+        try:
+            with errand.time as left_s:
+                ending = await self._supervisor.run(
+                    launch,
+                    host,
+                    mark=Mark(spec.attempt_id, str(spec.root)),
+                    feeds=(follower.feed, err.feed),
+                    timeout_s=left_s,
+                    stop=follower.stop,
+                )
+            follower.close()
+            err.close()
+            await writing
+        finally:
+            writing.cancel()
+        verdict = _judged(follower, ending, _ended(errand, ending, err))
+        await follower.settle(verdict)
+        call.spent(follower.used.cost_usd)
+        model = follower.model or errand.work.model
+        if verdict.cost_usd is None:
+            warnings = (*ending.warnings, *errand.uncounted(follower.used, model, host))
+            ending = msgspec.structs.replace(ending, warnings=warnings)
+        if verdict.outcome == "api_rate":
+            call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
+        copied = await asyncio.to_thread(_copied, errand, follower.session or session.id)
+        write_end(spec, ending.status, verdict, copied)
+        refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
+        cut_off = ending.why == "stopped" or was_ended(ending.status)
+        return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings, cut_off)
+
+    # --- what it gave ----------------------------------------------------------------------------------------------
+
+    async def _output(self, errand: Errand, tried: _Tried, host: AttemptHost) -> bytes:
+        verdict = tried.verdict
+        output: dict[str, Any] = {"text": verdict.text}
+        if errand.schema is not None:
+            answer = json_text(verdict.text) if verdict.json is None else json.dumps(verdict.json)
+            try:
+                output["json"] = errand.schema.read(answer)
+            except ModelCallError as error:
+                raise _failed(errand.work.agent, "agent_error", error.message) from None
+        output |= {
+            "session": tried.session,
+            "agent": errand.work.agent,
+            "model": tried.model,
+            "turns": verdict.turns,
+            "usage": msgspec.structs.asdict(tried.used),
+            "denials": list(verdict.denials),
+        }
+        if errand.spec.verify:
+            output["verify"] = await self._verified(errand, host)
+        return stored(output)
+
+    async def _verified(self, errand: Errand, host: AttemptHost) -> Any:
+        definition = msgspec.structs.replace(errand.spec.definition, timeout_s=errand.time.left_s, output="")
+        spec = msgspec.structs.replace(errand.spec, command=errand.spec.verify, definition=definition)
+        outcome = await self._shell(spec, host)
+        if outcome.error is not None:
+            if outcome.cancelled:
+                raise AttemptFailed(outcome.error, retryable=False, cancelled=True, warnings=outcome.warnings)
+            why = f"it says that it is done, but `verify` says otherwise: {outcome.error.text}"
+            raise _failed(errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off)
+        return msgspec.json.decode(outcome.output)
+
+
+def _session_for(errand: Errand, earlier: Earlier) -> Session:
+    """The session of a try. Without a fork, the one to go on with stays the one it was."""
+    traits = errand.agent.TRAITS
+    own = str(uuid.uuid4())  # the fourth version: not every agent takes others
+    return Session(
+        agent=errand.work.agent,
+        id=own if traits.forks or not earlier.id else earlier.id,
+        title=f"{errand.spec.attempt_id} {own[:8]}" if traits.titled and not earlier.id else "",
+        program=errand.program,
+        version=errand.version,
+        forked_from=earlier.id if traits.forks else "",
+        cwd=errand.place,
+    )
+
+
+async def _known(host: AttemptHost, session: Session, id: str) -> None:
+    if id != session.id:
+        await host.session(msgspec.structs.replace(session, id=id))
+
+
+def _copied(errand: Errand, session: str) -> Copied | None:
+    """However it ended: what an agent did is asked about most where it failed."""
+    log = errand.spec.log
+    found = transcript_of(errand.agent.TRAITS.transcript, session, errand.env) if log is not None else ""
+    return copy_transcript(found, log, errand.spec.masker) if log is not None and found else None
+
+
+def _ended(errand: Errand, ending: Ending, err: Capture) -> Ended:
+    return Ended(ending.status, err.last_lines(), errand.left_files(), stopped=ending.why == "stopped")
+
+
+def _judged(follower: Follower, ending: Ending, ended: Ended) -> Verdict:
+    verdict = follower.verdict(ended)
+    if ending.why == "stopped" and verdict.outcome != "ok":  # its last word came before it was gone: that counts
+        return msgspec.structs.replace(verdict, outcome=follower.stop.result(), why="")
+    if ending.why == "timeout":
+        return msgspec.structs.replace(verdict, outcome="timeout")
+    if ending.why == "cancelled" or (verdict.outcome != "ok" and (ending.status or 0) < 0):
+        return msgspec.structs.replace(verdict, outcome="killed", why=f"its process {describe_status(ending.status)}")
+    if verdict.outcome != "ok" and not verdict.why:
+        return msgspec.structs.replace(verdict, why=f"its process {describe_status(ending.status)}")
+    return verdict
+
+
+def _failed(
+    agent: str, word: Word, why: str, warnings: tuple[str, ...] = (), *, cut_off: bool = False
+) -> AttemptFailed:
+    text, next_step = failure_text(agent, word, why)
+    error = AgentFailed(text, outcome=word, next_step=next_step)
+    return AttemptFailed(told(error), retryable=word in RETRYABLE, cut_off=cut_off, warnings=warnings)
+
+
+def _private_folder(spec: AttemptSpec) -> PrivateFolder:
+    try:
+        return PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
+    except OSError as error:
+        raise cannot_start(error) from None

@@ -1,0 +1,169 @@
+"""Follows an agent while it works: what it says is shown, what it paid and did is written down, limits are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from agentos.machine.events import Usage
+from agentos.secrets import Masker
+from agentos.tasks.agents.adapters.adapter import Ended, Heard, Reader, Verdict, Word
+from agentos.tasks.attempt import AttemptHost, AttemptLog
+from agentos.tasks.process.output_capture import thinned
+
+TURN_S = 300.0
+"""At least so often are the files captured while an agent works."""
+MAX_LINE_BYTES = 32 << 20
+"""A longer line of the stream is cut: it will not be read, but it is in the log."""
+
+Known = Callable[[str], Awaitable[None]]
+
+
+class Follower:
+    """Takes an agent's stdout. The stream is read as it comes; what must be durable is written behind it, in order.
+
+    Turns that end while the files are still being captured for an earlier one share the next capture.
+
+    An agent is stopped where it goes on beyond a limit, never for the answer that reached it: that is paid for, and
+    nothing would be gained. So what it says decides, and not whether we are quicker than its last event.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        host: AttemptHost,
+        *,
+        masker: Masker,
+        log: AttemptLog | None,
+        on_session: Known,
+        max_turns: int | None = None,
+        priced: Callable[[Usage, str], Usage] = lambda used, _: used,
+    ) -> None:
+        """`priced` gives the cost of what was used with a model, where the agent has not told it."""
+        self._reader, self._host, self._masker, self._log = reader, host, masker, log
+        self._mask = masker.stream()
+        self._on_session = on_session
+        self._max_turns = max_turns
+        self._priced = priced
+        self._rest = bytearray()
+        self.session = ""
+        self._news = asyncio.Event()
+        self._new_session = ""
+        self._unpaid = Usage()
+        self._turn_over = False
+        self._over = False
+        self._goes_on = False
+        self._used_up = False
+        self.model = ""
+        self.turns = 0
+        self.used = Usage()
+        self.stop: asyncio.Future[Word] = asyncio.get_running_loop().create_future()
+        """Done when the agent has to be stopped, and why."""
+
+    def feed(self, data: bytes) -> None:
+        self._take(self._mask.feed(data))
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._log is not None:
+            self._log.write("stdout", data)
+        self._rest += data
+        if b"\n" in data:
+            *lines, rest = self._rest.split(b"\n")
+            self._rest = rest
+            self._read(lines)
+        elif len(self._rest) > MAX_LINE_BYTES:
+            self._rest.clear()
+
+    def _read(self, lines: Sequence[bytes | bytearray]) -> None:
+        shown: list[str] = []
+        for line in lines:
+            heard = self._reader.line(line.decode(errors="replace").removesuffix("\r"))
+            shown += heard.shown
+            self._note(heard)
+        for text in thinned(shown):
+            self._host.output("stdout", self._masker.text(text))
+
+    def _note(self, heard: Heard) -> None:
+        if heard.goes_on and self._max_turns is not None and self.turns >= self._max_turns:
+            self._stop("turn_limit")
+        if self._used_up and (heard.goes_on or heard.used is not None):
+            self._stop("budget")
+        if heard.goes_on is not None:
+            self._goes_on = heard.goes_on
+        self.model = heard.model or self.model
+        if heard.session and heard.session != self.session:
+            self.session = self._new_session = heard.session
+        if heard.used is not None:
+            self._unpaid += heard.used
+        if heard.turn:
+            self.turns += 1
+            self._turn_over = True
+        if self._new_session or heard.used is not None or heard.turn:
+            self._news.set()
+
+    def _stop(self, why: Word) -> None:
+        if not self.stop.done():
+            self.stop.set_result(why)
+
+    async def write_down(self) -> None:
+        """Make durable what was heard, until the stream has ended and nothing is left."""
+        while not (self._over and not self._news.is_set()):
+            try:
+                await asyncio.wait_for(self._news.wait(), TURN_S)
+            except TimeoutError:
+                self._turn_over = True
+            self._news.clear()
+            await self._write()
+
+    async def _write(self) -> None:
+        session, self._new_session = self._new_session, ""
+        if session:
+            await self._on_session(session)
+        unpaid, self._unpaid = self._unpaid, Usage()
+        await self._pay(self._priced(unpaid, self.model))
+        turn, self._turn_over = self._turn_over, False
+        if turn and self._log is not None:
+            self._log.sync()
+        if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
+            await self._host.turn()
+
+    async def settle(self, verdict: Verdict) -> None:
+        """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.
+
+        The journal adds up: what was reckoned too high is taken back with a cost below zero.
+        """
+        rest = self._priced(verdict.used or Usage(), self.model)
+        if verdict.cost_usd is not None:
+            rest = msgspec.structs.replace(rest, cost_usd=verdict.cost_usd - self.used.cost_usd)
+        await self._pay(rest)
+
+    async def _pay(self, used: Usage) -> None:
+        if used == Usage():
+            return
+        await self._host.used(used)
+        self.used += used
+        if self._host.allowance().used_up:
+            self._used_up = True
+            if self._goes_on:
+                self._stop("budget")
+
+    def end_if_failed(self, writing: asyncio.Task[None]) -> None:
+        """Stop the agent if what it does cannot be written down any more."""
+        if not writing.cancelled() and writing.exception() is not None:
+            self._stop("killed")
+
+    def verdict(self, ended: Ended) -> Verdict:
+        return self._reader.verdict(ended)
+
+    def close(self) -> None:
+        """The stream has ended."""
+        self._take(self._mask.finish())
+        if self._rest:
+            line, self._rest = self._rest, bytearray()
+            self._read([line])
+        self._over = True
+        self._news.set()

@@ -1,0 +1,229 @@
+"""A thin client of OpenAI's chat/completions, which nearly every model server speaks.
+
+One call, one connection: cancelling it closes the connection. The answer is streamed, whatever the length. Redirects
+are not followed, so that the key never reaches another host; TLS is verified; proxies are taken from the environment.
+The HTTP library is imported with the first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentos.exceptions import ModelCallError
+from agentos.tasks.extras import needed
+from agentos.tasks.llm.chat_answer import Answering, ChatAnswer
+from agentos.tasks.llm.chat_trouble import broken, refused, unreachable
+from agentos.tasks.llm.sse import EventStream
+
+if TYPE_CHECKING:
+    import httpx2
+
+MAX_ANSWER_BYTES = 32 << 20
+"""Of a whole response, events and all: more than any model says, and less than hurts."""
+MAX_EVENT_BYTES = 4 << 20
+MAX_ERROR_BYTES = 64 << 10
+CONNECT_S = 30.0
+SILENCE_S = 600.0
+"""Without a byte for so long a connection counts as dead: models that think first may be silent for minutes."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model is asked, and with which key."""
+
+    base_url: str
+    key: str = ""
+    """The value itself: never stored, never shown. Empty: none is sent."""
+
+    def __repr__(self) -> str:
+        return f"Endpoint(base_url={self.base_url!r})"
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is asked."""
+
+    model: str
+    messages: tuple[Mapping[str, Any], ...]
+    schema: Mapping[str, Any] | None = None
+    """JSON Schema of the answer."""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    asks_usage: bool = True
+    """At the end of the stream. Not every server knows the option."""
+    idempotency_key: str = ""
+    """The same for a call that is repeated because nobody knows what became of it."""
+
+    def body(self) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": list(self.messages),
+            "stream": True,
+        }
+        if self.asks_usage:
+            body["stream_options"] = {"include_usage": True}
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
+        if self.schema is not None:
+            wanted = {"name": "answer", "schema": dict(self.schema), "strict": is_strict(self.schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        return body
+
+
+async def complete(endpoint: Endpoint, request: ChatRequest, on_text: Callable[[str], None]) -> ChatAnswer:
+    """The model's answer; `on_text` gets its text as it comes. ModelCallError says why there is none.
+
+    What the server says of itself in an error is part of the text: whoever stores it masks it first.
+    """
+    async with _connected(endpoint, request) as response:
+        if response.status_code != 200:
+            said = await _first_bytes(response)
+            raise refused(response.status_code, response.headers, said, endpoint.base_url)
+        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == "text/event-stream":
+            return await _streamed(response, on_text)
+        return await _plain(response, on_text)
+
+
+def is_strict(schema: object) -> bool:
+    """Whether a provider can hold a model to the schema by force: each object closed, each property required."""
+    if isinstance(schema, list):
+        return all(map(is_strict, schema))
+    if not isinstance(schema, Mapping):
+        return True
+    if schema.get("type") == "object" or "properties" in schema:
+        properties = schema.get("properties")
+        if not isinstance(properties, Mapping) or schema.get("additionalProperties") is not False:
+            return False
+        if set(schema.get("required", ())) != set(properties):
+            return False
+    return all(map(is_strict, schema.values()))
+
+
+# --- the connection -----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _connected(endpoint: Endpoint, request: ChatRequest) -> AsyncIterator[httpx2.Response]:
+    http = needed("httpx2", "llm tasks")
+    url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+    content = msgspec.json.encode(request.body())
+    try:
+        # A client of its own: nothing is left open for whoever comes next, and a cancelled call closes its connection.
+        async with (
+            _client(http) as client,
+            client.stream("POST", url, content=content, headers=_headers(endpoint, request)) as response,
+        ):
+            yield response
+    except http.TimeoutException as error:
+        raise ModelCallError(f"{endpoint.base_url} was silent for too long: {_named(error)}", kind="timeout") from None
+    except (http.ConnectError, http.ProxyError, http.UnsupportedProtocol, http.InvalidURL) as error:
+        raise unreachable(endpoint.base_url, error) from None
+    except (http.TransportError, http.DecodingError, http.StreamError) as error:
+        raise broken(_named(error)) from None
+
+
+def _client(http: Any) -> httpx2.AsyncClient:
+    try:
+        client: httpx2.AsyncClient = http.AsyncClient(
+            verify=_tls(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+            timeout=http.Timeout(SILENCE_S, connect=CONNECT_S),
+            follow_redirects=False,
+            trust_env=True,
+        )
+    except (ValueError, http.InvalidURL, OSError) as error:
+        raise ModelCallError(
+            f"the environment's proxy or certificates cannot be used: {error}",
+            kind="bad_input",
+            retryable=False,
+            next_step="Look at HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and SSL_CERT_FILE.",
+        ) from None
+    return client
+
+
+@cache
+def _tls(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Reading the authorities takes 20 ms, in which the loop does nothing else: once, and not for each call."""
+    import httpx2
+
+    context: ssl.SSLContext = httpx2.create_ssl_context()
+    return context
+
+
+def _headers(endpoint: Endpoint, request: ChatRequest) -> dict[str, str]:
+    # No compression: a few bytes must not become gigabytes here.
+    headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+    headers["Accept-Encoding"] = "identity"
+    if endpoint.key:
+        headers["Authorization"] = f"Bearer {endpoint.key}"
+    if request.idempotency_key:
+        headers["Idempotency-Key"] = request.idempotency_key
+    return headers
+
+
+def _named(error: Exception) -> str:
+    return f"{error}" or type(error).__name__
+
+
+# --- the answer ---------------------------------------------------------------------------------------------------
+
+
+async def _streamed(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
+    answering = Answering(on_text)
+    stream = EventStream(MAX_EVENT_BYTES)
+    async for chunk in _bounded(response):
+        for event in _decoded(lambda chunk=chunk: stream.feed(chunk)):  # type: ignore[misc]
+            if event.strip() == "[DONE]":
+                return answering.done()  # some servers leave the connection open after it
+            answering.take(event)
+        await asyncio.sleep(0)  # a stream that never pauses must not keep the loop from everybody else
+    for event in _decoded(stream.finish):
+        if event.strip() != "[DONE]":
+            answering.take(event)
+    return answering.done()
+
+
+async def _plain(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
+    """From a server that does not stream."""
+    body = b"".join([chunk async for chunk in _bounded(response)])
+    answering = Answering(on_text)
+    text = _decoded(lambda: [body.decode()])[0]
+    answering.take(text)
+    return answering.done()
+
+
+async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
+    size = 0
+    async for chunk in response.aiter_bytes():
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            raise ModelCallError(
+                f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB", kind="garbage", retryable=False
+            )
+        yield chunk
+
+
+async def _first_bytes(response: httpx2.Response) -> bytes:
+    said = b""
+    async for chunk in response.aiter_bytes():
+        said += chunk
+        if len(said) >= MAX_ERROR_BYTES:
+            break
+    return said[:MAX_ERROR_BYTES]
+
+
+def _decoded(make: Callable[[], list[str]]) -> list[str]:
+    try:
+        return make()
+    except UnicodeDecodeError as error:
+        raise ModelCallError(f"the answer is no UTF-8: {error}", kind="garbage") from None
+    except ValueError as error:
+        raise ModelCallError(f"{error}", kind="garbage", retryable=False) from None

@@ -1,0 +1,248 @@
+"""Performs an attempt of an llm task: one answer of a model, with as many calls as it takes to get it.
+
+A call waits for its slot, is made, and is written down with what it used before anything else is done with the answer.
+Where nothing is left of the budget once it has its slot, no call is made, and the attempt is put off.
+Rate limits and errors of the server are tried again here; neither that waiting nor the one for a slot uses up the
+task's timeout. Everything else ends the attempt, and the task's own retries decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from time import perf_counter
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from agentos import crashpoints
+from agentos.dag.define.model_calls import LlmWork
+from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, TaskCancelledError, TaskTimeoutError
+from agentos.machine.events import Usage
+from agentos.secrets import Masker
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.failures import told
+from agentos.tasks.llm.answer_schemas import AnswerSchema
+from agentos.tasks.llm.call_costs import cost_of, put_off_if_used_up, refuse_unpriced, usage_of
+from agentos.tasks.llm.chat import ChatRequest, complete
+from agentos.tasks.llm.chat_answer import ChatAnswer
+from agentos.tasks.llm.chat_trouble import refuses_usage
+from agentos.tasks.llm.endpoints import Account, account_for
+from agentos.tasks.llm.limiter import Call, Limiter
+from agentos.tasks.masking import capture_of, masked_outcome
+from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
+from agentos.tasks.process.launch import environment_of
+
+TRIES_AGAIN: Mapping[str, int] = {"rate": 8, "server": 3}
+"""Within one attempt."""
+BACKOFF_S = 1.0
+LEAST_PAUSE_S = 0.2
+"""Whatever `Retry-After` says."""
+MAX_BACKOFF_S = 60.0
+CHARGED = ("cut_off", "garbage", "timeout")
+"""Troubles with an answer that had begun, and is likely to be on the bill."""
+
+
+class LlmPerformer:
+    """Asks the model. Cancelling closes the connection."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self._telling_less: set[str] = set()
+        """Servers that take no call which asks for its usage, by base URL."""
+
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+        began = perf_counter()
+        try:
+            return await self._performed(spec, host, began)
+        except AttemptFailed as failed:
+            return unsuccessful(failed, began)
+        except asyncio.CancelledError:
+            failure = told(TaskCancelledError("the attempt was cancelled, and its connection closed"))
+            return unsuccessful(AttemptFailed(failure, retryable=False, cancelled=True), began)
+
+    async def _performed(self, spec: AttemptSpec, host: AttemptHost, began: float) -> Outcome:
+        work = spec.llm
+        if work is None:
+            raise AttemptFailed(told(AttemptError("the task says no model")), retryable=False)
+        try:
+            schema = AnswerSchema(work.schema) if work.schema is not None else None
+            account = await account_for(work, spec.models, environment_of(spec), spec.root)
+            refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
+        except AttemptError as error:
+            raise AttemptFailed(told(error), retryable=False) from None
+        conversation = _Conversation(self._limiter, spec, host, account, self._telling_less)
+        try:
+            outcome = await conversation.outcome(work, schema)
+        except AttemptFailed as failed:
+            outcome = unsuccessful(failed, began)
+        outcome = msgspec.structs.replace(outcome, execution_time_ms=milliseconds_since(began))
+        # The drive knows the secrets of the run; a key that a command printed is known here alone.
+        return masked_outcome(outcome, spec.task_id, conversation.masker)
+
+
+class _Conversation:
+    """The calls of one attempt."""
+
+    def __init__(
+        self, limiter: Limiter, spec: AttemptSpec, host: AttemptHost, account: Account, telling_less: set[str]
+    ) -> None:
+        self._limiter = limiter
+        self._telling_less = telling_less
+        self._host = host
+        self._account = account
+        self._limits = spec.models.limits_of(account.credential)
+        self._prices = spec.models.prices
+        self._left_s = spec.definition.timeout_s
+        self._timeout_s = spec.definition.timeout_s
+        self.masker: Masker = spec.masker.knowing(account.credential, account.endpoint.key)
+        self._spec = msgspec.structs.replace(spec, masker=self.masker)
+
+    async def outcome(self, work: LlmWork, schema: AnswerSchema | None) -> Outcome:
+        messages = _messages(work)
+        request = ChatRequest(
+            model=work.model,
+            messages=messages,
+            schema=work.schema,
+            max_tokens=work.max_tokens,
+            temperature=work.temperature,
+            asks_usage=self._account.endpoint.base_url not in self._telling_less,
+        )
+        answer, usage = await self._answered(_keyed(self._spec, request))
+        try:
+            output = _output(answer, usage, schema)
+        except ModelCallError as error:
+            raise AttemptFailed(told(error), retryable=error.retryable) from None
+        said = messages[-1:] if work.prompt else messages
+        told_so_far = messages[:1] if work.system and work.prompt else ()
+        new = [*told_so_far, *said, {"role": "assistant", "content": answer.text}]
+        return Outcome(output=Raw(stored(output)), messages=Raw(stored(new)), warnings=_warnings(answer))
+
+    async def _answered(self, request: ChatRequest) -> tuple[ChatAnswer, Usage]:
+        """The answer, and what it used, which is durable by then."""
+        tries: Counter[str] = Counter()
+        while True:
+            try:
+                async with self._limiter.call(
+                    self._account.credential, self._limits, self._waiting, account=self._account.account
+                ) as call:
+                    put_off_if_used_up(self._host)
+                    answer, usage = await self._called(request, call, tries.total())
+                    # Before the slot is free: whoever gets it next must see what is left.
+                    await self._record(usage)
+                crashpoints.reach("call.recorded")
+                return answer, usage
+            except CoolingDownError as error:
+                raise AttemptFailed(told(error), retryable=False) from None
+            except ModelCallError as error:
+                if request.asks_usage and refuses_usage(error):
+                    request = _keyed(self._spec, msgspec.structs.replace(request, asks_usage=False))
+                    continue
+                tries[error.kind] += 1
+                if tries[error.kind] > TRIES_AGAIN.get(error.kind, 0):
+                    raise AttemptFailed(told(error), retryable=error.retryable) from None
+                if error.kind == "server" and error.retry_after_s is None:
+                    await self._rest(tries["server"], error)
+
+    async def _called(self, request: ChatRequest, call: Call, tries: int) -> tuple[ChatAnswer, Usage]:
+        crashpoints.reach("call.before")
+        capture = capture_of("stdout", self._spec, self._host)
+        began = perf_counter()
+        try:
+            async with asyncio.timeout(self._left_s):
+                answer = await complete(
+                    self._account.endpoint, request, lambda text: capture.feed(text.encode(errors="replace"))
+                )
+        except TimeoutError:
+            await self._record(Usage(calls=1))
+            text = f"the model did not answer within the task's timeout of {self._timeout_s:g} s; waiting not counted"
+            raise AttemptFailed(told(TaskTimeoutError(text)), cut_off=True) from None
+        except ModelCallError as error:
+            await self._note_trouble(error, call, tries)
+            raise
+        finally:
+            capture.close()
+            if self._left_s is not None:
+                self._left_s = max(0.001, self._left_s - (perf_counter() - began))
+        crashpoints.reach("call.answered")
+        if not request.asks_usage:  # noted now, not when it was refused: the text of a refusal may mislead
+            self._telling_less.add(self._account.endpoint.base_url)
+        usage = usage_of(answer, cost_of(answer, request.model, self._prices))
+        call.spent(usage.cost_usd)
+        return answer, usage
+
+    async def _note_trouble(self, error: ModelCallError, call: Call, tries: int) -> None:
+        if error.kind == "rate":
+            asked_s = _backoff_s(tries + 1) if error.retry_after_s is None else error.retry_after_s
+            call.cool_down(max(asked_s, LEAST_PAUSE_S))
+        elif error.retry_after_s is not None:
+            call.cool_down(error.retry_after_s, crowded=False)
+        elif error.kind in CHARGED:
+            await self._record(Usage(calls=1))
+
+    async def _record(self, usage: Usage) -> None:
+        """Durable on return. What was paid for is written down even where the attempt is cancelled meanwhile."""
+        recording = asyncio.ensure_future(self._host.used(usage))
+        while not recording.done():
+            with suppress(asyncio.CancelledError):  # a moment later the attempt is over anyway
+                await asyncio.shield(recording)
+        recording.result()
+
+    async def _rest(self, tries: int, error: ModelCallError) -> None:
+        pause_s = _backoff_s(tries)
+        self._waiting(f"{error.message}; trying again in {pause_s:.1f} s")
+        await asyncio.sleep(pause_s)
+
+    def _waiting(self, why: str) -> None:
+        self._host.output("progress", self.masker.text(why))
+
+
+def _messages(work: LlmWork) -> tuple[dict[str, Any], ...]:
+    """All that the model is told, in order."""
+    system = ({"role": "system", "content": work.system},) if work.system else ()
+    prompt = ({"role": "user", "content": work.prompt},) if work.prompt else ()
+    return (*system, *map(dict, work.messages), *prompt)
+
+
+def _keyed(spec: AttemptSpec, request: ChatRequest) -> ChatRequest:
+    """The key is the same for a call whose answer was lost with its driver; another where its answer was no good."""
+    digest = blake2b(digest_size=16)
+    for part in (spec.idempotency_key.encode(), b"%d" % spec.settled, msgspec.json.encode(request.body())):
+        digest.update(b"%d\0" % len(part) + part)
+    return msgspec.structs.replace(request, idempotency_key=digest.hexdigest())
+
+
+def _output(answer: ChatAnswer, usage: Usage, schema: AnswerSchema | None) -> dict[str, Any]:
+    if answer.refusal and not answer.text:
+        raise ModelCallError(f"the model refused to answer: {answer.refusal[:500]}", kind="invalid")
+    if not answer.text:
+        raise ModelCallError(f"the answer is empty (finish_reason {answer.finish_reason!r})", kind="invalid")
+    output: dict[str, Any] = {"text": answer.text}
+    if schema is not None:
+        output["json"] = schema.read(answer.text)
+    used = {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cost_usd": usage.cost_usd,
+    }
+    return output | {"model": answer.model, "finish_reason": answer.finish_reason, "usage": used}
+
+
+def _warnings(answer: ChatAnswer) -> tuple[str, ...]:
+    found = []
+    if answer.finish_reason == "length":
+        found.append("the answer was cut at its length limit: raise `max_tokens`, or ask for less")
+    if not answer.usage.known:
+        found.append("the server did not say how many tokens were used: budgets do not count this call")
+    return tuple(found)
+
+
+def _backoff_s(tries: int) -> float:
+    pause_s: float = min(BACKOFF_S * 2 ** max(0, tries - 1), MAX_BACKOFF_S)
+    return pause_s * random.uniform(0.75, 1.25)  # noqa: S311 (only so that many do not come back together)

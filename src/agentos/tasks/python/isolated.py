@@ -1,0 +1,159 @@
+"""Performs an attempt of a Python function in a child interpreter: `isolation: process`, with real cancellation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+from msgspec import Raw
+
+from agentos import typed
+from agentos.exceptions import AttemptError, ValueEncodingError
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.failures import told
+from agentos.tasks.masking import capture_of
+from agentos.tasks.outcomes import AttemptFailed, successful, unsuccessful
+from agentos.tasks.process.exit_texts import describe_status, last_words, refuse_cut_short, was_ended
+from agentos.tasks.process.launch import Launch, cannot_start, environment_of, working_folder
+from agentos.tasks.process.orphans import Mark
+from agentos.tasks.process.supervision import Supervisor
+from agentos.tasks.python.child import Reply, Request
+from agentos.tasks.python.functions import reference_of
+from agentos.tasks.python.threads import DaemonThreads
+from agentos.values import encode_value
+
+# -c and not -m: agentos may be importable here only because of this process's own sys.path. -P: a module in the
+# working folder must not stand in for one of the standard library.
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from agentos.tasks.python.child import main; main()"
+_OUR_FOLDER = str(Path(__file__).parents[3])
+
+
+class IsolatedPerformer:
+    """Calls the function of a python task in a process of its own."""
+
+    def __init__(self, supervisor: Supervisor, threads: DaemonThreads) -> None:
+        self._supervisor = supervisor
+        self._threads = threads
+
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+        began = perf_counter()
+        try:
+            reply, warnings = await self._reply(_request(spec), spec, host)
+        except AttemptFailed as failed:
+            return unsuccessful(failed, began)
+        return successful(reply.output, reply.left, began, warnings)
+
+    async def _reply(self, request: bytes, spec: AttemptSpec, host: AttemptHost) -> tuple[Reply, tuple[str, ...]]:
+        out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
+        replies = _Replies(host)
+        pipes = _Pipes()
+        try:
+            ending = await self._supervisor.run(
+                _launch(spec, pipes),
+                host,
+                mark=Mark(spec.attempt_id, str(spec.root)),
+                feeds=(out.feed, err.feed),
+                timeout_s=spec.definition.timeout_s,
+                more=[(pipes.reply, replies.feed)],
+                on_go=lambda: pipes.hand_over(request, self._threads),
+            )
+        finally:
+            pipes.close()
+            out.close()
+            err.close()
+        refuse_cut_short(ending, last_words(out, err), spec.definition.timeout_s)
+        reply = replies.last
+        if reply is None:
+            text = f"the task's process {describe_status(ending.status)} before it gave a result"
+            failure = told(AttemptError(f"{text}{last_words(out, err)}"))
+            raise AttemptFailed(failure, cut_off=was_ended(ending.status), warnings=ending.warnings)
+        if reply.error is not None:
+            raise AttemptFailed(reply.error, retryable=reply.retryable, warnings=ending.warnings)
+        return reply, ending.warnings
+
+
+class _Pipes:
+    """One pipe to the child and one back. The child's ends stay open here only until it has its own."""
+
+    def __init__(self) -> None:
+        self.childs_request, self._request = os.pipe()
+        self.reply, self.childs_reply = os.pipe()
+        self._open = {self.childs_request, self._request, self.reply, self.childs_reply}
+        os.set_blocking(self.reply, False)
+
+    def hand_over(self, request: bytes, threads: DaemonThreads) -> None:
+        """Send the request; in a thread, since it may be larger than what a pipe takes at once."""
+        self._close(self.childs_request, self.childs_reply)
+        self._open.discard(self._request)
+        threads.start(partial(_write, self._request, request))
+
+    def close(self) -> None:
+        self._close(*self._open)
+
+    def _close(self, *fds: int) -> None:
+        for fd in fds:
+            self._open.discard(fd)
+            os.close(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    with suppress(BrokenPipeError), open(fd, "wb") as file:
+        file.write(data)
+
+
+class _Replies:
+    """Takes the child's lines apart: progress is shown, the last one kept."""
+
+    def __init__(self, host: AttemptHost) -> None:
+        self._host = host
+        self._rest = bytearray()
+        self.last: Reply | None = None
+
+    def feed(self, data: bytes) -> None:
+        self._rest += data
+        if b"\n" not in data:
+            return
+        *lines, rest = self._rest.split(b"\n")
+        self._rest = rest
+        for line in lines:
+            # The function may write to any descriptor it finds; that must not disturb the driver.
+            with suppress(msgspec.DecodeError):
+                self._take(typed.decode(line, Reply))
+
+    def _take(self, reply: Reply) -> None:
+        if reply.ended:
+            self.last = reply
+        else:
+            self._host.output("progress", reply.progress)
+
+
+def _request(spec: AttemptSpec) -> bytes:
+    try:
+        request = Request(
+            function=reference_of(spec.function, spec.definition.call),
+            arguments=Raw(encode_value(dict(spec.arguments), around=True)),
+            root=str(spec.root),
+            worktree=str(spec.worktree or ""),
+            path=tuple(sys.path),
+            workflow_id=spec.workflow_id,
+            task_id=spec.task_id,
+            attempt=spec.attempt,
+            idempotency_key=spec.idempotency_key,
+        )
+    except (AttemptError, ValueEncodingError) as error:
+        raise AttemptFailed(told(error), retryable=False) from None
+    return msgspec.json.encode(request)
+
+
+def _launch(spec: AttemptSpec, pipes: _Pipes) -> Launch:
+    fds = (pipes.childs_request, pipes.childs_reply)
+    argv = (sys.executable, "-u", "-P", "-c", _BOOT, _OUR_FOLDER, *map(str, fds))
+    try:
+        return Launch(argv=argv, env=environment_of(spec), cwd=working_folder(spec), pass_fds=fds)
+    except OSError as error:
+        raise cannot_start(error) from None
