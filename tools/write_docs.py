@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from agentos.cli import exits
-from agentos.cli.drawing import mermaid
+from agentos.cli.json_shapes import commands, output_schema, prints_json
 from agentos.cli.main import SECTIONS, program
-from agentos.cli.schemas import commands, output_schema, prints_json
+from agentos.cli.render.plan_drawing import mermaid
 from agentos.dag.define.workflow import Workflow
 from agentos.workflow.define.plans import plan_to_look_at
 from agentos.workflows.issue.flow import issue

@@ -75,10 +75,10 @@ class Starts:
 
 
 def _serve() -> None:
-    from agentos.cli.schemas import commands
+    from agentos.cli.json_shapes import commands
 
     list(commands())  # loads them all
-    import agentos.cli.view.live
+    import agentos.cli.terminal.live
     import agentos.store.sqlite.database
     import agentos.workflow.drive.event_stream  # noqa: F401
 

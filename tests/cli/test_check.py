@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from agentos.cli.schemas import output_schema
+from agentos.cli.json_shapes import output_schema
 from tests.cli.conftest import SOURCES, Agentos
 
 RELEASE = """\

@@ -11,8 +11,8 @@ import click
 import jsonschema
 import pytest
 
+from agentos.cli.json_shapes import commands, output_type, prints_json
 from agentos.cli.main import SECTIONS
-from agentos.cli.schemas import commands, output_type, prints_json
 from tests.cli.conftest import Agentos
 from tools.write_docs import files, schema_file, stale
 

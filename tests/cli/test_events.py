@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from agentos import Client
-from agentos.cli.event_json import AnyEvent, event_json
-from agentos.cli.event_text import _ABOUT
+from agentos.cli.render.event_json import AnyEvent, event_json
+from agentos.cli.render.event_text import _ABOUT
 from agentos.machine.events import JOURNALED, Event, TaskOutput
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.sample import begin, make_repository

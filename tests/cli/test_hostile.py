@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from agentos.cli.schemas import commands
+from agentos.cli.json_shapes import commands
 from tests.cli.conftest import Agentos
 from tests.cli.hostile import (
     BROKEN_DATABASES,

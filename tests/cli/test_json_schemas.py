@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from agentos import Client
-from agentos.cli.schemas import commands, prints_json
+from agentos.cli.json_shapes import commands, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.files.restore import put_back
 from tests.cli.conftest import Agentos

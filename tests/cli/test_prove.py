@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from agentos.cli.schemas import output_schema
+from agentos.cli.json_shapes import output_schema
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import LinkedWorktree, git
 

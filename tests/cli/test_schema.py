@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from agentos.cli.schemas import commands, output_type, prints_json
+from agentos.cli.json_shapes import commands, output_type, prints_json
 from agentos.dag.define.mapping import WORK as KINDS
 from agentos.dag.define.schema import SETTINGS, WORK, file_schema
 from agentos.dag.define.settings import known_settings

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from agentos.cli.exits import Exit
 from agentos.cli.output import say
-from agentos.cli.text import printable, printable_lines
+from agentos.cli.render.text import printable, printable_lines
 from agentos.exceptions import (
     AgentosError,
     ExpressionError,

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from agentos.cli.output import say
-from agentos.cli.session import Gates, Manner, Show
+from agentos.cli.terminal.session import Gates, Manner, Show
 from agentos.client import settled
 from agentos.workflow.place.location import VARIABLE, unused_old_database
 from agentos.workflow.place.place import Place

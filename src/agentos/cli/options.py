@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 
 if TYPE_CHECKING:
     from agentos.workflow.files.decisions import FilesChoice
@@ -24,13 +24,13 @@ repo_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as `agentos schema COMMAND` describes.")
 
-run_argument = click.argument("run", metavar="RUN", shell_complete=completing.runs)
+run_argument = click.argument("run", metavar="RUN", shell_complete=shell_completion.runs)
 """A run's id, or a prefix of it that no other run here shares."""
 
-run_or_newest = click.argument("run", metavar="[RUN]", required=False, shell_complete=completing.runs)
+run_or_newest = click.argument("run", metavar="[RUN]", required=False, shell_complete=shell_completion.runs)
 """As `run_argument`; left out, it is the run that is being driven here, or the newest one."""
 
-gate_argument = click.argument("gate", metavar="[GATE]", required=False, shell_complete=completing.gates)
+gate_argument = click.argument("gate", metavar="[GATE]", required=False, shell_complete=shell_completion.gates)
 """A gate's id, a prefix of it that no other open gate shares, or the id of the task it stands before."""
 
 author_option = click.option("--author", metavar="NAME", help="Who says so (default: you, as user@host).")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from agentos.cli.text import printable, shown_json
+from agentos.cli.render.text import printable, shown_json
 
 
 def say(text: str) -> None:

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from agentos.cli.view.frame import frame
-from agentos.cli.view.model import RunModel
+from agentos.cli.terminal.frame import frame
+from agentos.cli.terminal.model import RunModel
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import TaskId, WorkflowId

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from agentos.cli.text import duration, printable, short
-from agentos.cli.value_text import given_lines, told, value_in_short
+from agentos.cli.render.text import duration, printable, short
+from agentos.cli.render.value_text import given_lines, told, value_in_short
 from agentos.values import encode_value
 
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from agentos.cli.exits import Exit
-from agentos.cli.report import exit_of, report
-from agentos.cli.view.jsonlines import JsonLines
-from agentos.cli.view.plain import Amount, PlainLines
-from agentos.cli.view.words import resume_in_short, skipped_in_short, told
+from agentos.cli.render.report import exit_of, report
+from agentos.cli.terminal.jsonlines import JsonLines
+from agentos.cli.terminal.plain import Amount, PlainLines
+from agentos.cli.terminal.words import resume_in_short, skipped_in_short, told
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from agentos.cli.answering import author_of, deliver, gate_meant, say_what_became
 from agentos.cli.options import (
     author_option,
     files_options,
@@ -21,7 +20,8 @@ from agentos.cli.options import (
     repo_option,
     run_argument,
 )
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
+from agentos.cli.terminal.answers import author_of, deliver, gate_meant, say_what_became
 from agentos.machine.commands import ApprovalResponse
 from agentos.workflow.place.run_search import find_run, reading
 
@@ -114,7 +114,7 @@ def command(
         now = store.find_run(found.record.workflow_id)
     if no_resume or now.holder is not None or now.status in ("complete", "aborted"):
         return 0
-    from agentos.cli.continuing import go_on
+    from agentos.cli.terminal.continuation import go_on
 
     return go_on(found, files)
 

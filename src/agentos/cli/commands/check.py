@@ -12,8 +12,8 @@ from agentos import typed
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.planning import looked_at
-from agentos.cli.text import count, printable, short
+from agentos.cli.plan_only import looked_at
+from agentos.cli.render.text import count, printable, short
 from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.findings import Finding

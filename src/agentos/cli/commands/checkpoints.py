@@ -10,7 +10,7 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json, print_table
-from agentos.cli.times import ago
+from agentos.cli.render.times import ago
 from agentos.workflow.place.run_search import find_run, reading
 
 

@@ -11,7 +11,7 @@ import msgspec
 from agentos import typed
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
 from agentos.workflow.drive.logs import logs_folder
 from agentos.workflow.place.location import Location, find_location
 from agentos.workflow.place.place import find_place, find_root

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.space import give_space_back
-from agentos.cli.text import count, printable
+from agentos.cli.render.space import give_space_back
+from agentos.cli.render.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import LeaseHeldError, NotFoundError
 from agentos.store.port import RunRecord
@@ -63,7 +63,7 @@ Exit codes:
   75  somebody drives the run: wait, or `agentos abort` it
 """,
 )
-@click.argument("run", metavar="[RUN]", required=False, shell_complete=completing.runs)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=shell_completion.runs)
 @click.option("--all", "everything", is_flag=True, help="Every run of this worktree, and every snapshot of its files.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from agentos.cli import completing
-from agentos.cli.file_text import change_lines
+from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.text import count, printable, short
+from agentos.cli.render.file_text import change_lines
+from agentos.cli.render.text import count, printable, short
 from agentos.exceptions import CheckpointNotFoundError, NotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import TaskId
 from agentos.machine.facts.fold import fold, workflow_state
@@ -92,8 +92,8 @@ Exit codes:
   2  there is no such checkpoint, run or task
 """,
 )
-@click.argument("first", metavar="A", shell_complete=completing.checkpoints)
-@click.argument("second", metavar="B|TASK", shell_complete=completing.checkpoints)
+@click.argument("first", metavar="A", shell_complete=shell_completion.checkpoints)
+@click.argument("second", metavar="B|TASK", shell_complete=shell_completion.checkpoints)
 @click.option(
     "-p", "--patch", "as_patch", is_flag=True, help="Print the files that differ as a patch, and nothing else."
 )

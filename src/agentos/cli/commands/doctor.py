@@ -13,7 +13,7 @@ from agentos import __version__
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import count, printable
+from agentos.cli.render.text import count, printable
 from agentos.workflow.look.doctor import Checkup, Finding, examine
 from agentos.workflow.place.damaged_database import set_aside
 from agentos.workflow.place.location import find_location

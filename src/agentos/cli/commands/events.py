@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.event_json import AnyEvent, event_json
-from agentos.cli.event_text import event_line
 from agentos.cli.options import json_option, repo_option, run_or_newest
+from agentos.cli.render.event_json import AnyEvent, event_json
+from agentos.cli.render.event_text import event_line
 from agentos.machine.events import JOURNALED, Event
 from agentos.workflow.place.run_search import FoundRun, find_run, reading
 

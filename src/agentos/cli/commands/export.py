@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli.files import write_file
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json, say
-from agentos.cli.text import printable
+from agentos.cli.output_file import write_file
+from agentos.cli.render.text import printable
 from agentos.client import Client
 from agentos.workflow.place.run_search import find_run
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.drive_flags import DriveFlags, drive_flags
-from agentos.cli.event_json import AnyEvent
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
-from agentos.cli.session import Manner, drive_here
-from agentos.cli.text import printable
+from agentos.cli.render.event_json import AnyEvent
+from agentos.cli.render.text import printable
+from agentos.cli.terminal.session import Manner, drive_here
 from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
 from agentos.workflow.place.place import Place
 from agentos.workflow.place.run_search import reading
@@ -48,7 +48,7 @@ Exit codes:
   as `agentos run`
 """,
 )
-@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=completing.checkpoints)
+@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=shell_completion.checkpoints)
 @click.option("--id", "workflow_id", metavar="ID", help="The new run's id (default: a new one).")
 @click.option(
     "--worktree", type=click.Path(path_type=Path), metavar="PATH", help="Work in a new linked worktree at this path."

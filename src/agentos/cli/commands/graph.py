@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.drawing import boxes, mermaid
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
-from agentos.cli.planning import only_looking
+from agentos.cli.plan_only import only_looking
+from agentos.cli.render.plan_drawing import boxes, mermaid
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import (
     NotFoundError,

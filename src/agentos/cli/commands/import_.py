@@ -10,7 +10,7 @@ import click
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
 from agentos.workflow.transfer.import_file import Imported

@@ -14,11 +14,11 @@ import msgspec
 from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.report import chosen
-from agentos.cli.survey import survey
-from agentos.cli.text import printable, printable_lines, short
-from agentos.cli.times import ago
-from agentos.cli.value_text import covers_lines, given_lines
+from agentos.cli.places import survey
+from agentos.cli.render.report import chosen
+from agentos.cli.render.text import printable, printable_lines, short
+from agentos.cli.render.times import ago
+from agentos.cli.render.value_text import covers_lines, given_lines
 from agentos.exceptions import AgentosError, NotFoundError
 from agentos.machine.events import DecisionRequired
 from agentos.machine.facts.fold import Facts, fold

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.boundary import exit_code, tell
 from agentos.cli.drive_flags import DriveFlags
 from agentos.cli.exits import Exit
-from agentos.cli.issue_batch import Batch, worst
-from agentos.cli.issue_choice import chosen_files
-from agentos.cli.issuing import (
+from agentos.cli.issue.batch import Batch, worst
+from agentos.cli.issue.choice import chosen_files
+from agentos.cli.issue.single import (
     IssueRow,
     Job,
     WhenChanged,
@@ -31,7 +31,7 @@ from agentos.cli.issuing import (
 )
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import count, printable
+from agentos.cli.render.text import count, printable
 from agentos.client import Client
 from agentos.exceptions import AgentosError, RunRefusedError
 from agentos.workflow.place.location import find_location
@@ -77,7 +77,7 @@ Exit codes:
     is_flag=False,
     flag_value="",
     metavar="FILE",
-    shell_complete=completing.files,
+    shell_complete=shell_completion.files,
     help="The brief: a text file.",
 )
 @click.option("--select", is_flag=True, help="Choose briefs from ideas/active/.")

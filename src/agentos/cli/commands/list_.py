@@ -11,9 +11,9 @@ import msgspec
 
 from agentos.cli.options import json_option, label_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.survey import survey
-from agentos.cli.text import short
-from agentos.cli.times import ago
+from agentos.cli.places import survey
+from agentos.cli.render.text import short
+from agentos.cli.render.times import ago
 from agentos.store.port import RunRecord, RunStatus
 from agentos.workflow.place.place import Place
 from agentos.workflow.place.run_search import list_runs, places

@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import say
-from agentos.cli.text import printable, shown_json
+from agentos.cli.render.text import printable, shown_json
 from agentos.dag.plan.findings import nearest
 from agentos.exceptions import NotFoundError
 from agentos.machine.facts.fold import fold
@@ -51,7 +51,7 @@ items and rounds.
 """,
 )
 @run_or_newest
-@click.argument("task", metavar="[TASK]", required=False, shell_complete=completing.tasks)
+@click.argument("task", metavar="[TASK]", required=False, shell_complete=shell_completion.tasks)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on, until the drive ends.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines.")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.answering import author_of, deliver, say_what_became
 from agentos.cli.options import author_option, reason_option, repo_option, run_argument
+from agentos.cli.terminal.answers import author_of, deliver, say_what_became
 from agentos.machine.commands import Pause
 from agentos.workflow.place.run_search import find_run
 

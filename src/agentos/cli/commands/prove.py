@@ -12,14 +12,14 @@ from typing import Any
 import click
 import msgspec
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.planning import only_looking
-from agentos.cli.shield import Shield, shielded
-from agentos.cli.stopping import Stopping
-from agentos.cli.text import count, printable, printable_lines
+from agentos.cli.plan_only import only_looking
+from agentos.cli.render.text import count, printable, printable_lines
+from agentos.cli.terminal.shield import Shield, shielded
+from agentos.cli.terminal.stop_signals import Stopping
 from agentos.dag.define.stored_values import to_stored
 from agentos.dag.plan.findings import nearest
 from agentos.dag.plan.hints import hint_line
@@ -94,7 +94,7 @@ Exit codes:
   2  wrong usage, or a workflow that cannot be planned
 """,
 )
-@click.argument("workflow", metavar="WORKFLOW", shell_complete=completing.workflows)
+@click.argument("workflow", metavar="WORKFLOW", shell_complete=shell_completion.workflows)
 @click.option("-t", "--task", "tasks", multiple=True, metavar="ID", help="Prove this task only; again for more.")
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; again for more.")
 @click.option(

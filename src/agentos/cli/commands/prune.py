@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.space import give_space_back
-from agentos.cli.text import count, printable
+from agentos.cli.render.space import give_space_back
+from agentos.cli.render.text import count, printable
 from agentos.client import Client
 from agentos.workflow.place.settings import load_settings
 
@@ -49,7 +49,7 @@ gone, or another one) are left, and said with --all.
 Runs are looked for in this worktree alone; --repo names another.
 """,
 )
-@click.argument("run", metavar="[RUN]", required=False, shell_complete=completing.runs)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=shell_completion.runs)
 @click.option(
     "--keep", type=click.IntRange(min=1), metavar="N", help="Keep the newest N (default: the setting `keep`)."
 )

@@ -9,7 +9,7 @@ import click
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import count, printable
+from agentos.cli.render.text import count, printable
 from agentos.workflow.files.retention import Purged, path_meant, purge_path
 from agentos.workflow.place.place import find_place
 

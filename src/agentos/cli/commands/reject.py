@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.answering import author_of, deliver, gate_meant, say_what_became
 from agentos.cli.options import (
     author_option,
     gate_argument,
@@ -16,7 +15,8 @@ from agentos.cli.options import (
     repo_option,
     run_argument,
 )
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
+from agentos.cli.terminal.answers import author_of, deliver, gate_meant, say_what_became
 from agentos.machine.commands import ApprovalResponse
 from agentos.workflow.place.run_search import find_run
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from agentos.cli import completing
-from agentos.cli.file_text import show_put_back
+from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json
+from agentos.cli.render.file_text import show_put_back
 from agentos.workflow.files.restore import PutBack, put_back
 
 OUTPUT = PutBack
@@ -37,7 +37,7 @@ Exit codes:
   75  a run changes files in this worktree: wait for it, or stop it
 """,
 )
-@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=completing.checkpoints)
+@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=shell_completion.checkpoints)
 @click.option("--dry-run", is_flag=True, help="Show what would be put back, and stop.")
 @click.option("--git", "git_too", is_flag=True, help="Put HEAD, its branch and the index back as well.")
 @json_option

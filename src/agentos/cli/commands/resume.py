@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.boundary import exit_code
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.exits import Exit
-from agentos.cli.file_choice import drive_with_files
-from agentos.cli.file_text import change_lines
 from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.text import count, printable, printable_lines
-from agentos.cli.view.words import resume_in_short
+from agentos.cli.render.file_text import change_lines
+from agentos.cli.render.text import count, printable, printable_lines
+from agentos.cli.terminal.file_choice import drive_with_files
+from agentos.cli.terminal.words import resume_in_short
 from agentos.exceptions import (
     AgentosError,
     NotFoundError,
@@ -92,7 +92,7 @@ Exit codes:
   75  also: another run changes files in this worktree
 """,
 )
-@click.argument("target", metavar="[RUN|CHECKPOINT]", required=False, shell_complete=completing.runs)
+@click.argument("target", metavar="[RUN|CHECKPOINT]", required=False, shell_complete=shell_completion.runs)
 @click.option("--dry-run", is_flag=True, help="Show the verdict on each task, with its reason, and stop.")
 @click.option(
     "--rerun", multiple=True, metavar="TASK", help="Run this task again; `changed`: all that were edited. May repeat."

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.drive_flags import DriveFlags, drive_flags
-from agentos.cli.event_json import AnyEvent
 from agentos.cli.options import label_option, repo_option
-from agentos.cli.session import drive_here
+from agentos.cli.render.event_json import AnyEvent
+from agentos.cli.terminal.session import drive_here
 from agentos.workflow.define.parameters import parse_params
 from agentos.workflow.define.workflow_source import find_workflow
 from agentos.workflow.start.new_run import begin_run
@@ -43,7 +43,7 @@ Exit codes:
   6 damaged records, 75 try again later, 130 stopped by Ctrl-C, 143 stopped by SIGTERM
 """,
 )
-@click.argument("file", metavar="FILE", shell_complete=completing.workflows)
+@click.argument("file", metavar="FILE", shell_complete=shell_completion.workflows)
 @click.option("--id", "workflow_id", metavar="ID", help="The run's id (default: a new one).")
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; again for more.")
 @click.option(

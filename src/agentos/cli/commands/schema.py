@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from agentos.cli.json_shapes import commands, output_schema, output_type
 from agentos.cli.output import print_json
-from agentos.cli.schemas import commands, output_schema, output_type
 from agentos.dag.define.schema import file_schema
 
 

@@ -10,10 +10,10 @@ from typing import Any, get_args, get_origin
 import click
 import msgspec
 
-from agentos.cli import completing
-from agentos.cli.answering import Became, author_of, deliver, say_what_became
+from agentos.cli import shell_completion
 from agentos.cli.options import author_option, json_option, repo_option
 from agentos.cli.output import print_json, print_table
+from agentos.cli.terminal.answers import Became, author_of, deliver, say_what_became
 from agentos.machine.commands import Command, parse_command
 from agentos.workflow.place.run_search import find_run
 
@@ -74,7 +74,7 @@ Exit codes:
   75  try again later: the database cannot be written now
 """,
 )
-@click.argument("run", metavar="RUN", required=False, shell_complete=completing.runs)
+@click.argument("run", metavar="RUN", required=False, shell_complete=shell_completion.runs)
 @click.argument("words", metavar="COMMAND [KEY=VALUE]...", nargs=-1)
 @click.option("--list", "listing", is_flag=True, help="Show every command with its fields.")
 @author_option

@@ -13,9 +13,9 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.text import count, duration, printable, printable_lines, short
-from agentos.cli.times import ago
-from agentos.cli.value_text import covers_lines, given_lines, told, usage_text
+from agentos.cli.render.text import count, duration, printable, printable_lines, short
+from agentos.cli.render.times import ago
+from agentos.cli.render.value_text import covers_lines, given_lines, told, usage_text
 from agentos.machine.events import TaskFailure, Usage
 from agentos.machine.rules.budgets import money
 from agentos.store.port import CheckpointRecord

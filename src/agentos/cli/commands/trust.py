@@ -10,7 +10,7 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
 from agentos.workflow.place.place import find_root
 from agentos.workflow.place.trust import (
     Reaching,

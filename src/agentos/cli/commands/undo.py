@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from agentos.cli.file_text import show_put_back
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table
-from agentos.cli.times import ago
+from agentos.cli.render.file_text import show_put_back
+from agentos.cli.render.times import ago
 from agentos.workflow.files.restore import PutBack, UndoPoint, list_undo_points, take_back
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 
 from agentos.cli.drive_flags import shown_as
-from agentos.cli.event_json import AnyEvent
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.options import repo_option, run_or_newest
 from agentos.cli.output import say
-from agentos.cli.session import Show, open_view, tell
-from agentos.cli.stopping import Stopping
-from agentos.cli.text import printable
-from agentos.cli.view.feed import Feed
-from agentos.cli.view.model import RunModel
+from agentos.cli.render.event_json import AnyEvent
+from agentos.cli.render.text import printable
+from agentos.cli.terminal.feed import Feed
+from agentos.cli.terminal.model import RunModel
+from agentos.cli.terminal.session import Show, open_view, tell
+from agentos.cli.terminal.stop_signals import Stopping
 from agentos.machine.facts.fold import fold
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.drive.event_stream import follow

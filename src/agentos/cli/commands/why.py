@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from agentos.cli import completing
+from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json
-from agentos.cli.text import duration, printable, printable_lines, short
-from agentos.cli.times import local
+from agentos.cli.render.text import duration, printable, printable_lines, short
+from agentos.cli.render.times import local
 from agentos.workflow.look.explanation import AttemptView, Explanation, explain, find_task
 from agentos.workflow.look.run_view import read_journal
 from agentos.workflow.place.run_search import find_run, reading
@@ -34,7 +34,7 @@ needs, and what to type next. TASK is an id or the beginning of one.
 """,
 )
 @run_argument
-@click.argument("task", metavar="TASK", shell_complete=completing.tasks)
+@click.argument("task", metavar="TASK", shell_complete=shell_completion.tasks)
 @json_option
 @repo_option
 def command(run: str, task: str, as_json: bool, repo: Path | None) -> None:

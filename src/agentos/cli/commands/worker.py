@@ -12,7 +12,7 @@ import msgspec
 from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, label_option
 from agentos.cli.output import say
-from agentos.cli.text import printable, printable_lines, shown_json
+from agentos.cli.render.text import printable, printable_lines, shown_json
 from agentos.client import settled
 from agentos.exceptions import AgentosError
 from agentos.tasks.process.adoption import adopt_orphans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentos.cli.output import say
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
 from agentos.client import Client
 from agentos.exceptions import SnapshotError, TryAgainError
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
 from agentos.machine.commands import ApprovalResponse
 from agentos.machine.events import DecisionRequired, MergeConflict
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TextIO
 
 import msgspec
 
-from agentos.cli.event_json import event_json
-from agentos.cli.text import shown_json
+from agentos.cli.render.event_json import event_json
+from agentos.cli.render.text import shown_json
 from agentos.machine.events import Event
 
 

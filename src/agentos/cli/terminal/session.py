@@ -17,17 +17,17 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from agentos.cli.asking import Asking, somebody_is_there
 from agentos.cli.output import say
-from agentos.cli.report import exit_of, report
-from agentos.cli.shield import Shield, shielded, unshielded
-from agentos.cli.stopping import Stopping
-from agentos.cli.text import printable_lines
-from agentos.cli.view.earlier import usual_ms
-from agentos.cli.view.feed import Feed, View
-from agentos.cli.view.jsonlines import JsonLines
-from agentos.cli.view.model import RunModel
-from agentos.cli.view.plain import Amount, PlainLines
+from agentos.cli.render.report import exit_of, report
+from agentos.cli.render.text import printable_lines
+from agentos.cli.terminal.earlier_durations import usual_ms
+from agentos.cli.terminal.feed import Feed, View
+from agentos.cli.terminal.gate_prompt import Asking, somebody_is_there
+from agentos.cli.terminal.jsonlines import JsonLines
+from agentos.cli.terminal.model import RunModel
+from agentos.cli.terminal.plain import Amount, PlainLines
+from agentos.cli.terminal.shield import Shield, shielded, unshielded
+from agentos.cli.terminal.stop_signals import Stopping
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.tasks.process.adoption import adopt_orphans
@@ -194,7 +194,7 @@ def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
         assert sys.__stdout__ is not None
         return JsonLines(sys.__stdout__.buffer)
     if show == "auto" and draws(sys.stdout):
-        from agentos.cli.view.live import LiveView, console_for
+        from agentos.cli.terminal.live import LiveView, console_for
 
         live = LiveView(model, console_for(sys.stdout), now=utc_now, hint=hint)
         live.start()

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from agentos.cli.text import shown_json
+from agentos.cli.render.text import shown_json
 from agentos.machine import events as ev
 
 _COMMON = ("seq", "at", "workflow_id")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from agentos.cli.output import say
-from agentos.cli.text import count, printable
+from agentos.cli.render.text import count, printable
 from agentos.workflow.files.restore import FileChange, LeftAlone, PutBack
 
 MOST = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agentos.cli.text import count, duration, printable, short
-from agentos.cli.value_text import usage_text
+from agentos.cli.render.text import count, duration, printable, short
+from agentos.cli.render.value_text import usage_text
 from agentos.machine import events as ev
 
 LINE = 500

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, TextIO
 
-from agentos.cli.view.words import skipped_in_short, told
+from agentos.cli.terminal.words import skipped_in_short, told
 from agentos.machine import events as ev
 
 Amount = Literal["quiet", "normal", "verbose"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.asking import somebody_is_there
 from agentos.cli.exits import Exit
-from agentos.cli.issuing import command_for
+from agentos.cli.issue.single import command_for
 from agentos.cli.output import say
-from agentos.cli.session import from_here
-from agentos.cli.text import count, printable
+from agentos.cli.render.text import count, printable
+from agentos.cli.terminal.gate_prompt import somebody_is_there
+from agentos.cli.terminal.session import from_here
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
 from agentos.workflow.place.place import Place

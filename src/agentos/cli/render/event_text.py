@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from agentos.cli.text import count, duration, printable, short
-from agentos.cli.value_text import usage_text
+from agentos.cli.render.text import count, duration, printable, short
+from agentos.cli.render.value_text import usage_text
 from agentos.machine import events as ev
 
 WIDEST = 160

@@ -6,8 +6,8 @@ import msgspec
 
 from agentos.cli.drive_flags import DriveFlags
 from agentos.cli.exits import Exit
-from agentos.cli.file_choice import drive_with_files
 from agentos.cli.output import say
+from agentos.cli.terminal.file_choice import drive_with_files
 from agentos.exceptions import LeaseHeldError
 from agentos.workflow.files.decisions import FilesChoice
 from agentos.workflow.place.run_search import FoundRun

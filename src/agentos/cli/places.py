@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from agentos.cli.boundary import exit_code
 from agentos.cli.output import say
-from agentos.cli.text import printable, printable_lines
+from agentos.cli.render.text import printable, printable_lines
 from agentos.exceptions import AgentosError
 from agentos.workflow.place.place import Place
 

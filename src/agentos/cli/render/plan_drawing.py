@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from agentos.cli.text import count, printable, short
+from agentos.cli.render.text import count, printable, short
 from agentos.dag.plan.plan import Plan, PlannedTask
 
 _KEPT = " _-./:,@=+*!?()"

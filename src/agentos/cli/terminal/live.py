@@ -22,9 +22,9 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from agentos.cli.view.feed import forget
-from agentos.cli.view.frame import Row, frame
-from agentos.cli.view.model import RunModel
+from agentos.cli.terminal.feed import forget
+from agentos.cli.terminal.frame import Row, frame
+from agentos.cli.terminal.model import RunModel
 from agentos.machine import events as ev
 
 FRAME_S = 0.12

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.cli.text import printable, printable_lines, short
+from agentos.cli.render.text import printable, printable_lines, short
 from agentos.machine.events import Usage
 from agentos.machine.rules.budgets import money
 from agentos.values import decode_value

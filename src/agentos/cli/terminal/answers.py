@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentos.cli.output import say
-from agentos.cli.text import printable, short
+from agentos.cli.render.text import printable, short
 from agentos.exceptions import CommandRefusedError, WorkflowConfigurationError
 from agentos.ids import GateId
 from agentos.machine import events as ev

@@ -20,8 +20,8 @@ from typing import IO
 
 import agentos
 from agentos.cli.exits import Exit
-from agentos.cli.issuing import Job
-from agentos.cli.text import printable
+from agentos.cli.issue.single import Job
+from agentos.cli.render.text import printable
 from agentos.workflow.place.location import FOLDER
 from agentos.workflow.place.place import Place
 

@@ -11,8 +11,8 @@ from itertools import islice
 
 import msgspec
 
-from agentos.cli.text import count, duration, printable, short
-from agentos.cli.view.model import RunModel
+from agentos.cli.render.text import count, duration, printable, short
+from agentos.cli.terminal.model import RunModel
 from agentos.ids import TaskId
 from agentos.machine.rules.merges import answer_to
 

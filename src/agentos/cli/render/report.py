@@ -6,8 +6,8 @@ import shlex
 from collections import Counter
 
 from agentos.cli.exits import OF_STATUS, Exit
-from agentos.cli.text import count, printable, printable_lines, short
-from agentos.cli.value_text import covers_lines, usage_text
+from agentos.cli.render.text import count, printable, printable_lines, short
+from agentos.cli.render.value_text import covers_lines, usage_text
 from agentos.exceptions import TryAgainError
 from agentos.ids import TaskId
 from agentos.machine import events as ev

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from agentos.cli.answering import author_of
-from agentos.cli.dialogue import Dialogue, Keyboard, LeftOpen
-from agentos.cli.text import printable, short
-from agentos.cli.value_text import covers_lines, given_lines, value_in_short
-from agentos.cli.view.feed import Feed, View
+from agentos.cli.render.text import printable, short
+from agentos.cli.render.value_text import covers_lines, given_lines, value_in_short
+from agentos.cli.terminal.answers import author_of
+from agentos.cli.terminal.dialogue import Dialogue, Keyboard, LeftOpen
+from agentos.cli.terminal.feed import Feed, View
 from agentos.dag.language.references import as_text, format_path, look_up, references_in
 from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import CommandRefusedError, EvaluationError

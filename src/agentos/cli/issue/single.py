@@ -10,11 +10,11 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from agentos.cli.asking import somebody_is_there
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.output import say
-from agentos.cli.session import Manner, drive_here, from_here
-from agentos.cli.text import printable
+from agentos.cli.render.text import printable
+from agentos.cli.terminal.gate_prompt import somebody_is_there
+from agentos.cli.terminal.session import Manner, drive_here, from_here
 from agentos.client import Client
 from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
 from agentos.machine.commands import Abort

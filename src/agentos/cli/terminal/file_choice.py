@@ -8,11 +8,11 @@ from typing import Literal
 import click
 import msgspec
 
-from agentos.cli.asking import somebody_is_there
 from agentos.cli.exits import Exit
 from agentos.cli.output import say
-from agentos.cli.session import Manner, drive_here
-from agentos.cli.text import printable_lines
+from agentos.cli.render.text import printable_lines
+from agentos.cli.terminal.gate_prompt import somebody_is_there
+from agentos.cli.terminal.session import Manner, drive_here
 from agentos.exceptions import FilesChangedError
 from agentos.workflow.files.decisions import FilesChoice
 from agentos.workflow.place.place import Place
