@@ -28,20 +28,20 @@ from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 from agentos.workflow.define.plans import plan_of_run
 from agentos.workflow.define.python_modules import refuse_while_loading
-from agentos.workflow.drive.command_delivery import Sent, send
+from agentos.workflow.drive.command_delivery import CommandDelivery, send
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.event_stream import follow
 from agentos.workflow.drive.hooks import Hooks
 from agentos.workflow.drive.logs import delete_logs, refuse_foreign
-from agentos.workflow.drive.patience import in_thread, to_the_end
+from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.drive.result import RunResult
 from agentos.workflow.files.decisions import FilesChoice
 from agentos.workflow.place.place import Place, find_place
 from agentos.workflow.place.settings import Settings, load_settings
 from agentos.workflow.place.worktree_index import remember
 from agentos.workflow.start.new_run import begin_run, fork_run
-from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepared
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
 from agentos.workflow.start.resume import preview_resume, resume_run
 
 if TYPE_CHECKING:
@@ -99,10 +99,8 @@ async def arun(
 ) -> RunResult:
     """As `run`, inside an event loop. Cancelling it stops the run in order; `resume` goes on."""
     refuse_while_loading("arun")
-    place, options = await asyncio.to_thread(settled, repo, gates=gates, durability=durability, keep=keep)
-    return await _driven(
-        place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started
-    )
+    place, options = await asyncio.to_thread(resolve_drive_options, repo, gates=gates, durability=durability, keep=keep)
+    return await _drive(place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started)
 
 
 def resume(
@@ -161,10 +159,10 @@ async def aresume(
 ) -> RunResult:
     """As `resume`, inside an event loop."""
     refuse_while_loading("aresume")
-    place, options = await asyncio.to_thread(settled, repo, gates=gates, durability=durability, keep=keep)
+    place, options = await asyncio.to_thread(resolve_drive_options, repo, gates=gates, durability=durability, keep=keep)
     options = msgspec.structs.replace(options, files=files)
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
-    return await _driven(
+    return await _drive(
         place,
         lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
         started,
@@ -187,7 +185,7 @@ def fork(
     keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
     """
     refuse_while_loading("fork")
-    place, options = settled(repo, gates=gates, keep=keep)
+    place, options = resolve_drive_options(repo, gates=gates, keep=keep)
     with ExitStack() as making:
         home, run = place, workflow_id
         if worktree is not None:
@@ -202,10 +200,10 @@ def fork(
             making.close()  # the run is there: whatever becomes of it, its worktree stays
             return begun
 
-        return _blocking(_driven(home, ready, None), "asyncio.to_thread(fork, ...)")
+        return _blocking(_drive(home, ready, None), "asyncio.to_thread(fork, ...)")
 
 
-def settled(
+def resolve_drive_options(
     repo: str | Path | None = None,
     *,
     gates: GatePolicy | None = None,
@@ -247,15 +245,15 @@ def _usable_models(root: Path, settings: Settings) -> ModelSettings:
     return settings.models
 
 
-async def _driven(
+async def _drive(
     place: Place, prepare: Callable[[], Ready | Finished], started: Callable[[Drive], None] | None
 ) -> RunResult:
-    def noted() -> Ready | Finished:
+    def prepare_and_remember() -> Ready | Finished:
         ready = prepare()
         remember(place.root, place.database)
         return ready
 
-    ready = await prepared(noted)
+    ready = await prepare_run(prepare_and_remember)
     if isinstance(ready, Finished):
         return RunResult(ready.facts)
     return RunResult(await conduct(ready, started=started))
@@ -318,7 +316,7 @@ class Client:
 
     async def watch(self, workflow_id: str, *, after: int = 0) -> AsyncGenerator[Event]:
         """The journal of a run after a sequence, then live, until its drive ends; from any process."""
-        store = await to_the_end(asyncio.to_thread(self.place.open, readonly=True), undo=lambda left: left.close())
+        store = await run_to_end(asyncio.to_thread(self.place.open, readonly=True), undo=lambda left: left.close())
         try:
             record = await in_thread(store.find_run, workflow_id)
             async with aclosing(follow(store, record.workflow_id, after=after)) as events:
@@ -346,7 +344,9 @@ class Client:
         options = DriveOptions(files=files)
         return preview_resume(self.place, target, workflow=workflow, choices=choices, options=options).plan
 
-    def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
+    def send(
+        self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None
+    ) -> CommandDelivery:
         """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""
         with self._store(readonly=False) as store:
             return send(store, workflow_id, command, author=author)
@@ -359,7 +359,7 @@ class Client:
         choice: str = "",
         reason: str = "",
         author: str | None = None,
-    ) -> Sent:
+    ) -> CommandDelivery:
         """Say yes at a gate; without a gate's id only if exactly one is open. Does not resume by itself.
 
         A gate with choices needs the `choice` that is taken.
@@ -370,7 +370,7 @@ class Client:
 
     def reject(
         self, workflow_id: str, gate_id: str | None = None, *, reason: str = "", author: str | None = None
-    ) -> Sent:
+    ) -> CommandDelivery:
         """Say no at a gate: the task behind it fails, and no resume runs it."""
         gate = gate_id or self._only_gate(workflow_id)
         return self.send(workflow_id, ApprovalResponse(gate_id=gate, approved=False, reason=reason), author=author)
@@ -380,12 +380,12 @@ class Client:
 
         The snapshots of the files that only they named are let go of; `collect` gives their space back.
         """
-        from agentos.workflow.files.retention import let_go_of_unnamed  # seldom needed, as is what follows
+        from agentos.workflow.files.retention import forget_unnamed_snapshots  # seldom needed, as is what follows
 
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
             deleted = store.prune(record.workflow_id, keep)
-            let_go_of_unnamed(self.place, store, record)
+            forget_unnamed_snapshots(self.place, store, record)
             return deleted
 
     def collect(self) -> None:
@@ -399,14 +399,14 @@ class Client:
 
         Its snapshots of the files are let go of, those for undo among them; `collect` gives their space back.
         """
-        from agentos.workflow.files.retention import let_go_of_all
+        from agentos.workflow.files.retention import forget_run_snapshots
 
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
             refuse_foreign(self.place.kept_beside, record.workflow_id)
             store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
         delete_logs(self.place.kept_beside, record.workflow_id)
-        let_go_of_all(self.place, record)
+        forget_run_snapshots(self.place, record)
 
     def unknown_snapshots(self) -> dict[str, int]:
         """Runs that snapshots of files are kept of here and this database does not know, with how many.
@@ -431,21 +431,21 @@ class Client:
 
         With `files` its snapshots of files come along; SnapshotError where they cannot be had here.
         """
-        from agentos.workflow.transfer.run_copy import exported  # seldom needed, as is its counterpart
+        from agentos.workflow.transfer.run_copy import export_run  # seldom needed, as is its counterpart
 
         with self._store() as store:
             copy = store.read_copy(store.find_run(workflow_id).workflow_id)
-        return exported(self.place, copy, version=__version__, files=files)
+        return export_run(self.place, copy, version=__version__, files=files)
 
     def import_run(self, file: IO[bytes], *, workflow_id: str | None = None, files_only: bool = False) -> Imported:
         """Take in an exported run, under its own id or another. All of it, checked, or nothing.
 
         Snapshots of files that are in the file come along. `files_only`: take in nothing else, for a run that is here.
         """
-        from agentos.workflow.transfer.run_copy import taken_in
+        from agentos.workflow.transfer.run_copy import import_run_file
 
         name = getattr(file, "name", "the file")
-        return taken_in(self.place, file, name, workflow_id=workflow_id, files_only=files_only)
+        return import_run_file(self.place, file, name, workflow_id=workflow_id, files_only=files_only)
 
     def _only_gate(self, workflow_id: str) -> str:
         gates = self.show(workflow_id).gates

@@ -172,7 +172,7 @@ class Masker:
                 secrets += [(name, found) for found in passwords if len(found) >= LOOKS_SECRET]
         return cls(secrets, too_short)
 
-    def knowing(self, name: str, value: str) -> Masker:
+    def with_secret(self, name: str, value: str) -> Masker:
         """One that masks this value as well; itself where it does already, or where the value is too short."""
         if len(value) < DECLARED_SECRET or value.encode("utf-8", "surrogatepass") in self._owners:
             return self
@@ -201,17 +201,17 @@ class Masker:
 
         A number that shows a secret becomes text. Parts that did not change are shared with the value given.
         """
-        masked, found = self.masked(value)
+        masked, found = self.value_and_names(value)
         return masked, bool(found)
 
-    def masked(self, value: Any) -> tuple[Any, tuple[str, ...]]:
+    def value_and_names(self, value: Any) -> tuple[Any, tuple[str, ...]]:
         """As `value`, with the names of the variables that were found."""
         if not self._forms:
             return value, ()
         found: set[str] = set()
         return self._value(value, found), tuple(sorted(found))
 
-    def found_in(self, data: Bytes) -> tuple[str, ...]:
+    def names_in(self, data: Bytes) -> tuple[str, ...]:
         """The variables whose values stand in the bytes."""
         return tuple(sorted({self._owners[form] for form in self._forms if form in data}))
 
@@ -221,7 +221,7 @@ class Masker:
             for form in self._stored:  # any() takes twice as long, and this is asked about everything that is stored
                 if form in stored:
                     return True
-            return next(self._escaped(stored), None) is not None
+            return next(self._escaped_spans(stored), None) is not None
         return False
 
     def mask_of(self, name: str) -> str:
@@ -286,7 +286,7 @@ class Masker:
             for longest in (form, *self._longer.get(form, ()))
             for at in _places(longest, data)
         ]
-        found += self._escaped(data)
+        found += self._escaped_spans(data)
         if len(found) < 2:
             return found
         found.sort(key=lambda span: (span[0], -span[1]))
@@ -299,12 +299,12 @@ class Masker:
                 spans[-1] = (last[0], end, last[2])
         return spans
 
-    def _escaped(self, data: Bytes) -> Iterator[Span]:
+    def _escaped_spans(self, data: Bytes) -> Iterator[Span]:
         """Where secrets stand of which some characters, or all, are escaped."""
         for escapes in _escapes():
             if escapes.mark not in data:
                 continue
-            undone = escapes.escape.sub(_unescaped, data)
+            undone = escapes.escape.sub(_unescape, data)
             for raw, name in self._plain.items():
                 if raw in undone:
                     origins = _Origins(escapes, data)
@@ -317,7 +317,7 @@ class Masker:
         """A masker for one stream of bytes that arrives in chunks cut anywhere."""
         return MaskedStream(self)
 
-    def _undecided(self, data: Bytes) -> int:
+    def _undecided_start(self, data: Bytes) -> int:
         """Where the end of the data begins that could still become a secret; its length where there is none."""
         undecided = len(data)
         for at in range(max(0, len(data) - self._longest + 1), len(data)):
@@ -339,7 +339,7 @@ class Masker:
             if begun := escapes.begun.search(end, max(0, len(end) - 2 * _LONGEST_ESCAPE)):
                 yield before + begun.start()
             whole = end[: begun.start()] if begun else end
-            undone = escapes.escape.sub(_unescaped, whole)
+            undone = escapes.escape.sub(_unescape, whole)
             for at in range(max(0, len(undone) - longest + 1), len(undone)):
                 if undone[at] not in self._plain_firsts:
                     continue
@@ -359,7 +359,7 @@ class Masker:
     def cut_end(self, text: str, least: int = 4) -> str:
         """The text without a secret's beginning at its very end, for a text that was cut there."""
         data = text.encode("utf-8", "surrogatepass")
-        at = self._undecided(data) if self._forms else len(data)
+        at = self._undecided_start(data) if self._forms else len(data)
         return data[:at].decode("utf-8", "replace") if len(data) - at >= least else text
 
     def cut_start(self, text: str, least: int = 4) -> str:
@@ -391,7 +391,7 @@ class MaskedStream:
         if not self._masker:
             return data
         masker, data = self._masker, self._tail + data
-        undecided = masker._undecided(data)
+        undecided = masker._undecided_start(data)
         pieces, position = [], self._covered
         for start, end, name in masker._spans(data):
             if start >= undecided:
@@ -439,7 +439,7 @@ class _Origins:
         for found in escapes.escape.finditer(data):
             undone += found.start() - position
             self._add(undone, found.start(), is_escape=True)
-            undone += len(_unescaped(found))
+            undone += len(_unescape(found))
             position = found.end()
             self._add(undone, position, is_escape=False)
 
@@ -459,7 +459,7 @@ class _Origins:
         return self._data[part + 1] if self._is_escape[part] else self._data[part] + at - self._undone[part]
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
+def _unescape(found: re.Match[bytes]) -> bytes:
     return _character(found[0])
 
 
@@ -475,24 +475,24 @@ def _character(escape: bytes) -> bytes:
         text = text.removesuffix(b";").rpartition(b"amp;")[2]
         if text in _NAMED:
             return _NAMED[text]
-        return _encoded(int(text[2:], 16) if text[1:2] in b"xX" else int(text[1:]))
+        return _encode_code_point(int(text[2:], 16) if text[1:2] in b"xX" else int(text[1:]))
     if text[:1] == b"x":
         return bytes([int(text[1:], 16)])
     if text[:1] == b"u" and b"\\" in text:
-        return _encoded(_paired(text))
+        return _encode_code_point(_join_surrogates(text))
     if text[:1] in b"uU":
-        return _encoded(int(text[1:].strip(b"{}"), 16))
+        return _encode_code_point(int(text[1:].strip(b"{}"), 16))
     if text[:1].isdigit():
         return bytes([int(text, 8)])
     return text
 
 
-def _paired(text: bytes) -> int:
+def _join_surrogates(text: bytes) -> int:
     """The character of two escapes, as UTF-16 has it."""
     return 0x10000 + ((int(text[1:5], 16) - 0xD800) << 10) + int(text[-4:], 16) - 0xDC00
 
 
-def _encoded(number: int) -> bytes:
+def _encode_code_point(number: int) -> bytes:
     return chr(number).encode("utf-8", "surrogatepass") if number < 0x110000 else b"\xff"
 
 
@@ -513,8 +513,8 @@ def _forms(text: str) -> Iterator[bytes]:
     """Every form that is recognised as such, but for base64; the plain one first."""
     raw = _raw(text)
     yield raw
-    for written in {one.encode("utf-8", "surrogatepass") for one in _written(text, raw)}:
-        if all(escapes.escape.sub(_unescaped, written) != raw for escapes in _escapes()):  # else it is found as escaped
+    for written in {one.encode("utf-8", "surrogatepass") for one in _quoted_forms(text, raw)}:
+        if all(escapes.escape.sub(_unescape, written) != raw for escapes in _escapes()):  # else it is found as escaped
             yield written
     yield raw.hex().encode()
     yield raw.hex().upper().encode()
@@ -529,7 +529,7 @@ def _from_bytes(text: str) -> bool:
     return True
 
 
-def _written(text: str, raw: bytes) -> Iterator[str]:
+def _quoted_forms(text: str, raw: bytes) -> Iterator[str]:
     """As it is written in URLs, in JSON and in Python."""
     for safe in ("", "/", "!'()*", "!'()*/;:@&=+$,#"):
         quoted = quote(raw, safe=safe)
@@ -551,7 +551,7 @@ def _base64(raw: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
     for encode, alphabet in ((b64encode, _STANDARD), (urlsafe_b64encode, _URL_SAFE)):
         for before in range(3):
             yield _base64_at(raw, before, encode, alphabet)
-        yield from ((wrapped, []) for wrapped in _wrapped(encode(raw)[: len(raw) * 8 // 6]))
+        yield from ((wrapped, []) for wrapped in _wrap_lines(encode(raw)[: len(raw) * 8 // 6]))
 
 
 def _base64_at(raw: bytes, before: int, encode: Callable[[bytes], bytes], alphabet: bytes) -> tuple[bytes, list[bytes]]:
@@ -571,7 +571,7 @@ def _base64_at(raw: bytes, before: int, encode: Callable[[bytes], bytes], alphab
     return form, longer
 
 
-def _wrapped(encoded: bytes) -> Iterator[bytes]:
+def _wrap_lines(encoded: bytes) -> Iterator[bytes]:
     """A long one in lines, as programs print it that encode the value alone."""
     for width in (64, 76):
         lines = [encoded[at : at + width] for at in range(0, len(encoded), width)]

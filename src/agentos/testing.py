@@ -90,7 +90,7 @@ def start(
     """
     whole = {name: value for name, value in os.environ.items() if name != VARIABLE} | dict(env or {})
     if at is not None:
-        whole[VARIABLE] = _checked(at)
+        whole[VARIABLE] = _check_point(at)
     done = subprocess.run(
         list(argv),
         cwd=cwd,
@@ -137,7 +137,7 @@ def passes(
         return Counter(log.read_text().split())
 
 
-def _checked(at: str) -> str:
+def _check_point(at: str) -> str:
     point, _, count = at.partition(":")
     if point not in POINTS:
         raise ValueError(f"no crash point {point!r}; there are {', '.join(POINTS)}")

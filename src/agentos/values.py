@@ -80,7 +80,7 @@ def decode_value(data: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
     """A fresh value from its stored form; never shares anything with an earlier one."""
     try:
         plain = _decode(data)
-        return _untagged(plain) if _TAG_BYTES in bytes(data) else plain
+        return _untag(plain) if _TAG_BYTES in bytes(data) else plain
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointCorruptedError("a stored value", str(error)) from error
 
@@ -99,7 +99,7 @@ def _encode(value: object, encoder: msgspec.json.Encoder, depth: int) -> bytes:
     except (UnicodeEncodeError, RecursionError):
         pass
     try:
-        return encoder.encode(_tagged(value, (), (0,) * depth, encoder is _sorted))
+        return encoder.encode(_tagged_value(value, (), (0,) * depth, encoder is _sorted))
     except RecursionError:
         raise ValueEncodingError("$", "it is nested too deeply for the stack that is left") from None
 
@@ -127,11 +127,11 @@ def _is_plain(value: object, depth: int) -> bool:
     return False
 
 
-def _tagged(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
+def _tagged_value(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
     """The same value in plain JSON types, tagged where needed. `above` holds the ids of what encloses it."""
     match value:
         case enum.Enum():
-            return _tagged(value.value, path, above, sort)
+            return _tagged_value(value.value, path, above, sort)
         case None | bool():
             return value
         case int():
@@ -150,12 +150,12 @@ def _tagged(value: object, path: Path, above: tuple[int, ...], sort: bool) -> ob
 
 def _tagged_container(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
     if id(value) in above:
-        raise ValueEncodingError(_dotted(path), "it contains itself")
+        raise ValueEncodingError(_format_path(path), "it contains itself")
     if len(above) >= MAX_DEPTH + _ROOM:
-        raise ValueEncodingError(_dotted(path), f"it is nested more than {MAX_DEPTH} levels deep")
+        raise ValueEncodingError(_format_path(path), f"it is nested more than {MAX_DEPTH} levels deep")
     above = (*above, id(value))
     if isinstance(value, (list, tuple)):
-        return [_tagged(item, (*path, index), above, sort) for index, item in enumerate(value)]
+        return [_tagged_value(item, (*path, index), above, sort) for index, item in enumerate(value)]
     return _tagged_map(_as_dict(value, path), path, above, sort)
 
 
@@ -181,7 +181,7 @@ def _tagged_scalar(value: datetime | date | time | timedelta | Decimal, path: Pa
         case timedelta():
             return _tag("timedelta", [value.days, value.seconds, value.microseconds])
         case datetime() if value != value:  # pandas.NaT calls itself a datetime
-            raise ValueEncodingError(_dotted(path), "it is not a time")
+            raise ValueEncodingError(_format_path(path), "it is not a time")
         case datetime():
             return _tag("datetime", datetime.isoformat(value), **_zone(value))
         case date():
@@ -211,9 +211,9 @@ def _as_dict(value: object, path: Path) -> dict[object, object]:
 
         return {field.name: getattr(value, field.name) for field in fields_of(kind)}
     if callable(getattr(kind, "model_dump", None)):
-        return _dumped(value, path)
+        return _dump_model(value, path)
     hint = "; a set has no order, return a sorted list" if isinstance(value, (set, frozenset)) else ""
-    raise ValueEncodingError(_dotted(path), f"{kind.__module__}.{kind.__qualname__} has no stored form{hint}")
+    raise ValueEncodingError(_format_path(path), f"{kind.__module__}.{kind.__qualname__} has no stored form{hint}")
 
 
 def _is_dataclass(kind: Any) -> bool:
@@ -221,13 +221,13 @@ def _is_dataclass(kind: Any) -> bool:
     return hasattr(kind, "__dataclass_fields__")
 
 
-def _dumped(model: Any, path: Path) -> dict[object, object]:
+def _dump_model(model: Any, path: Path) -> dict[object, object]:
     try:
         dumped = model.model_dump(by_alias=True)
     except Exception as error:  # the model's own code runs here
-        raise ValueEncodingError(_dotted(path), f"model_dump raised {type(error).__name__}: {error}") from error
+        raise ValueEncodingError(_format_path(path), f"model_dump raised {type(error).__name__}: {error}") from error
     if not isinstance(dumped, dict):
-        raise ValueEncodingError(_dotted(path), f"model_dump gave {type(dumped).__name__}, not a dict")
+        raise ValueEncodingError(_format_path(path), f"model_dump gave {type(dumped).__name__}, not a dict")
     return dumped
 
 
@@ -236,17 +236,17 @@ def _tagged_map(source: dict[object, object], path: Path, above: tuple[int, ...]
     escape = False
     for key, item in source.items():
         if not isinstance(key, str):
-            raise ValueEncodingError(_dotted(path), f"the key {key!r} is {type(key).__name__}, not text")
+            raise ValueEncodingError(_format_path(path), f"the key {key!r} is {type(key).__name__}, not text")
         name = str(key.value) if isinstance(key, enum.Enum) else str.__str__(key)
         escape = escape or name == TAG or not isinstance(tagged_text(name), str)
-        result[name] = _tagged(item, (*path, name), above, sort)
+        result[name] = _tagged_value(item, (*path, name), above, sort)
     if not escape:
         return result
     pairs = sorted(result.items(), key=lambda pair: str(pair[0])) if sort else result.items()
     return _tag("dict", [[tagged_text(str(name)), item] for name, item in pairs])
 
 
-def _dotted(path: Path) -> str:
+def _format_path(path: Path) -> str:
     return "$" + "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{step!r}]" for step in path
     )
@@ -255,13 +255,13 @@ def _dotted(path: Path) -> str:
 # --- decoding -----------------------------------------------------------------------------------------------------
 
 
-def _untagged(value: Any) -> Any:
+def _untag(value: Any) -> Any:
     if isinstance(value, list):
-        return [_untagged(item) for item in value]
+        return [_untag(item) for item in value]
     if not isinstance(value, dict):
         return value
     if TAG not in value:
-        return {key: _untagged(item) for key, item in value.items()}
+        return {key: _untag(item) for key, item in value.items()}
     untag = _UNTAG.get(value[TAG]) if isinstance(value[TAG], str) else None
     if untag is None:
         raise NewerSchemaError(
@@ -290,7 +290,7 @@ def _named_zone(name: str) -> tzinfo | None:
 
 
 def _pairs(value: Any) -> dict[str, Any]:
-    return {_untagged(key): _untagged(item) for key, item in value}
+    return {_untag(key): _untag(item) for key, item in value}
 
 
 _UNTAG: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
@@ -316,7 +316,7 @@ def convert_to(value: Any, annotation: Any) -> Any:
     Anything else comes back unchanged: annotations are not enforced. AttemptError where a value does not fit.
     """
     try:
-        return _converted(value, annotation)
+        return _convert(value, annotation)
     except (msgspec.ValidationError, ValueError) as error:
         name = getattr(annotation, "__qualname__", None) or str(annotation)
         raise AttemptError(
@@ -335,10 +335,10 @@ def converts(annotation: Any) -> bool:
     return _is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct))
 
 
-def _converted(value: Any, annotation: Any) -> Any:
+def _convert(value: Any, annotation: Any) -> Any:
     origin = get_origin(annotation)
     if origin is not None:
-        return _converted_generic(value, annotation, origin)
+        return _convert_generic(value, annotation, origin)
     if not isinstance(annotation, type) or annotation in _AS_IS:
         return value
     if issubclass(annotation, enum.Enum):
@@ -354,27 +354,27 @@ _AS_IS = frozenset({str, int, float, bool, bytes, list, dict, object, NoneType})
 _CONVERTED = (msgspec.Struct, datetime, date, time, timedelta, Decimal)
 
 
-def _converted_generic(value: Any, annotation: Any, origin: Any) -> Any:
+def _convert_generic(value: Any, annotation: Any, origin: Any) -> Any:
     args = get_args(annotation)
     if origin is Annotated:
-        return _converted(value, args[0])
+        return _convert(value, args[0])
     if origin is Union or origin is UnionType:
-        return _converted_union(value, args)
+        return _convert_union(value, args)
     if origin is dict and len(args) == 2 and isinstance(value, dict):
-        return {key: _converted(item, args[1]) for key, item in value.items()}
+        return {key: _convert(item, args[1]) for key, item in value.items()}
     if origin is list and args and isinstance(value, list):
-        return [_converted(item, args[0]) for item in value]
+        return [_convert(item, args[0]) for item in value]
     if origin is tuple and isinstance(value, list):
         kinds = [args[0]] * len(value) if args[1:] == (...,) else args
         if len(kinds) != len(value):
             raise ValueError(f"expected {len(kinds)} elements, got {len(value)}")
-        return tuple(_converted(item, kind) for item, kind in zip(value, kinds, strict=True))
+        return tuple(_convert(item, kind) for item, kind in zip(value, kinds, strict=True))
     if _is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct)):
         return _by_msgspec(value, annotation)
     return value
 
 
-def _converted_union(value: Any, arms: tuple[Any, ...]) -> Any:
+def _convert_union(value: Any, arms: tuple[Any, ...]) -> Any:
     if value is None and NoneType in arms:
         return None
     # A value that already is of an arm's type stays as it is: `str | date` does not turn text into a date.
@@ -385,7 +385,7 @@ def _converted_union(value: Any, arms: tuple[Any, ...]) -> Any:
         if arm in _AS_IS:
             continue
         try:
-            converted = _converted(value, arm)
+            converted = _convert(value, arm)
         except (msgspec.ValidationError, ValueError) as error:
             failures.append(str(error))
             continue

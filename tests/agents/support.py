@@ -14,7 +14,7 @@ import pytest
 from agentos.dag.define.model_calls import AgentWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import Session
+from agentos.machine.events import AgentSession
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from tests.agents.programs import MODELS, environment, installed
@@ -53,7 +53,7 @@ def agent_spec(
     prompt: str = "Do it.",
     env: dict[str, str] | None = None,
     verify: str = "",
-    session: Session | None = None,
+    session: AgentSession | None = None,
     timeout_s: float | None = 60,
     log: Any = None,
     models: ModelSettings = NO_MODEL_SETTINGS,

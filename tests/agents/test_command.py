@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from agentos.exceptions import LeaseLostError
-from agentos.machine.events import Session
+from agentos.machine.events import AgentSession
 from agentos.secrets import Masker
 from agentos.tasks.agents import watcher
 from agentos.tasks.attempt import Outcome
-from agentos.tasks.llm.model_settings import Limits, ModelSettings
+from agentos.tasks.llm.model_settings import CallLimits, ModelSettings
 from agentos.tasks.registry import performers
 from tests.agents.support import agent_spec
 from tests.unit.tasks.support import RecordingHost, cancel_when, is_alive, output_of, perform, pid_in
@@ -97,7 +97,7 @@ def test_an_exit_code_other_than_0_is_a_failure(tmp_path: Path, status: int, wor
 
 def test_a_credential_that_was_sent_away_rests_for_everybody(tmp_path: Path) -> None:
     agent = program(tmp_path, "sys.exit(75)")
-    impatient = ModelSettings(limits={"performer.py": Limits(max_wait_s=0)})
+    impatient = ModelSettings(limits={"performer.py": CallLimits(max_wait_s=0)})
     first = perform(agent_spec(tmp_path, "command", agent, models=impatient))
     second = perform(agent_spec(tmp_path, "command", agent, models=impatient))
 
@@ -108,7 +108,7 @@ def test_a_credential_that_was_sent_away_rests_for_everybody(tmp_path: Path) -> 
 
 def test_an_agent_takes_one_slot_and_waiting_for_it_takes_none_of_its_time(tmp_path: Path) -> None:
     text = "at = time.time()\ntime.sleep(1)\nprint(at, time.time())"
-    limits = ModelSettings(limits={"performer.py": Limits(slots=1)})
+    limits = ModelSettings(limits={"performer.py": CallLimits(slots=1)})
     spec = agent_spec(tmp_path, "command", program(tmp_path, text), models=limits, timeout_s=1.9)
 
     async def both() -> list[Outcome]:
@@ -203,7 +203,7 @@ def test_files_are_captured_now_and_then_also_where_no_turn_ends(
 
 def test_an_agent_whose_work_cannot_be_written_down_is_ended(tmp_path: Path) -> None:
     class Lost(RecordingHost):
-        async def session(self, session: Session) -> None:
+        async def record_session(self, session: AgentSession) -> None:
             raise LeaseLostError("run-1")
 
     path = shaped_like_codex(tmp_path, {"type": "thread.started", "thread_id": "t-1"})

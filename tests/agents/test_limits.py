@@ -19,7 +19,7 @@ from agentos import Client, Workflow, resume, run
 from agentos.dag.define.model_calls import Budget
 from agentos.machine.events import DecisionRequired, TaskRetry, TaskStart, TaskUsage, Usage
 from agentos.secrets import NO_SECRETS
-from agentos.tasks.agents.adapters.adapter import Ended, Reader, Word
+from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, Reader
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.watcher import Follower
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings, Price
@@ -61,10 +61,10 @@ CODEX_WORKS = ({"type": "item.started", "item": CODEX_TOOL}, {"type": "item.comp
 
 def stopped_after(
     agent: str, *said: dict[str, Any] | None, tokens: int = 1_000, max_turns: int | None = None
-) -> tuple[int | None, Word | None]:
+) -> tuple[int | None, AgentOutcome | None]:
     """After how many events, and why, the agent is stopped; None stands for time in which all is written down."""
 
-    async def follow() -> tuple[int | None, Word | None]:
+    async def follow() -> tuple[int | None, AgentOutcome | None]:
         async def known(_: str) -> None:
             pass
 
@@ -100,7 +100,7 @@ def stopped_after(
     ids=["answer", "answer-at-once", "tool-later", "tool-at-once", "answer-after-a-tool", "another-message"],
 )
 def test_beyond_its_budget_an_agent_is_stopped_where_it_goes_on(
-    said: Sequence[dict[str, Any] | None], expected: tuple[int | None, Word | None]
+    said: Sequence[dict[str, Any] | None], expected: tuple[int | None, AgentOutcome | None]
 ) -> None:
     assert stopped_after("claude", *said, tokens=15) == expected
 
@@ -113,7 +113,7 @@ def test_beyond_its_budget_an_agent_is_stopped_where_it_goes_on(
     ],
 )
 def test_beyond_its_turns_an_agent_is_stopped_where_it_goes_on(
-    said: Sequence[dict[str, Any]], expected: tuple[int | None, Word | None]
+    said: Sequence[dict[str, Any]], expected: tuple[int | None, AgentOutcome | None]
 ) -> None:
     assert stopped_after("codex", *said, max_turns=1) == expected
 
@@ -135,7 +135,7 @@ def test_the_status_of_an_agent_that_we_stopped_says_nothing(
     reader = AGENTS[agent].reader()
     for line in lines:
         reader.line(json.dumps(line))
-    assert (reader.verdict(Ended(-15, stopped=True)).outcome == "ok") == done
+    assert (reader.verdict(AgentExit(-15, stopped=True)).outcome == "ok") == done
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_claude_calls_an_answer_that_went_beyond_the_dollars_an_error(
     for line in (answers("m0", {"type": "text", "text": "First "}), answers("m1", *blocks)):
         reader.line(json.dumps(line))
     reader.line(json.dumps({**OVER_BUDGET, "stop_reason": stop_reason}))
-    verdict = reader.verdict(Ended(1))
+    verdict = reader.verdict(AgentExit(1))
     assert (verdict.outcome, verdict.text) == (outcome, text)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentos.dag.define.model_calls import Budget
-from agentos.machine.events import Session
-from agentos.tasks.agents.adapters.adapter import Ended
+from agentos.machine.events import AgentSession
+from agentos.tasks.agents.adapters.adapter import AgentExit
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.transcript import SUFFIX
 from agentos.tasks.llm.model_settings import ModelSettings, Price
@@ -62,7 +62,7 @@ def test_the_programs_still_end_as_they_did_when_they_were_recorded(case: str) -
     reader = AGENTS[agent].reader()
     for line in said["lines"]:
         reader.line(line)
-    verdict = reader.verdict(Ended(said["status"], said["stderr"], said["left"]))
+    verdict = reader.verdict(AgentExit(said["status"], said["stderr"], said["left"]))
     assert verdict.outcome == OUTCOMES[name], verdict
 
 
@@ -181,7 +181,7 @@ def test_a_session_goes_on_in_a_fork(agent: str, tmp_git_repo: Path, home: Path)
 
 
 def test_where_a_session_is_lost_a_new_one_begins_once(tmp_git_repo: Path, home: Path) -> None:
-    gone = Session(agent="claude", id=str(uuid.uuid4()))
+    gone = AgentSession(agent="claude", id=str(uuid.uuid4()))
     with scripted("claude", home, says("Done anew.")) as model:
         host = RecordingHost()
         outcome = perform(agent_spec(tmp_git_repo, "claude", env=model.env, prompt="THE TASK", session=gone), host)

@@ -12,10 +12,10 @@ import pytest
 from agentos.dag.define import model_calls
 from agentos.dag.define.model_calls import AgentWork, agent_problems
 from agentos.machine.events import Usage
-from agentos.tasks.agents.adapters.adapter import Ask, Ended, Heard, Verdict, json_text, tool_line
+from agentos.tasks.agents.adapters.adapter import AgentExit, AgentVerdict, Ask, StreamUpdate, json_text, tool_line
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.adapters.opencode import find_session
-from agentos.tasks.agents.adapters.trouble import of_status, of_text
+from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text
 from agentos.tasks.agents.texts import prompt_for
 from tests.agents.record import STREAMS
 
@@ -34,8 +34,8 @@ OUTCOMES = {
 
 
 class Read(NamedTuple):
-    heard: list[Heard]
-    verdict: Verdict
+    heard: list[StreamUpdate]
+    verdict: AgentVerdict
 
     @property
     def shown(self) -> list[str]:
@@ -51,7 +51,7 @@ def read(case: str, *, lines: list[str] | None = None, status: int | None = -1, 
     recorded: dict[str, Any] = json.loads((STREAMS / f"{case}.json").read_text())
     reader = AGENTS[Path(case).parent.name].reader()
     heard = [reader.line(line) for line in (recorded["lines"] if lines is None else lines)]
-    ended = Ended(
+    ended = AgentExit(
         status=recorded["status"] if status == -1 else status,
         stderr=recorded["stderr"] if stderr is None else stderr,
         left=recorded["left"],
@@ -123,7 +123,7 @@ def test_lines_that_mean_nothing_are_passed_over(agent: str, line: str) -> None:
     ],
 )
 def test_a_session_that_cannot_be_used_is_told_as_such(agent: str, stderr: str) -> None:
-    verdict = AGENTS[agent].reader().verdict(Ended(status=1, stderr=stderr))
+    verdict = AGENTS[agent].reader().verdict(AgentExit(status=1, stderr=stderr))
     assert verdict.session_lost
     assert verdict.outcome != "ok"
 
@@ -137,13 +137,13 @@ def test_a_session_that_cannot_be_used_is_told_as_such(agent: str, stderr: str) 
     ],
 )
 def test_an_agent_nobody_logged_in_to_says_so(agent: str, status: int, stderr: str) -> None:
-    assert AGENTS[agent].reader().verdict(Ended(status=status, stderr=stderr)).outcome == "api_auth"
+    assert AGENTS[agent].reader().verdict(AgentExit(status=status, stderr=stderr)).outcome == "api_auth"
 
 
 def test_claude_says_when_nobody_logged_in() -> None:
     reader = AGENTS["claude"].reader()
     reader.line('{"type":"result","subtype":"success","is_error":true,"result":"Not logged in · Please run /login"}')
-    assert reader.verdict(Ended(status=1)).outcome == "api_auth"
+    assert reader.verdict(AgentExit(status=1)).outcome == "api_auth"
 
 
 @pytest.mark.parametrize(
@@ -154,18 +154,18 @@ def test_claude_keeps_to_limits_by_itself(subtype: str, outcome: str) -> None:
     reader = AGENTS["claude"].reader()
     result = {"type": "result", "subtype": subtype, "is_error": True, "errors": ["so it is"], "total_cost_usd": 0.5}
     reader.line(json.dumps(result))
-    verdict = reader.verdict(Ended(status=1))
+    verdict = reader.verdict(AgentExit(status=1))
     assert (verdict.outcome, verdict.why) == (outcome, "so it is")
     assert verdict.cost_usd == 0.5
 
 
 def test_statuses_and_texts_of_services_have_one_meaning() -> None:
-    assert [of_status(status) for status in (400, 401, 403, 408, 429, 500, 529)] == [
+    assert [outcome_of_status(status) for status in (400, 401, 403, 408, 429, 500, 529)] == [
         "bad_input", "api_auth", "api_auth", "api_5xx", "api_rate", "api_5xx", "api_5xx"
     ]  # fmt: skip
-    assert of_text("You've hit your usage limit. Try again at 5 pm.") == "api_rate"
-    assert of_text("prompt is too long: 250000 tokens > 200000 maximum") == "bad_input"
-    assert of_text("the tests do not pass") == "agent_error"
+    assert outcome_of_text("You've hit your usage limit. Try again at 5 pm.") == "api_rate"
+    assert outcome_of_text("prompt is too long: 250000 tokens > 200000 maximum") == "bad_input"
+    assert outcome_of_text("the tests do not pass") == "agent_error"
 
 
 def test_what_definitions_are_checked_against_is_what_the_adapters_can() -> None:

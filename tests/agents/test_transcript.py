@@ -14,7 +14,7 @@ import pytest
 
 from agentos import Client, Workflow, run
 from agentos.secrets import Masker
-from agentos.tasks.agents.adapters.adapter import Kept
+from agentos.tasks.agents.adapters.adapter import TranscriptLocation
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.transcript import SUFFIX, copy_transcript, transcript_of
 from tests.agents.support import agent_spec
@@ -134,7 +134,7 @@ def test_each_agent_keeps_it_where_its_variable_says(
 def test_an_id_that_leads_elsewhere_finds_nothing(session: str, tmp_path: Path) -> None:
     (tmp_path / "sessions").mkdir()
     (tmp_path / "secret.jsonl").write_text("{}")
-    assert transcript_of(Kept("", str(tmp_path / "sessions"), "{id}.jsonl"), session, {"HOME": "/"}) == ""
+    assert transcript_of(TranscriptLocation("", str(tmp_path / "sessions"), "{id}.jsonl"), session, {"HOME": "/"}) == ""
 
 
 def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:

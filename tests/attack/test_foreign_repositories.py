@@ -141,8 +141,8 @@ def everything(root: Path, tmp_path: Path) -> Iterator[str]:
     yield "compare"
     snapshots.patch(worktree, first, second)
     yield "patch"
-    now = restore.look(worktree, first, workflow_id=RUN, name="look")
-    restore.foresee(worktree, first, now)
+    now = restore.capture_current(worktree, first, workflow_id=RUN, name="look")
+    restore.preview_changes(worktree, first, now)
     yield "foresee"
     done = back(worktree, first)
     yield "restore"
@@ -436,7 +436,7 @@ def test_a_crafted_export_makes_nothing_outside(agentos: Agentos, root: Path, ho
     assert agentos("run", "flow.yaml", "--id", "run-1", "-q", cwd=root).code == 0
     worktree = open_worktree(root)
     outside = tmp_path / "outside"
-    for ref, oid in snapshots.taken(worktree, "run-1").items():
+    for ref, oid in snapshots.snapshot_refs(worktree, "run-1").items():
         one = snapshots.read(worktree.store_git(), oid, oid, ref=ref)
         _forged(worktree, one, empty=["../outside/made", str(outside)], modes={"odd": {"../victim": 0o4777}})
     (tmp_path / "victim").write_text("x")

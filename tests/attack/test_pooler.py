@@ -227,11 +227,11 @@ def test_news_is_looked_for_where_it_cannot_be_told(pooled: str, schema: str) ->
     writing, reading = open_store(url), open_store(url, readonly=True)
     lease, journal = create(writing), Journal()
     reading.read_events(RUN)
-    reading.changed()
+    reading.has_changed()
     journal.start("a")
     writing.append(lease, journal.take(), RUNNING)
     deadline = time.monotonic() + 20
-    while not reading.changed():
+    while not reading.has_changed():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     writing.close()

@@ -19,7 +19,7 @@ from agentos.exceptions import RestoreError, SnapshotNotFoundError
 from agentos.workflow.files import restore_preview
 from agentos.workflow.files.decisions import BEAT_S
 from agentos.worktree.restore import restore as restoring
-from agentos.worktree.restore.restore import finish_interrupted, foresee, look
+from agentos.worktree.restore.restore import capture_current, finish_interrupted, preview_changes
 from agentos.worktree.snapshots.snapshots import Snapshot, find, patch
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.attack.cut_off import RUN, kill_in_the_middle, wait_past_the_last_sign_of_life, write_flow
@@ -69,8 +69,8 @@ def test_what_a_task_hides_by_ignore_rules_is_put_back(
     (root / "notes/deep/made.txt").write_text("half made\n")
     change(root, home)
     worktree = open_worktree(root)  # as the next process finds it
-    now = look(worktree, first, workflow_id="run-1", name="look")
-    would, left = foresee(worktree, first, now)
+    now = capture_current(worktree, first, workflow_id="run-1", name="look")
+    would, left = preview_changes(worktree, first, now)
     assert not left
     done = back(worktree, first)
     assert model(root) == before
@@ -108,12 +108,12 @@ def test_a_killed_task_that_changed_ignore_rules_leaves_nothing(agentos: Agentos
 
 def test_what_cannot_be_captured_is_named(root: Path, worktree: Worktree) -> None:
     """Whatever stays in place although the snapshot does not have it is told, path by path."""
-    from agentos.worktree.snapshots.budget import Limits
+    from agentos.worktree.snapshots.budget import SnapshotLimits
 
     first = snap(worktree)
     (root / "large").write_bytes(b"x" * 3000)
     (root / "git~1").write_text("a name that means .git elsewhere")
-    done = back(worktree, first, limits=Limits(file_bytes=2000))
+    done = back(worktree, first, limits=SnapshotLimits(file_bytes=2000))
     assert {left.path for left in done.left} == {"large", "git~1"}
 
 
@@ -144,8 +144,8 @@ def test_modes_and_folders_are_edits(root: Path, worktree: Worktree, edit: Calla
     until = datetime.fromtimestamp(max(entry.stat().st_ctime for entry in root.rglob("*") if entry.exists()), UTC)
     _until_the_clock_ticks(root)
     edit(root)
-    now = look(worktree, first, workflow_id="run-1", name="look")
-    changes, _ = foresee(worktree, first, now)
+    now = capture_current(worktree, first, workflow_id="run-1", name="look")
+    changes, _ = preview_changes(worktree, first, now)
     sign = until - timedelta(seconds=BEAT_S + restore_preview._SLACK_S)
     why, paths = restore_preview._changed_since_kill(worktree, "run-1", changes, sign)
     assert why
@@ -375,8 +375,8 @@ def test_a_base_commit_that_is_gone_is_explained_everywhere(root: Path, worktree
     now = snap(worktree, "now")
     asks: dict[str, Callable[[], object]] = {
         "restore": lambda: back(worktree, first),
-        "look": lambda: look(worktree, first, workflow_id="run-1", name="look"),
-        "foresee": lambda: foresee(worktree, first, now),
+        "look": lambda: capture_current(worktree, first, workflow_id="run-1", name="look"),
+        "foresee": lambda: preview_changes(worktree, first, now),
         "patch": lambda: patch(worktree, first, now),
         "export": lambda: write_bundle(worktree, "run-1", tmp_path / "bundle"),
         "linked": lambda: make_linked(worktree, first, tmp_path / "aside", workflow_id="run-1", label="x"),
@@ -432,11 +432,11 @@ def test_a_restore_proves_what_it_put_back(
         _meddle(patched, "restore.inside", lambda: meddle(root))
         with pytest.raises(RestoreError, match="not what they should be"):
             back(worktree, first)
-    assert restoring.interrupted(worktree) is not None  # and it is not forgotten
+    assert restoring.find_interrupted(worktree) is not None  # and it is not forgotten
     done = finish_interrupted(worktree)
     assert done is not None
     assert (root / "src/main.py").read_text() == "print('one')\n"
-    assert restoring.interrupted(worktree) is None
+    assert restoring.find_interrupted(worktree) is None
 
 
 def test_a_restore_proves_the_whole_tree(root: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch) -> None:

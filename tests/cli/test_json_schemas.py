@@ -16,7 +16,7 @@ import pytest
 from agentos import Client
 from agentos.cli.json_shapes import commands, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.files.restore import put_back
+from agentos.workflow.files.restore import restore_files
 from tests.cli.conftest import Agentos
 from tests.cli.sample import begin, make_repository, write_flow
 from tests.conftest import git
@@ -82,7 +82,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     begin(root, "good", "gone", expected="complete")
     write_flow(root, EDITS, "edits.py")
     begin(root, "edits", "edits", expected="complete", name="edits.py")
-    put_back(str(Client(root).checkpoints("edits")[0].id), root)
+    restore_files(str(Client(root).checkpoints("edits")[0].id), root)
     save_states(root)
     (root / "ended.jsonl").write_bytes(b"".join(Client(root).export("ended")))
     return root

@@ -50,22 +50,22 @@ def test_a_command_needs_a_run(store: StorePort) -> None:
 
 def test_posting_needs_no_lease_and_crosses_processes(backend: Backend, store: StorePort) -> None:
     lease = create(store)
-    store.changed()
-    assert store.changed() is False
+    store.has_changed()
+    assert store.has_changed() is False
     with backend.child("post", RUN, "c1") as child:
         assert child.hear() == "posted"
     _hears(store)
-    assert store.changed() is False
+    assert store.has_changed() is False
     assert [(posted.id, posted.author) for posted in store.read_inbox(RUN)] == [("c1", "child")]
     journal = Journal()
     journal.start("a")
     store.append(lease, journal.take(), RUNNING, consumed=["c1"])
-    assert store.changed() is False  # what we wrote ourselves is no news
+    assert store.has_changed() is False  # what we wrote ourselves is no news
 
 
 def _hears(store: StorePort) -> None:
     deadline = time.monotonic() + 10
-    while not store.changed():
+    while not store.has_changed():
         assert time.monotonic() < deadline, "the store never noticed"
         time.sleep(0.005)  # news takes its time from one process to another
 

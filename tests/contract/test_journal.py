@@ -38,7 +38,7 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
     ev.Checkpointed: {"layer": 0, "snapshot": "abc"},
     ev.CheckpointFailed: {"layer": 0, "error": FAILURE},
     ev.FilesCaptured: {"snapshot": "abc", "tree": "def", "why": "attempt", "task_id": "a", "partial": ("big",)},
-    ev.TaskSession: {"task_id": "a", "layer": 0, "attempt": 1, "session": ev.Session(agent="claude", id="s")},
+    ev.TaskSession: {"task_id": "a", "layer": 0, "attempt": 1, "session": ev.AgentSession(agent="claude", id="s")},
     ev.TaskUsage: {"task_id": "a", "layer": 0, "attempt": 1, "usage": ev.Usage(input_tokens=3, cost_usd=0.25)},
     ev.CoverChanged: {"gate_id": "approve:a", "task_id": "a", "files": {"ship.sh": "0" * 32}},
     ev.FilesMerged: {
@@ -228,7 +228,7 @@ def test_digests_do_not_depend_on_how_events_were_batched(sizes: list[int]) -> N
         journal.start(f"t{number}")
     events = journal.take()
     whole, _ = codec.encode_events(events, codec.first_digest(RUN))
-    parts: list[codec.Row] = []
+    parts: list[codec.EventRow] = []
     for size in sizes:
         before = parts[-1].digest if parts else codec.first_digest(RUN)
         parts += codec.encode_events(events[len(parts) : len(parts) + size], before)[0]

@@ -18,7 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from agentos.tasks.llm.limiter import Limiter
-from agentos.tasks.llm.model_settings import Limits
+from agentos.tasks.llm.model_settings import CallLimits
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 class Caller:
     """Such a process, from outside."""
 
-    def __init__(self, book: Path, credential: str, limits: Limits, *busy: float) -> None:
+    def __init__(self, book: Path, credential: str, limits: CallLimits, *busy: float) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         told = msgspec.json.encode(limits).decode()
         argv = [sys.executable, "-m", "tests.models.caller", str(book), credential, told, *map(str, busy)]
@@ -63,14 +63,14 @@ def say(word: Any) -> None:
     print(json.dumps(word), flush=True)
 
 
-async def hold(limiter: Limiter, credential: str, limits: Limits) -> None:
+async def hold(limiter: Limiter, credential: str, limits: CallLimits) -> None:
     async with limiter.call(credential, limits, lambda why: say({"waits": why})):
         say("entered")
         await asyncio.to_thread(sys.stdin.readline)
     say("left")
 
 
-async def keep_calling(limiter: Limiter, credential: str, limits: Limits, seconds: float, times: int) -> None:
+async def keep_calling(limiter: Limiter, credential: str, limits: CallLimits, seconds: float, times: int) -> None:
     for _ in range(times):
         async with limiter.call(credential, limits, lambda _: None):
             began = time.time()
@@ -79,7 +79,7 @@ async def keep_calling(limiter: Limiter, credential: str, limits: Limits, second
 
 
 def main(book: str, credential: str, told: str, *busy: str) -> None:
-    limiter, limits = Limiter(lambda: Path(book)), msgspec.json.decode(told, type=Limits)
+    limiter, limits = Limiter(lambda: Path(book)), msgspec.json.decode(told, type=CallLimits)
     if busy:
         asyncio.run(keep_calling(limiter, credential, limits, float(busy[0]), int(float(busy[1]))))
     else:

@@ -23,7 +23,7 @@ from agentos.tasks.llm import chat, credentials
 from agentos.tasks.llm.chat import ChatRequest, Endpoint, complete, is_strict
 from agentos.tasks.llm.chat_answer import ChatAnswer
 from agentos.tasks.llm.chat_trouble import retry_after_s
-from agentos.tasks.llm.sse import EventStream
+from agentos.tasks.llm.sse import SseParser
 from tests.models.replies import Answer, Body, Disconnect, Failure, Hang, garbage, says, server_error, too_many
 from tests.models.server import ModelServer
 
@@ -148,7 +148,7 @@ def test_a_stream_without_done_counts_where_the_model_had_finished(model_server:
 def test_events_are_the_same_however_the_bytes_are_cut(texts: list[str], cuts: list[int], end: str) -> None:
     lines = ([f"data: {line}" for line in text.split("\n")] for text in texts)
     data = "".join(f": note{end}{end.join(event)}{end}{end}" for event in lines).encode()
-    found, stream, at = [], EventStream(1000), 0
+    found, stream, at = [], SseParser(1000), 0
     for size in [*cuts, len(data)]:
         found += stream.feed(data[at : at + size])
         at += size
@@ -403,7 +403,7 @@ def test_a_command_that_prints_no_key_is_told(
 
 def test_the_library_is_missed_with_the_command_that_installs_it() -> None:
     with pytest.raises(AttemptError, match=r"pip install 'agentos-workflow\[llm\]'"):
-        extras.needed("no_such_library_at_all", "llm tasks")
+        extras.import_extra("no_such_library_at_all", "llm tasks")
 
 
 def test_a_library_is_looked_for_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:

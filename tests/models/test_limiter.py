@@ -17,7 +17,7 @@ from agentos.exceptions import CoolingDownError
 from agentos.store.call_book import LEASE_S, Situation, book_in_memory, open_book
 from agentos.tasks.llm import limiter as module
 from agentos.tasks.llm.limiter import Limiter, Wait, book_path, wait_of
-from agentos.tasks.llm.model_settings import Limits
+from agentos.tasks.llm.model_settings import CallLimits
 from tests.models.caller import Caller
 
 KEY = "SOME_API_KEY"
@@ -32,7 +32,7 @@ def book(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _all_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[Limiter] = []
-    opened = Limiter._opened
+    opened = Limiter._current_book
 
     def noted(limiter: Limiter) -> Any:
         made.append(limiter)
@@ -48,7 +48,7 @@ def _all_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def caller(book: Path) -> Iterator[Callable[..., Caller]]:
     started: list[Caller] = []
 
-    def start(limits: Limits, *busy: float) -> Caller:
+    def start(limits: CallLimits, *busy: float) -> Caller:
         started.append(Caller(book, KEY, limits, *busy))
         return started[-1]
 
@@ -66,7 +66,7 @@ def run(act: Awaitable[Any], timeout_s: float = 20.0) -> Any:
     return asyncio.run(bounded())
 
 
-async def briefly(limiter: Limiter, limits: Limits, on_wait: Callable[[str], None] = lambda _: None) -> float:
+async def briefly(limiter: Limiter, limits: CallLimits, on_wait: Callable[[str], None] = lambda _: None) -> float:
     """One call that does nothing; how long it had to wait."""
     began = time.monotonic()
     async with limiter.call(KEY, limits, on_wait):
@@ -84,41 +84,41 @@ def found(**other: Any) -> Situation:
 @pytest.mark.parametrize(
     ("limits", "situation"),
     [
-        (Limits(), found(under_way=99, before=99)),
-        (Limits(slots=2), found(under_way=1)),
-        (Limits(slots=3), found(under_way=1, before=1)),
-        (Limits(per_minute=2), found(starts=(NOON - 1,))),
-        (Limits(per_day_usd=1), found(spent_usd=0.99)),
-        (Limits(), found(cool_until=NOON)),
+        (CallLimits(), found(under_way=99, before=99)),
+        (CallLimits(slots=2), found(under_way=1)),
+        (CallLimits(slots=3), found(under_way=1, before=1)),
+        (CallLimits(per_minute=2), found(starts=(NOON - 1,))),
+        (CallLimits(per_day_usd=1), found(spent_usd=0.99)),
+        (CallLimits(), found(cool_until=NOON)),
     ],
 )
-def test_a_call_begins_where_nothing_is_in_its_way(limits: Limits, situation: Situation) -> None:
+def test_a_call_begins_where_nothing_is_in_its_way(limits: CallLimits, situation: Situation) -> None:
     assert wait_of(situation, limits) is None
 
 
 @pytest.mark.parametrize(
     ("limits", "situation", "expected"),
     [
-        (Limits(slots=2), found(under_way=2, before=3), Wait("2 of 2 slots are in use", 0.0, 3)),
-        (Limits(slots=2), found(under_way=1, before=1), Wait("1 of 2 slots are in use", 0.0, 1)),
-        (Limits(slots=5), found(under_way=1, cap=1), Wait("1 of 1 slots are in use", 0.0)),
-        (Limits(), found(under_way=3, cap=3), Wait("3 of 3 slots are in use", 0.0)),
-        (Limits(per_minute=1), found(starts=(NOON - 20,)), Wait("1 calls a minute", 40.0)),
-        (Limits(per_minute=2), found(starts=(NOON - 20,), before=1), Wait("2 calls a minute", 0.0, 1)),
-        (Limits(), found(cool_until=NOON + 7), Wait("the provider asked for a pause", 7.0, is_pause=True)),
+        (CallLimits(slots=2), found(under_way=2, before=3), Wait("2 of 2 slots are in use", 0.0, 3)),
+        (CallLimits(slots=2), found(under_way=1, before=1), Wait("1 of 2 slots are in use", 0.0, 1)),
+        (CallLimits(slots=5), found(under_way=1, cap=1), Wait("1 of 1 slots are in use", 0.0)),
+        (CallLimits(), found(under_way=3, cap=3), Wait("3 of 3 slots are in use", 0.0)),
+        (CallLimits(per_minute=1), found(starts=(NOON - 20,)), Wait("1 calls a minute", 40.0)),
+        (CallLimits(per_minute=2), found(starts=(NOON - 20,), before=1), Wait("2 calls a minute", 0.0, 1)),
+        (CallLimits(), found(cool_until=NOON + 7), Wait("the provider asked for a pause", 7.0, is_pause=True)),
         (
-            Limits(per_day_usd=1),
+            CallLimits(per_day_usd=1),
             found(spent_usd=1.5),
             Wait("$1.50 of $1.00 were spent today (UTC)", 43_200.0, is_pause=True),
         ),
         (
-            Limits(per_day_usd=0.002),
+            CallLimits(per_day_usd=0.002),
             found(spent_usd=0.0025),
             Wait("$0.0025 of $0.002 were spent today (UTC)", 43_200.0, is_pause=True),
         ),
     ],
 )
-def test_a_call_waits_for_what_is_in_its_way(limits: Limits, situation: Situation, expected: Wait) -> None:
+def test_a_call_waits_for_what_is_in_its_way(limits: CallLimits, situation: Situation, expected: Wait) -> None:
     assert wait_of(situation, limits) == expected
 
 
@@ -126,12 +126,12 @@ def test_a_call_waits_for_what_is_in_its_way(limits: Limits, situation: Situatio
 
 
 def test_a_slot_taken_in_another_process_is_waited_for_and_that_is_told(book: Path, caller: Any) -> None:
-    other = caller(Limits(slots=1))
+    other = caller(CallLimits(slots=1))
     assert other.hears() == "entered"
     told: list[str] = []
 
     async def waits() -> None:
-        mine = asyncio.create_task(briefly(Limiter(lambda: book), Limits(slots=1), told.append))
+        mine = asyncio.create_task(briefly(Limiter(lambda: book), CallLimits(slots=1), told.append))
         while not told:
             await asyncio.sleep(0.01)
         assert not mine.done()
@@ -144,14 +144,14 @@ def test_a_slot_taken_in_another_process_is_waited_for_and_that_is_told(book: Pa
 
 
 def test_the_slot_of_a_killed_process_is_free_again(book: Path, caller: Any) -> None:
-    other = caller(Limits(slots=1))
+    other = caller(CallLimits(slots=1))
     assert other.hears() == "entered"
     other.kill()
-    assert run(briefly(Limiter(lambda: book), Limits(slots=1))) < 5
+    assert run(briefly(Limiter(lambda: book), CallLimits(slots=1))) < 5
 
 
 def test_a_killed_process_that_waited_is_not_waited_for(book: Path, caller: Any) -> None:
-    limiter, limits = Limiter(lambda: book), Limits(slots=1)
+    limiter, limits = Limiter(lambda: book), CallLimits(slots=1)
 
     async def waits() -> None:
         async with limiter.call(KEY, limits, lambda _: None):
@@ -167,7 +167,7 @@ def test_a_killed_process_that_waited_is_not_waited_for(book: Path, caller: Any)
 
 def test_never_more_at_once_than_slots_nobody_starves_and_little_time_is_lost(book: Path, caller: Any) -> None:
     slots, processes, times, seconds = 2, 4, 5, 0.1
-    callers = [caller(Limits(slots=slots), seconds, times) for _ in range(processes)]
+    callers = [caller(CallLimits(slots=slots), seconds, times) for _ in range(processes)]
     calls = [one.hears() for _ in range(times) for one in callers]
     assert all(one.process.wait(10) == 0 for one in callers)
     edges = sorted([(began, 1) for began, _ in calls] + [(ended, -1) for _, ended in calls])
@@ -184,19 +184,19 @@ def test_a_pause_of_one_process_holds_for_all(book: Path, caller: Any) -> None:
     limiter = Limiter(lambda: book)
 
     async def paused() -> float:
-        async with limiter.call(KEY, Limits(), lambda _: None) as call:
+        async with limiter.call(KEY, CallLimits(), lambda _: None) as call:
             call.cool_down(1.5)
-        other = caller(Limits())
+        other = caller(CallLimits())
         assert "the provider asked for a pause" in (await asyncio.to_thread(other.hears))["waits"]
         other.go_on()
-        return await briefly(limiter, Limits())
+        return await briefly(limiter, CallLimits())
 
     assert 0.2 < run(paused()) < 4
-    assert Limiter(lambda: book).pause_s(KEY, Limits()) == 0.0
+    assert Limiter(lambda: book).pause_s(KEY, CallLimits()) == 0.0
 
 
 def test_those_who_come_first_begin_first(book: Path) -> None:
-    limiter, limits, order = Limiter(lambda: book), Limits(slots=1), list[int]()
+    limiter, limits, order = Limiter(lambda: book), CallLimits(slots=1), list[int]()
 
     async def one(number: int) -> None:
         async with limiter.call(KEY, limits, lambda _: None):
@@ -225,7 +225,7 @@ class Clock:
 
 def test_calls_a_minute_are_counted_and_forgotten(tmp_path: Path) -> None:
     clock = Clock()
-    limiter, limits = Limiter(lambda: tmp_path / "calls.db", clock), Limits(per_minute=2)
+    limiter, limits = Limiter(lambda: tmp_path / "calls.db", clock), CallLimits(per_minute=2)
 
     async def calls() -> None:
         await briefly(limiter, limits)
@@ -244,7 +244,7 @@ def test_after_a_429_fewer_run_at_once_for_a_while(tmp_path: Path) -> None:
     clock = Clock()
     book = open_book(tmp_path / "calls.db", clock)
     for _ in range(3):
-        assert book.ask(book.enter(KEY), KEY, lambda found: wait_of(found, Limits())) is None
+        assert book.ask(book.enter(KEY), KEY, lambda found: wait_of(found, CallLimits())) is None
     book.cool_down(KEY, 10, cap_for_s=300)
     clock.now += 11
     assert book.situation(KEY).cap == 2
@@ -266,14 +266,14 @@ def test_a_shorter_pause_does_not_end_a_longer_one_and_a_clock_set_back_does(tmp
 
 def test_the_money_of_a_day_stops_calls_until_the_next(tmp_path: Path) -> None:
     clock = Clock()
-    limiter, limits = Limiter(lambda: tmp_path / "calls.db", clock), Limits(per_day_usd=1.0)
+    limiter, limits = Limiter(lambda: tmp_path / "calls.db", clock), CallLimits(per_day_usd=1.0)
 
     async def spend() -> None:
         async with limiter.call(KEY, limits, lambda _: None) as call:
-            call.spent(0.6)
-            call.spent(0.0)
+            call.record_cost(0.6)
+            call.record_cost(0.0)
         async with limiter.call(KEY, limits, lambda _: None) as call:
-            call.spent(0.6)
+            call.record_cost(0.6)
         with pytest.raises(CoolingDownError, match=r"\$1\.20 of \$1\.00") as caught:
             await briefly(limiter, limits)
         assert caught.value.for_s == 43_200
@@ -288,10 +288,10 @@ def test_a_long_pause_is_not_waited_for_and_never_longer_than_a_day(tmp_path: Pa
     limiter = Limiter(lambda: tmp_path / "calls.db", Clock())
 
     async def pause() -> None:
-        async with limiter.call(KEY, Limits(), lambda _: None) as call:
+        async with limiter.call(KEY, CallLimits(), lambda _: None) as call:
             call.cool_down(7 * 86_400)
         with pytest.raises(CoolingDownError) as caught:
-            await briefly(limiter, Limits(max_wait_s=60))
+            await briefly(limiter, CallLimits(max_wait_s=60))
         assert caught.value.for_s == 86_400
 
     run(pause())
@@ -310,7 +310,7 @@ def test_a_line_not_heard_of_goes_and_one_heard_of_stays(tmp_path: Path) -> None
 
 
 def test_a_cancelled_wait_and_a_failed_call_leave_nothing_behind(book: Path) -> None:
-    limiter, limits = Limiter(lambda: book), Limits(slots=1)
+    limiter, limits = Limiter(lambda: book), CallLimits(slots=1)
 
     async def fails() -> None:
         async with limiter.call(KEY, limits, lambda _: None):
@@ -337,7 +337,7 @@ def test_a_long_call_is_seen_again_and_again(book: Path, monkeypatch: pytest.Mon
     limiter = Limiter(lambda: book, clock)
 
     async def calls() -> None:
-        async with limiter.call(KEY, Limits(), lambda _: None):
+        async with limiter.call(KEY, CallLimits(), lambda _: None):
             for _ in range(3):
                 clock.now += LEASE_S - 1
                 await asyncio.sleep(0.1)
@@ -374,11 +374,11 @@ def test_a_book_that_cannot_be_used_is_told_left_alone_and_done_without(
     book.parent.mkdir(parents=True)
     spoil(book)
     before = book.read_bytes() if book.is_file() else None
-    limiter, limits = Limiter(lambda: book), Limits(slots=1)
+    limiter, limits = Limiter(lambda: book), CallLimits(slots=1)
 
     async def calls() -> None:
         async with limiter.call(KEY, limits, lambda _: None) as call:
-            call.spent(1.0)
+            call.record_cost(1.0)
             waiting = asyncio.create_task(briefly(limiter, limits))  # limits hold within the process
             await asyncio.sleep(0.2)
             assert not waiting.done()
@@ -391,7 +391,7 @@ def test_a_book_that_cannot_be_used_is_told_left_alone_and_done_without(
 
 
 def test_a_place_that_cannot_be_written_is_done_without(caplog: Any) -> None:
-    run(briefly(Limiter(lambda: Path("/proc/agentos/calls.db")), Limits(slots=1)))
+    run(briefly(Limiter(lambda: Path("/proc/agentos/calls.db")), CallLimits(slots=1)))
     assert "not shared" in caplog.text
 
 
@@ -399,19 +399,19 @@ def test_a_book_damaged_in_the_middle_does_not_stop_the_call(book: Path, caplog:
     limiter = Limiter(lambda: book)
 
     async def calls() -> None:
-        async with limiter.call(KEY, Limits(slots=1), lambda _: None) as call:
+        async with limiter.call(KEY, CallLimits(slots=1), lambda _: None) as call:
             with sqlite3.connect(book, isolation_level=None) as connection:
                 connection.execute("DROP TABLE call")
             connection.close()
             call.cool_down(0.01)
-        await briefly(limiter, Limits(slots=1))
+        await briefly(limiter, CallLimits(slots=1))
 
     run(calls())
     assert "not shared" in caplog.text
 
 
 def test_the_book_is_for_the_user_alone(book: Path) -> None:
-    run(briefly(Limiter(lambda: book), Limits()))
+    run(briefly(Limiter(lambda: book), CallLimits()))
     assert stat.S_IMODE(book.stat().st_mode) == 0o600
     assert stat.S_IMODE(book.parent.stat().st_mode) == 0o700
     book.chmod(0o644)
@@ -428,10 +428,10 @@ def test_a_locked_book_is_waited_for(book: Path) -> None:
     limiter = Limiter(lambda: book)
 
     async def calls() -> None:
-        await briefly(limiter, Limits())
+        await briefly(limiter, CallLimits())
         with sqlite3.connect(book, isolation_level=None) as other:
             other.execute("BEGIN IMMEDIATE")
-            waiting = asyncio.create_task(briefly(limiter, Limits()))
+            waiting = asyncio.create_task(briefly(limiter, CallLimits()))
             await asyncio.sleep(0.3)
             assert not waiting.done()
             other.execute("COMMIT")

@@ -20,7 +20,7 @@ from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.attempt import AttemptSpec, Outcome
 from agentos.tasks.llm import performer as llm
 from agentos.tasks.llm.limiter import Limiter
-from agentos.tasks.llm.model_settings import Limits, LlmDefaults, ModelSettings, Price
+from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
 from agentos.tasks.llm.performer import LlmPerformer
 from agentos.values import decode_value
 from tests.models.replies import (
@@ -280,7 +280,7 @@ def test_a_long_pause_is_not_waited_for(model_server: ModelServer, limiter: Limi
 def test_slots_hold_between_attempts(model_server: ModelServer, limiter: Limiter) -> None:
     model_server.at_most = 2
     model_server.otherwise = says("ok", pause_s=0.02)
-    models = ModelSettings(limits={"OPENAI_API_KEY": Limits(slots=2)})
+    models = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(slots=2)})
 
     async def crowd() -> list[Outcome]:
         perform = LlmPerformer(limiter)
@@ -311,7 +311,7 @@ def test_a_cancelled_attempt_closes_its_connection_and_frees_its_slot(
     model_server: ModelServer, limiter: Limiter
 ) -> None:
     model_server.script(says("a\nvery\nlong\nanswer", pieces=9, pause_s=0.1))
-    models = ModelSettings(limits={"OPENAI_API_KEY": Limits(slots=1)})
+    models = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(slots=1)})
 
     async def cancelled() -> Outcome:
         host = RecordingHost()
@@ -330,10 +330,10 @@ def test_an_attempt_cancelled_while_its_cost_is_written_down_counts(
     model_server: ModelServer, limiter: Limiter
 ) -> None:
     class SlowHost(RecordingHost):
-        async def used(self, usage: Usage) -> None:
+        async def record_usage(self, usage: Usage) -> None:
             recording.set()
             await asyncio.sleep(0.1)
-            await super().used(usage)
+            await super().record_usage(usage)
 
     recording, host = asyncio.Event(), SlowHost()
 
@@ -348,7 +348,7 @@ def test_an_attempt_cancelled_while_its_cost_is_written_down_counts(
 
 
 def test_a_wait_for_a_slot_can_be_cancelled(model_server: ModelServer, limiter: Limiter) -> None:
-    limits = Limits(slots=1)
+    limits = CallLimits(slots=1)
 
     async def cancelled() -> Outcome:
         host = RecordingHost()
@@ -509,7 +509,7 @@ def test_money_is_only_limited_where_it_can_be_counted(model_server: ModelServer
     host.budget = Budget(cost_usd=1.0)
     outcome = perform(limiter, host, model="m2")
     assert "there is a budget in dollars, and nobody knows the price of 'm2'" in error_of(outcome)
-    limits = ModelSettings(limits={"OPENAI_API_KEY": Limits(per_day_usd=1.0)})
+    limits = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(per_day_usd=1.0)})
     outcome = perform(limiter, model="m2", models=limits)
     assert "OPENAI_API_KEY has a limit of dollars a day" in error_of(outcome)
     assert not outcome.retryable
@@ -532,7 +532,7 @@ class Spending(RecordingHost):
 
 def test_who_gets_a_slot_when_nothing_is_left_makes_no_call(model_server: ModelServer, limiter: Limiter) -> None:
     model_server.otherwise = says("ok", pause_s=0.02)
-    models = ModelSettings(limits={"OPENAI_API_KEY": Limits(slots=1)})
+    models = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(slots=1)})
     host = Spending(tokens=20)  # a call takes 15
 
     async def crowd() -> list[Outcome]:
@@ -569,7 +569,7 @@ def test_what_the_provider_says_it_cost_goes_before_the_price(model_server: Mode
 
 
 def test_the_money_of_a_day_is_counted_over_attempts(model_server: ModelServer, limiter: Limiter) -> None:
-    models = ModelSettings(prices=PRICES, limits={"OPENAI_API_KEY": Limits(per_day_usd=0.01)})
+    models = ModelSettings(prices=PRICES, limits={"OPENAI_API_KEY": CallLimits(per_day_usd=0.01)})
     outcomes = [perform(limiter, models=models) for _ in range(3)]
     assert [outcome.error is None for outcome in outcomes] == [True, True, False]
     assert "$0.012 of $0.01 were spent today" in error_of(outcomes[2])

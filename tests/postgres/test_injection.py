@@ -71,7 +71,7 @@ def test_hostile_text_stays_text_wherever_it_is_put(url: str, text: str) -> None
     [(state,)] = backend.query("SELECT state ->> 'workflow_id' FROM workflow_checkpoint WHERE id = ?", text)
     assert state == text
     store.verify(lease.workflow_id)
-    store.changed()
+    store.has_changed()
     elsewhere = open_store(url, scope=Scope(repository="elsewhere"))
     elsewhere.insert_copy(store.read_copy(lease.workflow_id))
     assert bodies(elsewhere.read_events(lease.workflow_id)) == bodies(events)

@@ -30,7 +30,7 @@ def wait_for(look: Callable[[], Any], what: str, seconds: float = 20.0) -> None:
 
 
 def listening(store: PostgresStore) -> bool:
-    store.changed()
+    store.has_changed()
     return store._watch._notices is not None and store._watch._notices.listening
 
 
@@ -48,14 +48,14 @@ def test_what_is_told_is_heard_long_before_the_next_look(
     lease, journal = create(store), Journal()
     other.read_events(RUN)
     wait_for(lambda: listening(other), "nobody listens")
-    wait_for(lambda: other.changed() is False, "news without any")
+    wait_for(lambda: other.has_changed() is False, "news without any")
     journal.start("a")
     store.append(lease, journal.take(), RUNNING)
-    wait_for(other.changed, "the event was not told")
+    wait_for(other.has_changed, "the event was not told")
     assert [event.seq for event in other.read_events(RUN)] == [1]
     wait_for(lambda: listening(store), "nobody listens")
     other.post_command(RUN, PostedCommand(id="c", author="me", posted_at=NOON, command={}))
-    wait_for(store.changed, "the command was not told")
+    wait_for(store.has_changed, "the command was not told")
 
 
 def test_a_run_that_nobody_follows_is_written_in_silence(store: PostgresStore, url: str) -> None:
@@ -66,7 +66,7 @@ def test_a_run_that_nobody_follows_is_written_in_silence(store: PostgresStore, u
         store.append(lease, journal.take(), RUNNING)
         assert list(connection.notifies(timeout=0.2)) == []
         store.read_events(RUN)
-        store.changed()
+        store.has_changed()
         journal.start("b")
         store.append(lease, journal.take(), RUNNING)
         assert len(list(connection.notifies(timeout=5, stop_after=1))) == 1
@@ -79,10 +79,10 @@ def test_nothing_is_lost_when_a_notice_is(
     if why == "nobody listens":
         monkeypatch.setattr(notices.Notices, "_listen", lambda self: None)
     if why == "the notice was lost":
-        monkeypatch.setattr(notices.Notices, "heard", lambda self, run: 0)
+        monkeypatch.setattr(notices.Notices, "count", lambda self, run: 0)
     lease, journal = create(store), Journal()
     other.read_events(RUN)
-    other.changed()
+    other.has_changed()
     if why == "the listener was cut off":
         wait_for(lambda: listening(other), "nobody listens")
         Backend("postgres", url).query(
@@ -91,7 +91,7 @@ def test_nothing_is_lost_when_a_notice_is(
         )
     journal.start("a")
     store.append(lease, journal.take(), RUNNING)
-    wait_for(other.changed, "the event was never found")
+    wait_for(other.has_changed, "the event was never found")
 
 
 def test_a_follower_sees_every_event_and_the_end(store: PostgresStore, other: PostgresStore) -> None:

@@ -129,7 +129,7 @@ def test_any_name_can_be_a_schema_and_nothing_but_a_name(schema: str) -> None:
     journal.start("a")
     store.append(lease, journal.take(), RUNNING)
     assert len(store.read_events(RUN)) == 1
-    store.changed()
+    store.has_changed()
     assert store.size() > 0
     store.close()
     with psycopg.connect(shared_url()) as connection:

@@ -12,7 +12,7 @@ from agentos.exceptions import RunRefusedError
 from agentos.store.port import Scope
 from agentos.workflow.place.place import find_place
 from agentos.workflow.place.run_search import find_checkpoint, find_run, list_runs, places
-from agentos.workflow.place.scope import find_scope, normalised
+from agentos.workflow.place.scope import find_scope, normalise_origin
 from agentos.workflow.start.resume import resume_run
 from tests.conftest import LinkedWorktree, git
 
@@ -32,7 +32,7 @@ from tests.conftest import LinkedWorktree, git
     ],
 )
 def test_a_remote_has_one_name_however_it_is_reached(origin: str) -> None:
-    assert normalised(origin) == "example.org/team/app"
+    assert normalise_origin(origin) == "example.org/team/app"
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_a_remote_has_one_name_however_it_is_reached(origin: str) -> None:
     ],
 )
 def test_servers_on_other_ports_have_repositories_of_their_own(origin: str, name: str) -> None:
-    assert normalised(origin) == name
+    assert normalise_origin(origin) == name
 
 
 @pytest.mark.parametrize("origin", ["", "/srv/app.git", "../app", "file:///srv/app.git", "https://example.org/"])
 def test_a_remote_on_this_host_names_nothing_that_others_know(origin: str) -> None:
-    assert normalised(origin) == ""
+    assert normalise_origin(origin) == ""
 
 
 def test_every_clone_of_a_repository_has_the_same_scope(tmp_git_repo: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import Lease
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import Pool
-from agentos.store.postgres.session import Session
+from agentos.store.postgres.session import QuerySession
 from agentos.store.postgres.store import PostgresStore
 from tests.contract.journals import NOON, RUN, RUNNING, Journal, bodies, create
 from tests.postgres.server import PASSWORD, Server, shared_url
@@ -82,10 +82,10 @@ def test_who_may_only_read_reads_and_is_told_when_it_writes(refusing: Server) ->
         )
     reading = open_store(url.replace("//postgres:", "//reader:"), readonly=True)
     assert len(reading.read_events(RUN)) == 1
-    reading.changed()
+    reading.has_changed()
     journal.start("b")
     writing.append(lease, journal.take(), RUNNING)
-    wait_for(reading.changed)
+    wait_for(reading.has_changed)
     with pytest.raises(WorkflowConfigurationError, match="may not do this: permission denied for table run"):
         reading.renew_lease(lease)
     reading.close()
@@ -131,10 +131,10 @@ def test_connections_that_were_cut_are_made_anew(store: PostgresStore) -> None:
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """`deaf("append")`: the next answer to this statement is lost. The server has done what it was asked to."""
-    listening = Session.rows
+    listening = QuerySession.rows
     lost: list[str] = []
 
-    def rows(self: Session, name: str, *arguments: Any) -> list[tuple[Any, ...]]:
+    def rows(self: QuerySession, name: str, *arguments: Any) -> list[tuple[Any, ...]]:
         answer = listening(self, name, *arguments)
         if name in lost:
             lost.remove(name)
@@ -142,7 +142,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return answer
 
-    monkeypatch.setattr(Session, "rows", rows)
+    monkeypatch.setattr(QuerySession, "rows", rows)
     yield lost.append
     assert lost == []
 
@@ -224,7 +224,7 @@ def test_a_lease_whose_taking_was_not_heard_of_is_taken_once(store: PostgresStor
 def test_a_store_outlives_a_restart_of_the_server(server: Server, how: signal.Signals) -> None:
     store = open_store(f"{server.url}&schema=restart{how}")
     lease, journal = create(store), Journal()
-    store.changed()
+    store.has_changed()
     for number in range(3):
         journal.start(f"t{number}")
         store.append(lease, journal.take(), RUNNING)

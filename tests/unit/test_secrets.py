@@ -105,7 +105,7 @@ def test_however_a_stream_is_cut_it_is_masked_as_the_whole_would_be(
 @given(text=st.text(max_size=200), secret=secrets)
 def test_text_without_secrets_is_unchanged(text: str, secret: str) -> None:
     mask = masker(secret)
-    assume(not mask.found_in(text.encode("utf-8", "surrogatepass")))
+    assume(not mask.names_in(text.encode("utf-8", "surrogatepass")))
     assert mask.text(text) is text
     assert mask.value({"a": [text, 1, None]}) == ({"a": [text, 1, None]}, False)
     assert NO_SECRETS.text(text) is text
@@ -153,7 +153,7 @@ def test_values_are_masked_wherever_they_stand() -> None:
         "day": date(2024, 1, 2),
         "tuple": ("a", KEY),
     }
-    masked, names = mask.masked(value)
+    masked, names = mask.value_and_names(value)
     assert names == ("API_KEY", "PIN")
     assert masked == {
         "list": ["a", "x[secret:API_KEY]y", {"deep": b"[secret:API_KEY]"}],
@@ -283,9 +283,9 @@ def test_without_secrets_there_is_nothing_to_do() -> None:
 
 def test_a_masker_can_learn_one_more_value() -> None:
     known = Masker([("A", "first-secret")])
-    both = known.knowing("B", "second-secret")
+    both = known.with_secret("B", "second-secret")
     assert both.text("first-secret second-secret") == "[secret:A] [secret:B]"
     assert known.text("second-secret") == "second-secret"
-    assert both.knowing("C", "second-secret") is both
-    assert both.knowing("D", "abc") is both
-    assert known.knowing("E", "") is known
+    assert both.with_secret("C", "second-secret") is both
+    assert both.with_secret("D", "abc") is both
+    assert known.with_secret("E", "") is known

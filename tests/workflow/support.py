@@ -25,7 +25,7 @@ from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.place.place import Place
 from agentos.workflow.start.new_run import begin_run, fork_run
-from agentos.workflow.start.ready_run import DriveOptions, Finished, prepared
+from agentos.workflow.start.ready_run import DriveOptions, Finished, prepare_run
 from agentos.workflow.start.resume import resume_run
 
 CHECKOUT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ async def adrive(
     started: Callable[[Drive], None] | None = None,
     **options: Any,
 ) -> RunResult:
-    ready = await prepared(lambda: begin_run(place, flow, params, id, DriveOptions(**options)))
+    ready = await prepare_run(lambda: begin_run(place, flow, params, id, DriveOptions(**options)))
     return RunResult(ready.facts if isinstance(ready, Finished) else await conduct(ready, started=started))
 
 
@@ -83,7 +83,7 @@ async def ago_on(
     **options: Any,
 ) -> RunResult:
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
-    ready = await prepared(
+    ready = await prepare_run(
         lambda: resume_run(place, target, workflow=flow, choices=choices, options=DriveOptions(**options))
     )
     return RunResult(ready.facts if isinstance(ready, Finished) else await conduct(ready, started=started))
@@ -283,7 +283,7 @@ def tampered(place: Place, id: str, change: Callable[[dict[str, Any]], None], ki
             data = json.loads(body)
             change(data)
             body = json.dumps(data, separators=(",", ":")).encode()
-        digest = codec._chained(digest, seq, at, code, version, body, blob)
+        digest = codec._chain_digest(digest, seq, at, code, version, body, blob)
         database.execute(
             "UPDATE event SET body = CAST(? AS TEXT), digest = ? WHERE run = ? AND seq = ?", (body, digest, no, seq)
         )

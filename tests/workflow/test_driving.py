@@ -512,7 +512,7 @@ def test_an_abort_that_comes_with_the_start_of_a_task_does_not_hang(place: Place
                 if any(type(event) is ev.TaskStart and event.task_id == "second" for event in events):
                     drive.machine.step = step  # type: ignore[method-assign]
                     asked = PostedCommand(id="c", author="me", posted_at=utc_now(), command={"type": "abort"})
-                    [abort] = drive.taken([asked])
+                    [abort] = drive.take_commands([asked])
                     events += step(abort, now)
                 return events
 

@@ -23,7 +23,7 @@ from agentos.workflow.start.ready_run import DriveOptions
 from agentos.workflow.start.resume import resume_run
 from agentos.worktree.snapshots.collection import Loose, collect_if_it_pays, loose_objects
 from agentos.worktree.snapshots.retention import collect
-from agentos.worktree.snapshots.snapshots import taken
+from agentos.worktree.snapshots.snapshots import snapshot_refs
 from agentos.worktree.snapshots.store import open_worktree
 from tests.conftest import LinkedWorktree, git
 
@@ -291,10 +291,10 @@ def test_runs_of_one_id_in_two_worktrees_keep_their_own_snapshots(tmp_worktree: 
         assert run(flow, workflow_id="nightly", repo=root).status == "complete"
         kept[root] = {cut.snapshot for cut in Client(root).checkpoints("nightly")}
     for root, snapshots in kept.items():
-        assert snapshots <= set(taken(open_worktree(root), "nightly").values())
+        assert snapshots <= set(snapshot_refs(open_worktree(root), "nightly").values())
     Client(tmp_worktree.main).delete("nightly")
-    assert taken(open_worktree(tmp_worktree.main), "nightly") == {}
-    assert kept[tmp_worktree.worktree] <= set(taken(open_worktree(tmp_worktree.worktree), "nightly").values())
+    assert snapshot_refs(open_worktree(tmp_worktree.main), "nightly") == {}
+    assert kept[tmp_worktree.worktree] <= set(snapshot_refs(open_worktree(tmp_worktree.worktree), "nightly").values())
 
 
 def test_restore_files_goes_back_to_the_newest_checkpoint(repo: Path) -> None:

@@ -18,11 +18,11 @@ from agentos import Client, Workflow, resume, run
 from agentos.exceptions import CommandRefusedError, RunRefusedError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import Captured, Merged
+from agentos.machine.inputs import CaptureEnded, MergeEnded
 from agentos.machine.rules.merges import Work
 from agentos.workflow.drive.result import RunResult
-from agentos.workflow.files.isolated_worktrees import hand_over, make_aside, throw_away
-from agentos.workflow.files.layer_merge import go_on as go_on_merging
+from agentos.workflow.files.isolated_worktrees import hand_over, make_isolated_worktree, throw_away
+from agentos.workflow.files.layer_merge import advance_merge as go_on_merging
 from agentos.workflow.files.worktree_files import WorktreeFiles
 from tests.conftest import git
 
@@ -408,7 +408,7 @@ class Halfway:
     def __init__(self, repo: Path) -> None:
         self.files = WorktreeFiles(repo, "r")
         now = self.files.capture()
-        aside = make_aside(self.files, now, repo, "a", begin=now)
+        aside = make_isolated_worktree(self.files, now, repo, "a", begin=now)
         subprocess.run(row(1, "by a") + "; echo a > a.txt", shell=True, cwd=aside.root, check=True)
         handed = hand_over(self.files, aside).files
         assert handed is not None
@@ -416,12 +416,12 @@ class Halfway:
         self.tasks = {TaskId("a"): handed}
         self.decided = self.go_on()
 
-    def go_on(self, decided: Merged | None = None) -> Merged:
+    def go_on(self, decided: MergeEnded | None = None) -> MergeEnded:
         found = self.look(decided)
-        assert isinstance(found, Merged)
+        assert isinstance(found, MergeEnded)
         return found
 
-    def look(self, decided: Merged | None) -> Merged | Captured:
+    def look(self, decided: MergeEnded | None) -> MergeEnded | CaptureEnded:
         event = None
         if decided is not None:
             event = ev.FilesMerged(layer=0, tasks=decided.tasks, before=decided.before, tree=decided.tree)
@@ -438,7 +438,7 @@ def halfway(repo: Path) -> Iterator[Halfway]:
 def test_what_is_decided_can_be_written_again_and_again(repo: Path, halfway: Halfway) -> None:
     for _ in range(3):
         written = halfway.look(halfway.decided)
-        assert isinstance(written, Captured)
+        assert isinstance(written, CaptureEnded)
         assert (written.tree, written.problem) == (halfway.decided.tree, "")
     assert (repo / "a.txt").read_text() == "a\n"
 
@@ -447,14 +447,14 @@ def test_an_edit_before_it_is_written_leads_to_another_merge(repo: Path, halfway
     subprocess.run(row(9, "by hand"), shell=True, cwd=repo, check=True)  # in a file that is about to be written
     anew = halfway.go_on(halfway.decided)
     assert (repo / "shared.txt").read_text().splitlines()[1] == "row 1"
-    assert isinstance(halfway.look(anew), Captured)
+    assert isinstance(halfway.look(anew), CaptureEnded)
     assert (repo / "shared.txt").read_text().splitlines() == ["row 0", "by a", *ROWS[2:9], "by hand", *ROWS[10:]]
 
 
 def test_an_edit_elsewhere_does_not_matter(repo: Path, halfway: Halfway) -> None:
     (repo / "notes.txt").write_text("thoughts\n")
     (repo / ".gitignore").write_text("changed\n")
-    assert isinstance(halfway.look(halfway.decided), Captured)
+    assert isinstance(halfway.look(halfway.decided), CaptureEnded)
     assert (repo / "notes.txt").read_text() == "thoughts\n"
     assert (repo / ".gitignore").read_text() == "changed\n"
     assert (repo / "a.txt").read_text() == "a\n"
@@ -464,7 +464,7 @@ def test_an_ignored_file_in_the_way_is_asked_about(repo: Path, halfway: Halfway)
     (repo / ".git" / "info" / "exclude").write_text("a.txt\n")
     (repo / "a.txt").write_text("mine, and ignored\n")
     found = halfway.look(halfway.decided)
-    assert isinstance(found, Merged)
+    assert isinstance(found, MergeEnded)
     assert "a.txt" in found.problem
     assert (repo / "a.txt").read_text() == "mine, and ignored\n"
 

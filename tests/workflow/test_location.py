@@ -18,7 +18,7 @@ import pytest
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.workflow.checkpoint import ensure_agentos_dir, get_checkpoint_db_path, get_repo_root
-from agentos.workflow.place.location import Location, Source, find_location, make_private, unused_old_database
+from agentos.workflow.place.location import Location, LocationSource, find_location, make_private, unused_old_database
 from agentos.worktree.git import clean_env as environment_for_git
 
 CHECKOUT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def test_the_variable_wins_over_settings_and_repository(tmp_git_repo: Path, monk
     (tmp_git_repo / "agentos.toml").write_text('database = "state/a.db"')
     monkeypatch.setenv("AGENTOS_WORKFLOW_DB", "/tmp/somewhere.db")
     location = find_location(tmp_git_repo)
-    assert (location.database, location.source) == ("/tmp/somewhere.db", Source.VARIABLE)
+    assert (location.database, location.source) == ("/tmp/somewhere.db", LocationSource.VARIABLE)
     assert location.why == "AGENTOS_WORKFLOW_DB is set"
 
 
@@ -194,7 +194,9 @@ def test_settings_may_name_a_file_in_a_folder_of_its_own(tmp_git_repo: Path) -> 
     for named in ("state/deep/a.db", ".agentos/other.db", str(tmp_git_repo / "absolute" / "a.db")):
         (tmp_git_repo / "agentos.toml").write_text(f"database = '{named}'\n[later]\nkey = 1\n")
         location = find_location(tmp_git_repo)
-        assert location == Location(database=str(tmp_git_repo / named), source=Source.SETTINGS, root=tmp_git_repo)
+        assert location == Location(
+            database=str(tmp_git_repo / named), source=LocationSource.SETTINGS, root=tmp_git_repo
+        )
         assert "agentos.toml names it" in location.why
         assert get_checkpoint_db_path(tmp_git_repo) == location.database
         for suffix in ("", "-wal", "-shm"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Client, Workflow
-from agentos.dag.define.workflow import Source, maker
+from agentos.dag.define.workflow import WorkflowSource, maker
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, ValueEncodingError, WorkflowFileError
 from agentos.workflow.define.workflow_source import load_workflow, source_of
 from agentos.workflow.transfer.import_file import _source_here
@@ -111,7 +111,9 @@ def made(*, word: object) -> Workflow:
 
 
 def test_arguments_are_given_by_name_and_can_be_kept() -> None:
-    assert made(word="a").source == Source(file=__file__, module=__name__, maker="made", arguments={"word": "a"})
+    assert made(word="a").source == WorkflowSource(
+        file=__file__, module=__name__, maker="made", arguments={"word": "a"}
+    )
     assert json.loads(source_of(made(word="a"), Path("/nowhere")))["arguments"] == {"word": "a"}
     with pytest.raises(TypeError, match="by name"):
         made("a")  # type: ignore[call-arg]

@@ -23,7 +23,7 @@ from agentos.workflow.place.place import find_place
 from agentos.workflow.place.run_search import find_run
 from agentos.workflow.start.ready_run import DriveOptions
 from agentos.workflow.start.resume import find_target
-from agentos.workflow.start.worker import Post, Worker
+from agentos.workflow.start.worker import Worker, WorkerTarget
 from tests.contract.journals import NOON, new_run
 from tests.postgres.server import fresh_url
 
@@ -103,7 +103,7 @@ def look_into_the_inbox(repo: Path) -> None:
 
 def look_for_work(repo: Path) -> None:
     worker = Worker([], tell=lambda report: None)
-    found = worker._wanted(Post(place=find_place(repo), options=DriveOptions()), set())
+    found = worker._find_candidates(WorkerTarget(place=find_place(repo), options=DriveOptions()), set())
     assert [one.record.workflow_id for one in found] == ["old"]
 
 

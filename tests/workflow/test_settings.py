@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agentos import Client, Workflow, run
-from agentos.client import settled
+from agentos.client import resolve_drive_options
 from agentos.exceptions import WorkflowConfigurationError
-from agentos.tasks.llm.model_settings import Limits, LlmDefaults, Price
+from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, Price
 from agentos.workflow.place.location import find_location
 from agentos.workflow.place.settings import KINDS, Settings, explain_settings, load_settings
 from agentos.workflow.start.ready_run import DriveOptions
@@ -49,7 +49,7 @@ READ = Settings(
     on_end=(),
     log_limit=4096,
     llm=LlmDefaults(base_url="http://localhost:11434/v1", key_command=("pass", "show", "x")),
-    limits={"OPENAI_API_KEY": Limits(slots=2, per_minute=60, per_day_usd=5.0), "claude": Limits(slots=1)},
+    limits={"OPENAI_API_KEY": CallLimits(slots=2, per_minute=60, per_day_usd=5.0), "claude": CallLimits(slots=1)},
     prices={"gpt-x.1": Price(input_per_million=2.0, output_per_million=8.5)},
 )
 
@@ -112,7 +112,7 @@ def test_a_variable_outweighs_the_file_and_says_so(tmp_path: Path) -> None:
     }
     environ["AGENTOS_LIMITS"] = '{"K": {"slots": 3}}'
     settings = load_settings(tmp_path, environ)
-    assert settings.limits == {"K": Limits(slots=3)}
+    assert settings.limits == {"K": CallLimits(slots=3)}
     assert (settings.keep, settings.gates, settings.secrets) == (7, "wait", ("A", "B"))
     assert settings.on_end == ("notify", "two words", "$(x)")
     assert settings.space_warning == 3 * 1024**3 // 2
@@ -250,18 +250,18 @@ def test_runs_honour_the_settings_and_arguments_outweigh_them(tmp_git_repo: Path
 def test_gates_durability_and_the_rest_reach_the_drive(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_git_repo / "agentos.toml").write_text(EVERY_KIND)
     trust(tmp_git_repo)
-    place, options = settled(tmp_git_repo)
+    place, options = resolve_drive_options(tmp_git_repo)
     assert (place.durability, options.gates, options.lease_s, options.max_concurrency) == ("process", "reject", 20, 2)
     assert options.space_warning == 100_000_000
     assert options.hooks.on_wait == READ.on_wait
     assert (options.secrets, options.max_log, options.models) == (READ.secrets, 4096, READ.models)
     monkeypatch.setenv("AGENTOS_GATES", "wait")
-    place, options = settled(tmp_git_repo, durability="full", max_concurrency=1)
+    place, options = resolve_drive_options(tmp_git_repo, durability="full", max_concurrency=1)
     assert (place.durability, options.gates, options.max_concurrency) == ("full", "wait", 1)
 
 
 def test_the_defaults_of_settings_are_those_of_a_drive(tmp_git_repo: Path) -> None:
-    assert settled(tmp_git_repo)[1] == DriveOptions()
+    assert resolve_drive_options(tmp_git_repo)[1] == DriveOptions()
 
 
 def test_max_concurrency_is_an_upper_limit(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentos.client import Client, settled
+from agentos.client import Client, resolve_drive_options
 from agentos.crashpoints import VARIABLE
 from agentos.exceptions import AgentosError, ForeignDatabaseError
 from agentos.machine.events import LeaseTaken, WorkflowStart
@@ -91,9 +91,9 @@ def statuses(repo: Path) -> dict[str, str]:
     return {record.workflow_id: record.status for record in Client(repo).list_runs()}
 
 
-def post_of(repo: Path) -> working.Post:
-    place, options = settled(repo)
-    return working.Post(place=place, options=options)
+def post_of(repo: Path) -> working.WorkerTarget:
+    place, options = resolve_drive_options(repo)
+    return working.WorkerTarget(place=place, options=options)
 
 
 def test_workers_adopt_what_nobody_drives_each_run_once(repo: Path, start: Start) -> None:
@@ -279,9 +279,9 @@ def test_a_database_that_cannot_be_read_holds_up_no_other(
     other = tmp_path / "other"
     git("init", "--quiet", str(other), cwd=tmp_path)
     monkeypatch.delenv("AGENTOS_WORKFLOW_DB", raising=False)
-    place, options = settled(other)
+    place, options = resolve_drive_options(other)
     Path(place.database).write_text("no database, but a long enough text about something else\n" * 20)
-    bad = working.Post(place=place, options=options)
+    bad = working.WorkerTarget(place=place, options=options)
     reports: list[working.Report] = []
     worker = working.Worker([bad, good], tell=reports.append, poll_s=0.05)
 

@@ -13,7 +13,7 @@ import pytest
 from agentos import Workflow, run
 from agentos.exceptions import ForeignDatabaseError
 from agentos.workflow.place.place import find_place
-from agentos.workflow.place.worktree_index import index_folder, interrupted_runs, known, remember
+from agentos.workflow.place.worktree_index import index_folder, interrupted_runs, list_known_worktrees, remember
 from tests.conftest import LinkedWorktree
 from tests.workflow.support import Killer, environment, kill
 
@@ -33,7 +33,7 @@ def flow() -> Workflow:
 def test_a_run_is_remembered_once_and_privately(tmp_git_repo: Path) -> None:
     for _ in range(2):
         run(flow(), repo=tmp_git_repo)
-    [entry] = known()
+    [entry] = list_known_worktrees()
     assert entry.root == tmp_git_repo
     assert entry.database == find_place(tmp_git_repo).database
     [file] = index_folder().iterdir()
@@ -47,7 +47,7 @@ def test_what_is_gone_is_skipped_and_later_forgotten(tmp_path: Path) -> None:
     remember(*two)
     Path(one[1]).unlink()
     one[0].rmdir()
-    assert [entry.root for entry in known()] == [two[0]]
+    assert [entry.root for entry in list_known_worktrees()] == [two[0]]
     assert len(list(index_folder().iterdir())) == 2  # looking changes nothing
     remember(*made(tmp_path / "three"))
     assert len(list(index_folder().iterdir())) == 2
@@ -67,9 +67,9 @@ def test_a_hostile_index_is_skipped(tmp_path: Path) -> None:
     (folder / "link.json").symlink_to(file)
     os.mkfifo(folder / "pipe.json")
     (folder / "relative.json").write_text(json.dumps({"root": "..", "database": "x"}))
-    assert [found.root for found in known()] == [good[0]]
+    assert [found.root for found in list_known_worktrees()] == [good[0]]
     remember(*made(tmp_path / "another"))
-    assert len(known()) == 2
+    assert len(list_known_worktrees()) == 2
 
 
 def test_a_database_that_became_a_link_is_not_known_any_more(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_database_that_became_a_link_is_not_known_any_more(tmp_path: Path) -> 
     Path(database).unlink()
     (tmp_path / "elsewhere.db").touch()
     Path(database).symlink_to(tmp_path / "elsewhere.db")
-    assert known() == []
+    assert list_known_worktrees() == []
 
 
 @pytest.mark.parametrize("blocked", ["file", "unwritable"])
@@ -94,7 +94,7 @@ def test_without_a_folder_to_write_to_nothing_is_noted_and_nothing_raised(
             pytest.skip("root may write everywhere")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     remember(*made(tmp_path / "root"))
-    assert known() == []
+    assert list_known_worktrees() == []
 
 
 def test_urls_and_names_that_are_no_text_are_not_kept(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_many_processes_remember_at_once(tmp_path: Path) -> None:
     for child in children:
         child.communicate(b"g", timeout=60)
     assert [child.returncode for child in children] == [0] * 8
-    assert len(known()) == 10
+    assert len(list_known_worktrees()) == 10
     assert len(list(index_folder().iterdir())) == 10
 
 

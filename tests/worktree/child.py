@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentos.crashpoints import VARIABLE
 from agentos.worktree.restore.restore import finish_interrupted, restore
-from agentos.worktree.snapshots.snapshots import named, take
+from agentos.worktree.snapshots.snapshots import find_named, take
 from agentos.worktree.snapshots.store import open_worktree
 
 RUN = "run-1"
@@ -22,7 +22,7 @@ def main() -> None:
     if action == "take":
         print(take(worktree, workflow_id=RUN, name=name).id)
     elif action == "restore":
-        print(restore(worktree, named(worktree, RUN, name), workflow_id=RUN).tree)
+        print(restore(worktree, find_named(worktree, RUN, name), workflow_id=RUN).tree)
     elif action == "finish":
         finish_interrupted(worktree)
     elif action == "loop":

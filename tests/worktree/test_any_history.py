@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentos.crashpoints import FILE_POINTS
-from agentos.worktree.restore.restore import finish_interrupted, interrupted
+from agentos.worktree.restore.restore import find_interrupted, finish_interrupted
 from agentos.worktree.snapshots.retention import collect
-from agentos.worktree.snapshots.snapshots import Snapshot, find, named
+from agentos.worktree.snapshots.snapshots import Snapshot, find, find_named
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import git
 from tests.worktree.child import play
@@ -108,7 +108,7 @@ class Histories(RuleBasedStateMachine):
         before = self.seen()
         name = target.manifest.name
         play("restore", self.root, name, at=point)
-        begun = interrupted(self.worktree)
+        begun = find_interrupted(self.worktree)
         if begun is None:
             assert self.seen() == (before if point.startswith("snapshot") else expected)
             return
@@ -123,7 +123,7 @@ class Histories(RuleBasedStateMachine):
     def take_killed(self, point: str) -> None:
         play("take", self.root, "killed", at=point)
         if point == "snapshot.after_ref":
-            assert named(self.worktree, RUN, "killed").tree == snap(self.worktree, "check").tree
+            assert find_named(self.worktree, RUN, "killed").tree == snap(self.worktree, "check").tree
 
     @precondition(lambda self: self.snapshots)
     @rule()

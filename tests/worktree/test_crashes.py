@@ -13,8 +13,8 @@ import pytest
 from agentos import crashpoints
 from agentos.crashpoints import FILE_POINTS
 from agentos.exceptions import RestoreError, SnapshotNotFoundError
-from agentos.worktree.restore.restore import finish_interrupted, interrupted
-from agentos.worktree.snapshots.snapshots import find, named, taken
+from agentos.worktree.restore.restore import find_interrupted, finish_interrupted
+from agentos.worktree.snapshots.snapshots import find, find_named, snapshot_refs
 from agentos.worktree.snapshots.store import Worktree
 from tests.worktree.child import play, start
 from tests.worktree.support import RUN, back, model, snap, untouched
@@ -45,10 +45,10 @@ def test_a_restore_killed_anywhere_is_finished(root: Path, worktree: Worktree, p
     edited = model(root)
     with untouched(root):
         assert play("restore", root, "target", at=point) == -signal.SIGKILL
-        begun = interrupted(worktree)
+        begun = find_interrupted(worktree)
         assert begun is not None
         with pytest.raises(RestoreError, match="not finished"):
-            back(worktree, named(worktree, RUN, "target"))
+            back(worktree, find_named(worktree, RUN, "target"))
         done = finish_interrupted(worktree)
         assert done is not None
         assert model(root) == before
@@ -63,9 +63,9 @@ def test_a_snapshot_killed_anywhere_is_whole_or_not_there(root: Path, worktree: 
     assert play("take", root, "cut", at=point) == -signal.SIGKILL
     if point == "snapshot.before_ref":
         with pytest.raises(SnapshotNotFoundError):
-            named(worktree, RUN, "cut")
+            find_named(worktree, RUN, "cut")
     else:
-        assert named(worktree, RUN, "cut").tree == snap(worktree, "again").tree
+        assert find_named(worktree, RUN, "cut").tree == snap(worktree, "again").tree
     whole = snap(worktree, "whole")
     (root / "new").unlink()
     back(worktree, whole)
@@ -77,7 +77,7 @@ def test_a_restore_killed_at_its_snapshot_has_changed_nothing(root: Path, worktr
     edit(root)
     edited = model(root)
     assert play("restore", root, "target", at="snapshot.before_ref") == -signal.SIGKILL
-    assert interrupted(worktree) is None
+    assert find_interrupted(worktree) is None
     assert model(root) == edited
 
 
@@ -110,8 +110,8 @@ def test_kills_at_any_moment(root: Path, worktree: Worktree) -> None:
         process.kill()
         process.communicate()
         play("finish", root)
-        assert interrupted(worktree) is None
-    back(worktree, named(worktree, RUN, "target"))
+        assert find_interrupted(worktree) is None
+    back(worktree, find_named(worktree, RUN, "target"))
     assert model(root) == before
     worktree.store_git().ask("fsck", "--full")
 
@@ -164,7 +164,7 @@ def test_files_that_never_stand_still_are_left_alone(
     monkeypatch.setattr(crashpoints, "reach", reach)
     with pytest.raises(RestoreError, match="keep changing"):
         back(worktree, first)
-    assert interrupted(worktree) is None
+    assert find_interrupted(worktree) is None
     assert (root / "src/main.py").read_text().startswith("edited ")
 
 
@@ -175,5 +175,5 @@ def test_the_remains_of_a_killed_git_are_no_obstacle(root: Path, worktree: Workt
     snap(worktree, "second")
     worktree.index.write_bytes(b"damaged")
     third = snap(worktree, "third")
-    assert third.tree == named(worktree, RUN, "second").tree
-    assert len(taken(worktree)) == 3
+    assert third.tree == find_named(worktree, RUN, "second").tree
+    assert len(snapshot_refs(worktree)) == 3

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import SnapshotRefusedError, WorktreeBusyError
-from agentos.worktree.snapshots.budget import Limits
-from agentos.worktree.snapshots.index import locked
+from agentos.worktree.snapshots.budget import SnapshotLimits
+from agentos.worktree.snapshots.index import lock_file
 from agentos.worktree.snapshots.retention import collect
-from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, patch, same_tree, take, taken
+from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, patch, same_tree, snapshot_refs, take
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.child import start
@@ -55,7 +55,7 @@ def test_many_processes_make_the_store_at_once(root: Path) -> None:
         _, stderr = child.communicate(timeout=60)
         assert child.returncode == 0, stderr
     worktree = open_worktree(root)
-    assert len(taken(worktree)) == 8
+    assert len(snapshot_refs(worktree)) == 8
     assert not list(worktree.store.parent.glob("making-*"))
     assert (worktree.store.stat().st_mode & 0o777) == 0o700
 
@@ -113,26 +113,26 @@ def test_a_user_who_commits_and_collects_garbage(tmp_worktree: LinkedWorktree, t
 
 def test_a_collection_waits_for_those_who_use_the_store(root: Path, worktree: Worktree) -> None:
     snap(worktree)
-    with locked(worktree.store.parent / "store.lock", shared=True), pytest.raises(WorktreeBusyError):
+    with lock_file(worktree.store.parent / "store.lock", shared=True), pytest.raises(WorktreeBusyError):
         collect(worktree, patience_s=0.1)
-    with locked(worktree.store.parent / "store.lock"), pytest.raises(WorktreeBusyError):
+    with lock_file(worktree.store.parent / "store.lock"), pytest.raises(WorktreeBusyError):
         snap(worktree, patience_s=0.1)
-    with locked(worktree.folder / "lock"), pytest.raises(WorktreeBusyError):
+    with lock_file(worktree.folder / "lock"), pytest.raises(WorktreeBusyError):
         snap(worktree, patience_s=0.1)
 
 
 def test_budgets_are_checked_before_anything_is_hashed(root: Path, worktree: Worktree) -> None:
     for number in range(20):
         (root / f"new-{number}").write_bytes(b"x" * 1000)
-    for limits, limit in ((Limits(files=19), "files"), (Limits(total_bytes=19_999), "total_bytes")):
+    for limits, limit in ((SnapshotLimits(files=19), "files"), (SnapshotLimits(total_bytes=19_999), "total_bytes")):
         with pytest.raises(SnapshotRefusedError) as refused:
             snap(worktree, limits=limits)
         assert refused.value.limit == limit
     assert not worktree.index.exists()
     # What the repository tracks itself is no news, however much it is.
-    assert not snap(worktree, limits=Limits(files=20, total_bytes=20_000)).partial
+    assert not snap(worktree, limits=SnapshotLimits(files=20, total_bytes=20_000)).partial
     with pytest.raises(SnapshotRefusedError) as slow:
-        snap(worktree, limits=Limits(seconds=-1))
+        snap(worktree, limits=SnapshotLimits(seconds=-1))
     assert slow.value.limit == "seconds"
 
 

@@ -13,14 +13,14 @@ from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree.snapshots.collection import Loose, collect_if_it_pays, loose_objects
 from agentos.worktree.snapshots.index import session
 from agentos.worktree.snapshots.retention import collect, forget, purge, retain, sizes
-from agentos.worktree.snapshots.snapshots import find, named, take, taken
+from agentos.worktree.snapshots.snapshots import find, find_named, snapshot_refs, take
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.support import RUN, back, model, run_git, snap
 
 
 def fsck(worktree: Worktree) -> None:
-    done = worktree.store_git().done("fsck", "--full", "--no-dangling", ok=range(256))
+    done = worktree.store_git().run("fsck", "--full", "--no-dangling", ok=range(256))
     assert done.status == 0, done.said
 
 
@@ -36,7 +36,7 @@ def test_only_the_snapshots_asked_for_stay(root: Path, worktree: Worktree) -> No
     after = collect(worktree)
     assert after.snapshots == 3
     assert after.total_bytes < before.total_bytes - 90_000
-    assert set(taken(worktree).values()) == {snaps[1].id, snaps[3].id, other.id}
+    assert set(snapshot_refs(worktree).values()) == {snaps[1].id, snaps[3].id, other.id}
     with pytest.raises(SnapshotNotFoundError):
         find(worktree, snaps[0].id)
     fsck(worktree)
@@ -52,7 +52,7 @@ def test_undo_snapshots_are_kept_by_age(root: Path, worktree: Worktree) -> None:
         (root / "file").write_text(str(number))
         undone.append(back(worktree, first).undo.id)
     assert retain(worktree, RUN, ["first"], undo=2) == 2
-    assert set(taken(worktree).values()) == {first.id, *undone[2:]}
+    assert set(snapshot_refs(worktree).values()) == {first.id, *undone[2:]}
     assert forget(worktree, RUN) == 3
     assert collect(worktree).snapshots == 0
 
@@ -166,10 +166,10 @@ def test_a_secret_is_purged_from_every_snapshot(root: Path, worktree: Worktree) 
     git("gc", "--quiet", "--prune=now", cwd=root)
     replaced = purge(worktree, "keys")
     assert set(replaced) == {first.id, second.id}
-    assert worktree.store_git().done("cat-file", "-e", blob, ok=range(256)).status != 0
+    assert worktree.store_git().run("cat-file", "-e", blob, ok=range(256)).status != 0
     fsck(worktree)
     again = find(worktree, first.id)
-    assert again.id == replaced[first.id] == named(worktree, RUN, "first").id
+    assert again.id == replaced[first.id] == find_named(worktree, RUN, "first").id
     (root / "src/main.py").write_text("x")
     back(worktree, again)
     assert (root / "keys/token").read_bytes() == secret  # purged is no reason to delete it
@@ -231,7 +231,7 @@ def test_space_is_given_back_once_enough_has_gathered(root: Path, worktree: Work
     assert not collect_if_it_pays(worktree, pays=Loose(files=1, total_bytes=1))
     fsck(worktree)
     (root / "file3").unlink()
-    back(worktree, named(worktree, RUN, "one"))
+    back(worktree, find_named(worktree, RUN, "one"))
     assert (root / "file3").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from agentos.exceptions import SnapshotError
 from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
-from agentos.worktree.merge import Version, content, merge, prepared, resolve
+from agentos.worktree.merge import Version, content, merge, resolve, version_from_file
 from agentos.worktree.restore.restore import apply_tree
 from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree, open_worktree
@@ -191,7 +191,7 @@ def test_a_conflict_keeps_the_first_and_shows_all_versions(
     apply_tree(worktree, resolve(worktree, merged.tree, {"text": conflict.theirs}), workflow_id=RUN)
     assert (root / "text").read_text() == "two\n"
     (root.parent / "mine").write_text("both\n")
-    chosen = resolve(worktree, merged.tree, {"text": prepared(worktree, root.parent / "mine"), "README": None})
+    chosen = resolve(worktree, merged.tree, {"text": version_from_file(worktree, root.parent / "mine"), "README": None})
     apply_tree(worktree, chosen, workflow_id=RUN)
     assert (root / "text").read_text() == "both\n"
     assert not (root / "README").exists()

@@ -15,7 +15,7 @@ import pytest
 
 from agentos.worktree.restore.restore import restore
 from agentos.worktree.snapshots import snapshots
-from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.budget import SnapshotLimits
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.guard import Guard
@@ -471,7 +471,7 @@ def test_special_and_too_big_files_are_left_out_and_left_alone(guard: Guard, roo
     os.mkfifo(root / "run.sh")
     (root / "big").write_bytes(b"x" * 5000)
     (root / "README").write_bytes(b"y" * 5000)
-    limits = Limits(file_bytes=4096)
+    limits = SnapshotLimits(file_bytes=4096)
     first = guard.snap(worktree, limits=limits)
     assert [left.path for left in first.partial] == ["README", "big", "run.sh"]
     assert not {"README", "big", "run.sh"} & set(git_names(worktree, first.tree))
@@ -549,7 +549,7 @@ def test_nothing_is_made_behind_a_link(guard: Guard, root: Path, worktree: Workt
 
 def test_what_was_captured_in_part_is_never_called_unchanged(guard: Guard, root: Path, worktree: Worktree) -> None:
     (root / "big").write_bytes(b"x" * 5000)
-    limits = Limits(file_bytes=4096)
+    limits = SnapshotLimits(file_bytes=4096)
     first = guard.snap(worktree, limits=limits)
     assert [left.path for left in first.partial] == ["big"]
     assert not snapshots.is_unchanged(worktree, first, limits=limits), "nothing is known of what was left out"

@@ -40,7 +40,7 @@ def exit_code(error: AgentosError) -> Exit:
     return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)
 
 
-def guarded(program: Callable[[], int]) -> NoReturn:
+def run_and_exit(program: Callable[[], int]) -> NoReturn:
     """Run the program and exit with what it gives. Whatever it raises is told in one message, never as a traceback.
 
     A bug is the exception: that one is told with its traceback, since there is nothing the user could do about it.
@@ -55,23 +55,23 @@ def guarded(program: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except AgentosError as error:
-        tell(str(error))
+        print_error(str(error))
         code = exit_code(error)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        tell(printable(f"agentos: {error.strerror or error}{where}"))
+        print_error(printable(f"agentos: {error.strerror or error}{where}"))
         _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary
         if _lacks_memory(error):
-            tell(
+            print_error(
                 "agentos: there is not enough memory, or room for another thread.\nFree some, or raise the limits "
                 "(`ulimit -v`, `ulimit -u`), and try again. What was written is kept: `agentos resume` goes on."
             )
             sys.exit(Exit.TRY_AGAIN)
         import traceback
 
-        say(_masked(traceback.format_exc()))
+        say(_mask_secrets(traceback.format_exc()))
         say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
         code = Exit.FAILED
     sys.exit(code)
@@ -82,16 +82,16 @@ def _lacks_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
-def tell(text: str) -> None:
+def print_error(text: str) -> None:
     """An error's text, fit for a terminal whatever it quotes: no secret, no control sequence, no endless line."""
-    say("\n".join(_cut(line) for line in printable_lines(_masked(text))))
+    say("\n".join(_cut(line) for line in printable_lines(_mask_secrets(text))))
 
 
 def _cut(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 200]} … {line[-190:]}"
 
 
-def _masked(text: str) -> str:
+def _mask_secrets(text: str) -> str:
     """An error may quote what a workflow or a file says; no secret is shown because of it."""
     from agentos.secrets import Masker  # few commands end with an error
 

@@ -12,11 +12,11 @@ import msgspec
 
 from agentos.cli.output import say
 from agentos.cli.terminal.session import Gates, Manner, Show
-from agentos.client import settled
+from agentos.client import resolve_drive_options
 from agentos.workflow.place.location import VARIABLE, unused_old_database
 from agentos.workflow.place.place import Place
 from agentos.workflow.start.ready_run import DriveOptions
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 
 
 class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +31,14 @@ class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
     verbose: bool = False
     as_json: bool = False
 
-    def settled(self, repo: Path | None) -> tuple[Place, DriveOptions, Manner]:
+    def resolve(self, repo: Path | None) -> tuple[Place, DriveOptions, Manner]:
         """Where the run is kept, how it is driven and how it is shown. Nothing but settings is read for it."""
         show = self.show
-        place, options = settled(repo, durability=self.durability, keep=self.keep, max_concurrency=self.max_concurrency)
+        place, options = resolve_drive_options(
+            repo, durability=self.durability, keep=self.keep, max_concurrency=self.max_concurrency
+        )
         if not place.exists() and (old := unused_old_database(place.database)) is not None:  # once: it is made now
-            say(f"The old global database {shown(old)} is not used; {VARIABLE}={shown(old)} goes on with it.")
+            say(f"The old global database {one_line(old)} is not used; {VARIABLE}={one_line(old)} goes on with it.")
         # The setting says what happens where nobody is there; at a terminal somebody is.
         gates = self.gates or ("ask" if options.gates == "stop" else options.gates)
         manner = Manner(show=show, gates=gates)
@@ -45,10 +47,10 @@ class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def show(self) -> Show:
-        return shown_as(quiet=self.quiet, verbose=self.verbose, as_json=self.as_json)
+        return show_mode(quiet=self.quiet, verbose=self.verbose, as_json=self.as_json)
 
 
-def shown_as(*, quiet: bool, verbose: bool, as_json: bool) -> Show:
+def show_mode(*, quiet: bool, verbose: bool, as_json: bool) -> Show:
     """Which of the ways to show a drive was asked for; they exclude each other."""
     ways: tuple[tuple[Show, bool], ...] = (("quiet", quiet), ("verbose", verbose), ("json", as_json))
     asked = [name for name, given in ways if given]
@@ -61,11 +63,11 @@ def drive_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options, and hands them to the command together, as `flags`."""
 
     @functools.wraps(command)
-    def collected(**given: Any) -> Any:
+    def call_with_flags(**given: Any) -> Any:
         flags = DriveFlags(**{name: given.pop(name) for name in DriveFlags.__struct_fields__})
         return command(flags=flags, **given)
 
-    wrapped: Callable[..., Any] = collected
+    wrapped: Callable[..., Any] = call_with_flags
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from agentos import __version__
-from agentos.cli.boundary import guarded, tell
+from agentos.cli.boundary import print_error, run_and_exit
 from agentos.cli.output import say
 
 SECTIONS: dict[str, dict[str, str]] = {
@@ -142,7 +142,7 @@ def program() -> None:
 def main() -> None:
     """Run the program and exit: 2 for wrong usage, else as `agentos.cli.exits` says."""
     _open_streams()
-    guarded(_run)
+    run_and_exit(_run)
 
 
 def _open_streams() -> None:
@@ -174,6 +174,6 @@ def _run() -> int:
         usage = error.ctx if isinstance(error, click.UsageError) else None
         if usage is not None:
             say(f"{usage.get_usage()}\nTry '{usage.command_path} --help' for help.\n")
-        tell(f"Error: {error.format_message()}")
+        print_error(f"Error: {error.format_message()}")
         return error.exit_code
     return code if isinstance(code, int) else 0

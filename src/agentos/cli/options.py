@@ -51,7 +51,7 @@ reason_file_option = click.option(
 )
 
 
-def reason_given(reason: str, file: Path | None) -> str:
+def read_reason(reason: str, file: Path | None) -> str:
     """The reason, wherever it came from."""
     if file is None:
         return reason
@@ -68,12 +68,12 @@ def files_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--files` and `--restore-files`, and hands them to the command as one choice, `files`."""
 
     @functools.wraps(command)
-    def collected(*, files: FilesChoice | None, restore_files: bool, **given: Any) -> Any:
+    def call_with_files(*, files: FilesChoice | None, restore_files: bool, **given: Any) -> Any:
         if restore_files and files is not None:
             raise click.UsageError("--files and --restore-files exclude each other.")
         return command(files="checkpoint" if restore_files else files or "ask", **given)
 
-    wrapped: Callable[..., Any] = collected
+    wrapped: Callable[..., Any] = call_with_files
     for option in reversed(_FILES_OPTIONS):
         wrapped = option(wrapped)
     return wrapped

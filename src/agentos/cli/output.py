@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from agentos.cli.render.text import printable, shown_json
+from agentos.cli.render.text import escape_json, printable
 
 
 def say(text: str) -> None:
@@ -21,7 +21,7 @@ def print_json(value: Any) -> None:
     """One JSON document, indented for people, its keys in the order of the documented shape."""
     import msgspec  # not for a program that only says something, such as its help
 
-    click.echo(shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))
+    click.echo(escape_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:

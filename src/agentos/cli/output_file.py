@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentos.exceptions import RunRefusedError
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 
 
 def write_file(path: Path, lines: Iterable[bytes], *, force: bool) -> int:
     """Put the lines into the file, mode 0600; how many bytes that were. Killed half-way, the file is as it was."""
     if path.is_dir():
-        raise RunRefusedError(f"{shown(path)} is a directory", next_step="Name a file in it.")
+        raise RunRefusedError(f"{one_line(path)} is a directory", next_step="Name a file in it.")
     if not force and os.path.lexists(path):
         raise _exists(path)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.", suffix=".partial")  # 0600
@@ -46,5 +46,5 @@ def _put_beside(partial: str, path: Path) -> None:
 
 def _exists(path: Path) -> RunRefusedError:
     return RunRefusedError(
-        f"{shown(path)} exists already", next_step="Name another file, or overwrite it with --force."
+        f"{one_line(path)} exists already", next_step="Name another file, or overwrite it with --force."
     )

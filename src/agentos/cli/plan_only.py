@@ -16,7 +16,7 @@ from agentos.workflow.define.workflow_source import find_workflow
 
 
 @contextmanager
-def only_looking() -> Iterator[None]:
+def quiet_imports() -> Iterator[None]:
     """While this lasts, importing a workflow's file leaves no compiled file behind, and what it prints is no data."""
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
@@ -27,11 +27,11 @@ def only_looking() -> Iterator[None]:
         sys.dont_write_bytecode = before
 
 
-def looked_at(name_or_path: str, root: Path) -> tuple[Workflow | None, Plan | None, tuple[Finding, ...]]:
+def inspect_workflow(name_or_path: str, root: Path) -> tuple[Workflow | None, Plan | None, tuple[Finding, ...]]:
     """The workflow and its plan as far as they can be had, and all that would keep a run from beginning."""
     flow: Workflow | None = None
     try:
-        with only_looking():
+        with quiet_imports():
             flow = find_workflow(name_or_path, root, static=True)
         plan = plan_to_look_at(flow)
         return flow, plan, refused_now(flow, plan)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-class Command:
+class AgentosProcess:
     """One `agentos …` in a process of its own. `wait` gives the exit code once every line was shown."""
 
     def __init__(

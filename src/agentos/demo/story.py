@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.client import Client
-from agentos.demo.command import Command
+from agentos.demo.command import AgentosProcess
 from agentos.exceptions import AgentosError
 from agentos.machine import events as ev
 
@@ -87,7 +87,7 @@ class Story:
         self.folder = folder
         self.keep = keep
         self.began = time.monotonic()
-        self.commands: list[Command] = []
+        self.commands: list[AgentosProcess] = []
         self.promises: list[tuple[bool, str]] = []
 
     def tell(self) -> None:
@@ -143,11 +143,11 @@ class Story:
 
     def _look(self) -> None:
         self._say("\n3. Look at it: nobody drives the run, and it says so")
-        self._typed("list")
+        self._type_and_wait("list")
         status = self._client().list_runs(limit=1)[0].status
         self._promise(status == "interrupted", "a run that nobody drives is shown as interrupted, not as running")
         self._say("\n4. Ask what a resume would do")
-        self._typed("resume", RUN, "--dry-run")
+        self._type_and_wait("resume", RUN, "--dry-run")
         shown = msgspec.json.decode(self._data("resume", RUN, "--dry-run", "--json"))
         said = {row["id"]: row["verdict"] for row in shown["tasks"]}
         self._promise(said == EXPECTED_VERDICTS, "the dry run keeps what finished, and repeats only what was cut off")
@@ -155,7 +155,7 @@ class Story:
     def _resume_to_the_gate(self) -> None:
         self._say("\n5. Resume it: no terminal can be asked here, so that it stops at the gate")
         before = len(self._events())
-        code = self._typed("resume", RUN)
+        code = self._type_and_wait("resume", RUN)
         self._say(f"   (exit code {code}: it waits for an answer, and no process has to wait with it)")
         started = [str(event.task_id) for event in self._events(before) if isinstance(event, ev.TaskStart)]
         self._promise(started == ["summarise"], "the resume did what the dry run said")
@@ -164,7 +164,7 @@ class Story:
 
     def _approve_and_finish(self) -> None:
         self._say("\n6. Approve it; the run goes on")
-        code = self._typed("approve", RUN, "--reason", "read it, liked it")
+        code = self._type_and_wait("approve", RUN, "--reason", "read it, liked it")
         result = self._client().show(RUN)
         done = code == 0 and result.status == "complete"
         self._promise(done, f"the run completed: {result.outputs.get('publish', 'no result')}")
@@ -181,24 +181,24 @@ class Story:
 
     # --- commands, typed and waited for ---------------------------------------------------------------------------
 
-    def _type(self, *arguments: str) -> Command:
+    def _type(self, *arguments: str) -> AgentosProcess:
         self._say(f"\n$ agentos {shlex.join(arguments)}")
-        command = Command(arguments, self.folder, show=lambda line: self._say(f"   {line}"))
+        command = AgentosProcess(arguments, self.folder, show=lambda line: self._say(f"   {line}"))
         self.commands.append(command)
         return command
 
-    def _typed(self, *arguments: str) -> int:
+    def _type_and_wait(self, *arguments: str) -> int:
         return self._type(*arguments).wait(PATIENCE_S)
 
     def _data(self, *arguments: str) -> str:
         lines: list[str] = []
-        command = Command(arguments, self.folder, show=lines.append, messages=False)
+        command = AgentosProcess(arguments, self.folder, show=lines.append, messages=False)
         self.commands.append(command)
         if command.wait(PATIENCE_S):
             raise DemoFailed(f"agentos {shlex.join(arguments)} failed")
         return "\n".join(lines)
 
-    def _wait(self, command: Command, until: Callable[[], bool]) -> None:
+    def _wait(self, command: AgentosProcess, until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not until():
             if not command.alive:

@@ -102,17 +102,17 @@ class Board(ABC):
         self.out.append(stamped)
         match stamped:
             case ev.TaskStart(task_id=task_id):
-                self.frontier.started(self.plan.tasks[task_id])
+                self.frontier.record_start(self.plan.tasks[task_id])
             case ev.TaskRetry(task_id=task_id, not_before=not_before):
                 self.frontier.retry_at(not_before, task_id)
-                self.frontier.attempt_over(self.plan.tasks[task_id])
+                self.frontier.record_attempt_end(self.plan.tasks[task_id])
             case ev.DecisionRequired(task_id=task_id) if task_id is not None:
                 self.frontier.retrying.discard(task_id)  # it waits for an answer now, not for its time
             case ev.TaskComplete(task_id=task_id) | ev.TaskError(task_id=task_id) | ev.TaskSkipped(task_id=task_id):
                 task = self.plan.tasks[task_id]
-                self.frontier.ended(task, self.facts.task(task_id).status)
+                self.frontier.record_end(task, self.facts.task(task_id).status)
                 if task_id in before.running:
-                    self.frontier.attempt_over(task)
+                    self.frontier.record_attempt_end(task)
                 self.task_over(task, before.task(task_id))
 
     @abstractmethod
@@ -176,7 +176,7 @@ class Board(ABC):
     def reopen(self, task_ids: Iterable[TaskId]) -> None:
         """These tasks, which had ended, are to run again; none of them is part of a fan-out."""
         back = frozenset(task_ids)
-        self.frontier.reopened(back, self.facts)
+        self.frontier.reopen(back, self.facts)
         if not back.isdisjoint(self.setters.values()):
             self.setters = context_setters(self.facts)
 

@@ -104,7 +104,7 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.user or f'uid {self.uid}'}@{self.host}, {near or f'pid {self.pid}'}"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class CommandRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command with who asked for it and when."""
 
     command_id: str

@@ -72,7 +72,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The conversation an agent keeps by itself, as far as one needs it to go on with it."""
 
     agent: str
@@ -229,7 +229,7 @@ class TaskSession(Event, frozen=True, kw_only=True):
     task_id: TaskId
     layer: int
     attempt: int
-    session: Session
+    session: AgentSession
 
 
 class TaskUsage(Event, frozen=True, kw_only=True):

@@ -96,7 +96,7 @@ class Frontier:
             for task_id in self.unmet:
                 self.offer(task_id)
 
-    def unfinished(self, layer: int) -> bool:
+    def has_unfinished(self, layer: int) -> bool:
         """Whether the layer has tasks that have not ended."""
         return layer < len(self.left) and self.left[layer] > 0
 
@@ -183,19 +183,19 @@ class Frontier:
 
     # --- kept up to date -----------------------------------------------------------------------------------------
 
-    def started(self, task: PlannedTask) -> None:
+    def record_start(self, task: PlannedTask) -> None:
         self.retrying.discard(task.id)
         if task.definition.concurrency is not None:
             self.slots[task.definition.concurrency.group] += 1
 
-    def attempt_over(self, task: PlannedTask) -> None:
+    def record_attempt_end(self, task: PlannedTask) -> None:
         """An attempt ended, whether or not the task did."""
         if task.definition.concurrency is not None:
             group = task.definition.concurrency.group
             self.slots[group] -= 1
             self.unpark(group)
 
-    def ended(self, task: PlannedTask, status: str) -> None:
+    def record_end(self, task: PlannedTask, status: str) -> None:
         """A task ended: its layer, its fan-out and its dependants have one less to wait for."""
         del self.unmet[task.id]
         self.retrying.discard(task.id)
@@ -211,7 +211,7 @@ class Frontier:
                 self.unmet[dependant] -= 1
                 self.offer(dependant)
 
-    def reopened(self, task_ids: Iterable[TaskId], facts: Facts) -> None:
+    def reopen(self, task_ids: Iterable[TaskId], facts: Facts) -> None:
         """Tasks that had ended are to run again."""
         back = [self.plan.tasks[task_id] for task_id in task_ids if task_id not in self.unmet]
         for task in back:

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Raw
 
 from agentos.ids import GateId, TaskId
-from agentos.machine.commands import Asked
+from agentos.machine.commands import CommandRequest
 from agentos.machine.events import (
     NOTHING,
+    AgentSession,
     CaptureReason,
     FilesRestored,
     MergeConflict,
     RunForked,
-    Session,
     TaskFailure,
     TaskFiles,
     Usage,
@@ -48,7 +48,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     resume: ResumePlan
 
 
-class Captured(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The files of the worktree were looked at."""
 
     why: CaptureReason
@@ -93,7 +93,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Ended for another reason, and not by itself: what it was doing may have happened."""
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
-    captured: Captured | None = None
+    captured: CaptureEnded | None = None
     """The files it left in the worktree: on record together with its end, or not at all."""
     execution_time_ms: float = 0.0
 
@@ -113,7 +113,7 @@ class SessionKnown(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: TaskId
     attempt: int
-    session: Session
+    session: AgentSession
 
 
 class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandArrived(msgspec.Struct, frozen=True, kw_only=True):
-    asked: Asked
+    asked: CommandRequest
 
 
 class CommandUnreadable(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class CommandUnreadable(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
+class MergeEnded(msgspec.Struct, frozen=True, kw_only=True):
     """What isolated tasks did to files was merged, as far as it goes together; nothing is written yet."""
 
     layer: int
@@ -207,8 +207,8 @@ Input = (
     | UsageKnown
     | CommandArrived
     | CommandUnreadable
-    | Captured
-    | Merged
+    | CaptureEnded
+    | MergeEnded
     | FilesSeen
     | CoveredFilesChanged
     | Tick

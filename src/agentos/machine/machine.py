@@ -24,7 +24,7 @@ from agentos.machine.inputs import (
     DRAINED,
     AttemptEnded,
     Begin,
-    Captured,
+    CaptureEnded,
     ChildStarted,
     CommandArrived,
     CommandUnreadable,
@@ -33,7 +33,7 @@ from agentos.machine.inputs import (
     FilesSeen,
     GatesLeft,
     Input,
-    Merged,
+    MergeEnded,
     Planned,
     SessionKnown,
     StopAsked,
@@ -94,7 +94,7 @@ class Machine(Board):
             case Planned(resume=resume):
                 drive_start.resume(self, resume)
             case AttemptEnded():
-                attempts.ended(self, given)
+                attempts.end_attempt(self, given)
             case ChildStarted():
                 attempts.child_started(self, given)
             case SessionKnown():
@@ -109,10 +109,10 @@ class Machine(Board):
                         command_id=given.command_id, author=given.author, command=given.command, why=given.why
                     )
                 )
-            case Captured():
-                files.captured(self, given)
-            case Merged():
-                merges.merged(self, given)
+            case CaptureEnded():
+                files.record_capture(self, given)
+            case MergeEnded():
+                merges.record_merge(self, given)
             case FilesSeen():
                 covers.files_seen(self, given)
             case CoveredFilesChanged():

@@ -77,7 +77,7 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row for row in self.verdicts if row.verdict not in ("reuse", "run"))
 
 
-def _quoted(name: str) -> str:
+def _printable_name(name: str) -> str:
     return name if name.isprintable() and name else repr(name)
 
 
@@ -89,7 +89,7 @@ def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, r
     unknown = [name for name in options.rerun if name != "changed" and name not in new.tasks]
     if unknown:
         raise RunRefusedError(
-            f"cannot run again what is not in the workflow: {', '.join(map(_quoted, sorted(unknown)))}",
+            f"cannot run again what is not in the workflow: {', '.join(map(_printable_name, sorted(unknown)))}",
             next_step="`agentos resume --dry-run` lists its tasks; `--rerun changed` means all that were edited.",
         )
     judge = _Judge(old, new, facts, options)
@@ -120,7 +120,7 @@ def plan_follow_up(plan: Plan, facts: Facts, changed: TaskId) -> ResumePlan:
 def plan_repeat(plan: Plan, facts: Facts, outdated: TaskId) -> ResumePlan:
     """What follows where a task has ended that was given what no longer holds."""
     judge = _Judge(plan, plan, facts, ResumeOptions())
-    judge.again(plan.tasks[outdated], "a need of it ran again with another result while it was under way")
+    judge.rerun(plan.tasks[outdated], "a need of it ran again with another result while it was under way")
     judge.follow_skipped()
     return judge.plan(facts.plan_revision)
 
@@ -173,28 +173,28 @@ class _Judge:
         if fan_out_of(task) in self.regrown:
             self.cut_off += [task.id] if task.id in self.facts.running else []
             if task.id not in self.ask:
-                self._say(task, "rerun", f"the list of {task.parent} is made anew")
+                self._add_verdict(task, "rerun", f"the list of {task.parent} is made anew")
             return
         if known is None and was.status == "pending" and not was.attempts:
-            self._say(task, "new", "added to the workflow since")
+            self._add_verdict(task, "new", "added to the workflow since")
         elif was.status in SUCCEEDED:
-            self._finished(task, was, changed=changed)
+            self._judge_finished(task, was, changed=changed)
         elif was.status in FAILED:
-            self._failed(task, was, changed=changed)
+            self._judge_failed(task, was, changed=changed)
         elif was.status == "skipped":
-            self._skipped(task, was)
+            self._judge_skipped(task, was)
         elif task.id in self.facts.running:
-            self._cut_off(task, was, changed=changed)
+            self._judge_cut_off(task, was, changed=changed)
         elif task.id in self.facts.children and (reason := self._reason_to_expand_again(task)):
-            self.again(task, reason)
+            self.rerun(task, reason)
         else:
-            self._not_run(task, was, changed=changed)
+            self._judge_not_run(task, was, changed=changed)
 
     def orphans(self) -> None:
         for task in _in_order(self.old):
             if task.id not in self.new.tasks:
                 self.differences.append(f"{task.id} is gone")
-                self._say(task, "orphan", "no longer in the workflow; not run")
+                self._add_verdict(task, "orphan", "no longer in the workflow; not run")
         self.cut_off += sorted(task_id for task_id in self.facts.running if task_id not in self.new.tasks)
 
     def follow(self, task: PlannedTask, reason: str) -> None:
@@ -205,12 +205,12 @@ class _Judge:
         if task.id in self.facts.running or any(child in self.facts.running for child in children):
             self.outdated.add(task.id)
             self.reset[task.id] = None
-            self._say(task, "rerun", f"{reason} while it was under way")
+            self._add_verdict(task, "rerun", f"{reason} while it was under way")
         elif was.status in SUCCEEDED or children:
-            self.again(task, reason)
+            self.rerun(task, reason)
         elif was.status in FAILED and not _was_rejected(was):
             self.reset[task.id] = None
-            self._say(task, "rerun", reason)
+            self._add_verdict(task, "rerun", reason)
 
     def follow_skipped(self) -> None:
         """A skipped task never stands behind one that is to run: it is decided anew."""
@@ -219,10 +219,10 @@ class _Judge:
             for task in _dependants(self.new, ahead.pop()):
                 was = self.facts.task(task.id)
                 if was.status == "skipped" and task.id not in self.reset and fan_out_of(task) not in self.regrown:
-                    self._skipped(task, was)
+                    self._judge_skipped(task, was)
                     ahead += [task.id] if task.id in self.reset else []
 
-    def again(self, task: PlannedTask, reason: str, *, undone: bool = False) -> None:
+    def rerun(self, task: PlannedTask, reason: str, *, undone: bool = False) -> None:
         """The task has ended and is to run again; a fan-out from its list on. `undone`: its files are put back."""
         self.reset[task.id] = None
         parent = fan_out_of(task)
@@ -231,7 +231,7 @@ class _Judge:
         if self._asks_before_repeating(task, undone=undone) and self.facts.task(task.id).attempts:
             self._ask(task, f"{reason}, but its effect may not be repeated unasked")
             return
-        self._say(task, "rerun", reason)
+        self._add_verdict(task, "rerun", reason)
         if task.id in self.facts.children:
             self.regrown[task.id] = None
         for child in self.facts.children.get(task.id, ()):
@@ -240,17 +240,17 @@ class _Judge:
 
     # --- one by one ----------------------------------------------------------------------------------------------
 
-    def _say(self, task: PlannedTask, verdict: Verdict, reason: str) -> None:
+    def _add_verdict(self, task: PlannedTask, verdict: Verdict, reason: str) -> None:
         self.verdicts.append(PlannedVerdict(task_id=task.id, verdict=verdict, reason=reason))
 
     def _ask(self, task: PlannedTask, reason: str) -> None:
         self.ask.append(task.id)
-        self._say(task, "ask", reason)
+        self._add_verdict(task, "ask", reason)
 
-    def _finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if self._is_undone(task, was):
             self.undone.append(task.id)
-            self.again(task, "what it did to files is undone", undone=True)
+            self.rerun(task, "what it did to files is undone", undone=True)
             return
         again = self._reason_to_repeat(task, changed=changed)
         items = self.facts.children.get(task.id, ())
@@ -258,15 +258,17 @@ class _Judge:
         if item_again and not again:
             again = self._reason_to_expand_again(task)
         if again:
-            self.again(task, again)
+            self.rerun(task, again)
         elif item_again:
             self.reset[task.id] = None
-            self._say(task, "rerun", "an item of it runs again")
+            self._add_verdict(task, "rerun", "an item of it runs again")
         elif changed:
             compared = "definition and code" if task.definition.code else "definition"
-            self._say(task, "reuse, changed", f"finished, but its {compared} changed since; --rerun changed runs it")
+            self._add_verdict(
+                task, "reuse, changed", f"finished, but its {compared} changed since; --rerun changed runs it"
+            )
         else:
-            self._say(task, "reuse", "finished, unchanged")
+            self._add_verdict(task, "reuse", "finished, unchanged")
 
     def _reason_to_expand_again(self, task: PlannedTask) -> str:
         if task.definition.for_each is None:
@@ -285,16 +287,18 @@ class _Judge:
             return f"something it produces is gone ({', '.join(self.options.missing[task.id])})"
         return ""
 
-    def _failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if _was_rejected(was):
-            self._say(task, "reuse", "rejected at its gate; a fork asks anew")
+            self._add_verdict(task, "reuse", "rejected at its gate; a fork asks anew")
             return
         if self.facts.refused is not None and task.id not in self.options.rerun:
-            self._say(task, "reuse", f"failed; the run was rejected at {self.facts.refused.gate_id}, a fork asks anew")
+            self._add_verdict(
+                task, "reuse", f"failed; the run was rejected at {self.facts.refused.gate_id}, a fork asks anew"
+            )
             return
         anew = "asked for" if task.id in self.options.rerun else self._reason_to_expand_again(task)
         if anew and task.id in self.facts.children:
-            self.again(task, anew)
+            self.rerun(task, anew)
             return
         self.reset[task.id] = None
         half_done = self.facts.half_done is not None and task.id in self.facts.half_done.tasks
@@ -305,17 +309,17 @@ class _Judge:
             self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
         else:
             how = _FILES[self.options.files] if half_done else ""
-            self._say(
-                task, "rerun", f"{'failed' if was.status == 'failed' else 'was cancelled'}{how}{_edited(changed)}"
+            self._add_verdict(
+                task, "rerun", f"{'failed' if was.status == 'failed' else 'was cancelled'}{how}{_edit_note(changed)}"
             )
 
-    def _skipped(self, task: PlannedTask, was: TaskFacts) -> None:
+    def _judge_skipped(self, task: PlannedTask, was: TaskFacts) -> None:
         cause = f"because of {was.because}" if was.because else "by its condition"
         if self._stays_skipped(task, was):
-            self._say(task, "reuse", f"skipped {cause}")
+            self._add_verdict(task, "reuse", f"skipped {cause}")
         else:
             self.reset[task.id] = None
-            self._say(task, "run", f"was skipped {cause}, which is decided anew")
+            self._add_verdict(task, "run", f"was skipped {cause}, which is decided anew")
 
     def _stays_skipped(self, task: PlannedTask, was: TaskFacts) -> bool:
         if was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates:
@@ -325,7 +329,7 @@ class _Judge:
     def _is_to_run(self, need: TaskId) -> bool:
         return need in self.new.tasks and (need in self.reset or not self.facts.task(need).ended)
 
-    def _cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         self.cut_off.append(task.id)
         if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
             self._ask(task, f"was cut off while {_what_began(task)}")
@@ -333,12 +337,12 @@ class _Judge:
             self._ask(task, f"was cut off {was.cuts + 1} times in a row")
         elif task.id in self.options.continues and not changed:
             self.continued.append(task.id)
-            self._say(task, "rerun", f"was cut off; {self.options.continues[task.id]}")
+            self._add_verdict(task, "rerun", f"was cut off; {self.options.continues[task.id]}")
         elif task.id in self.options.starts_anew:
-            self._say(task, "rerun", f"was cut off; {self.options.starts_anew[task.id]}" + _edited(changed))
+            self._add_verdict(task, "rerun", f"was cut off; {self.options.starts_anew[task.id]}" + _edit_note(changed))
         else:
             how = _FILES[self.options.files] if changes_files(task.definition) else ""
-            self._say(task, "rerun", f"was cut off{how}" + _edited(changed))
+            self._add_verdict(task, "rerun", f"was cut off{how}" + _edit_note(changed))
 
     def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what this finished task did to them."""
@@ -358,9 +362,9 @@ class _Judge:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""
         return needs_answer(task) and not (undone and not task.definition.external)
 
-    def _not_run(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_not_run(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         if task.id in self.facts.ask:
-            self._say(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
+            self._add_verdict(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
             return
         if was.status == "retrying" and _ran_out_of_time(was) and may_have_happened(task):
             self.reset[task.id] = None
@@ -372,10 +376,10 @@ class _Judge:
             reason += _FILES[self.options.files]
         if task.id in self.facts.children:
             reason = "its items are looked at one by one"
-        self._say(task, "run", reason + _edited(changed))
+        self._add_verdict(task, "run", reason + _edit_note(changed))
 
 
-def _edited(changed: bool) -> str:
+def _edit_note(changed: bool) -> str:
     return "; its definition changed since" if changed else ""
 
 

@@ -44,7 +44,7 @@ _replace = msgspec.structs.replace
 _set = msgspec.structs.force_setattr
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     """One event as stored."""
 
     seq: int
@@ -77,16 +77,18 @@ def blob_digest(body: bytes) -> bytes:
     return blake2b(body, digest_size=32).digest()
 
 
-def _chained(previous: bytes, seq: int, at: int, code: int, version: int, body: bytes, blob: bytes | None) -> bytes:
+def _chain_digest(
+    previous: bytes, seq: int, at: int, code: int, version: int, body: bytes, blob: bytes | None
+) -> bytes:
     head = _head(seq, at, code, version, blob is not None)
     return blake2b(b"".join((previous, head, blob or b"", body)), digest_size=DIGEST_BYTES).digest()
 
 
 def encode_events(
     events: Sequence[Event], previous: bytes, *, blob_limit: int = BLOB_LIMIT
-) -> tuple[list[Row], dict[bytes, bytes]]:
+) -> tuple[list[EventRow], dict[bytes, bytes]]:
     """The rows of events that follow the row whose digest is `previous`, and the blobs they need, by digest."""
-    rows: list[Row] = []
+    rows: list[EventRow] = []
     blobs: dict[bytes, bytes] = {}
     last_at: datetime | None = None
     at = 0
@@ -105,8 +107,8 @@ def encode_events(
                 bare = _replace(bare, **{LARGE[kind]: Raw(b"null")})
         body = _body(bare)
         code = CODES[kind]
-        previous = _chained(previous, event.seq, at, code, VERSION, body, blob)
-        rows.append(Row(event.seq, at, code, VERSION, body, blob, previous))
+        previous = _chain_digest(previous, event.seq, at, code, VERSION, body, blob)
+        rows.append(EventRow(event.seq, at, code, VERSION, body, blob, previous))
     return rows, blobs
 
 
@@ -143,14 +145,14 @@ def decode_rows(
     events: list[Event] = []
     for seq, at, code, version, body, blob, digest in rows:
         if seq != after + 1:
-            raise damaged(workflow_id, after + 1, "the row is missing")
+            raise damage_error(workflow_id, after + 1, "the row is missing")
         try:
-            expected = _chained(previous, seq, at, code, version, body, blob)
+            expected = _chain_digest(previous, seq, at, code, version, body, blob)
         except (StructError, TypeError):
-            raise damaged(workflow_id, seq, "a column is not of its type") from None
+            raise damage_error(workflow_id, seq, "a column is not of its type") from None
         if expected != digest:
-            raise damaged(workflow_id, seq, "the digest does not match what is stored")
-        event = _decoded(workflow_id, seq, code, version, body)
+            raise damage_error(workflow_id, seq, "the digest does not match what is stored")
+        event = _decode_event(workflow_id, seq, code, version, body)
         if blob is not None:
             _put_back(workflow_id, seq, event, blob, blobs(blob))
         # Fresh from the decoder and seen by nobody yet: setting fields of a frozen event is safe here only.
@@ -178,7 +180,7 @@ def sound_upto(
     return after
 
 
-def _decoded(workflow_id: WorkflowId, seq: int, code: int, version: int, body: bytes) -> Event:
+def _decode_event(workflow_id: WorkflowId, seq: int, code: int, version: int, body: bytes) -> Event:
     kind = _KINDS.get(code)
     if kind is None or version > VERSION:
         raise NewerSchemaError(
@@ -189,18 +191,18 @@ def _decoded(workflow_id: WorkflowId, seq: int, code: int, version: int, body: b
         # No decoder for each kind made beforehand: every program would start four milliseconds later for it.
         return typed.decode(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise damaged(workflow_id, seq, str(error)) from error
+        raise damage_error(workflow_id, seq, str(error)) from error
 
 
 def _put_back(workflow_id: WorkflowId, seq: int, event: Event, digest: bytes, body: bytes | None) -> None:
     if body is None or blob_digest(body) != digest:
         why = "is missing" if body is None else "does not match its digest"
-        raise damaged(workflow_id, seq, f"its blob {digest.hex()[:16]} {why}")
+        raise damage_error(workflow_id, seq, f"its blob {digest.hex()[:16]} {why}")
     name = LARGE.get(type(event))
     if name is None:
-        raise damaged(workflow_id, seq, "it names a blob and has no place for one")
+        raise damage_error(workflow_id, seq, "it names a blob and has no place for one")
     _set(event, name, Raw(body))
 
 
-def damaged(workflow_id: str, seq: int, why: str) -> CheckpointCorruptedError:
+def damage_error(workflow_id: str, seq: int, why: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(f"event {seq} of run {workflow_id}", why)

@@ -20,7 +20,7 @@ def read_copy(queries: Queries, record: RunRecord) -> RunCopy:
         run=record,
         token=token,
         plans=tuple(journal.plan(record.workflow_id, number + 1) for number in range(record.plan_revision)),
-        rows=tuple(codec.Row(*row) for row in queries.rows("read_events", head.no, 0, head.sequence)),
+        rows=tuple(codec.EventRow(*row) for row in queries.rows("read_events", head.no, 0, head.sequence)),
         blobs=dict(queries.rows("read_blobs", head.no)),
         checkpoints=tuple(journal.checkpoints(record.workflow_id)),
     )
@@ -30,7 +30,7 @@ def insert_copy(queries: Queries, copy: RunCopy) -> int:
     """Every row of the copy; the run's number. The caller verifies what is then there, and rolls back if it must."""
     for expected, row in enumerate(copy.rows, 1):  # a number too high would be a row of another run
         if row.seq != expected:
-            raise codec.damaged(copy.run.workflow_id, expected, "the row is missing")
+            raise codec.damage_error(copy.run.workflow_id, expected, "the row is missing")
     no = _insert_run(queries, copy)
     for revision, body in enumerate(copy.plans, 1):
         digest = codec.plan_digest(copy.run.workflow_id, revision, body)

@@ -13,7 +13,7 @@ from agentos.store.port import CheckpointRecord
 from agentos.store.records import checkpoint_record
 
 
-class Head(NamedTuple):
+class JournalHead(NamedTuple):
     """Where the journal of a run stands: its number, the last sequence, the running digest there."""
 
     no: int
@@ -37,11 +37,11 @@ class JournalReader:
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
 
-    def find_head(self, workflow_id: WorkflowId) -> Head | None:
+    def find_head(self, workflow_id: WorkflowId) -> JournalHead | None:
         row = self._one("find_head", workflow_id)
-        return None if row is None else Head(*row)
+        return None if row is None else JournalHead(*row)
 
-    def head(self, workflow_id: WorkflowId) -> Head:
+    def head(self, workflow_id: WorkflowId) -> JournalHead:
         head = self.find_head(workflow_id)
         if head is None:
             raise RunNotFoundError(workflow_id)
@@ -58,17 +58,17 @@ class JournalReader:
             workflow_id, rows, after=after, previous=previous, blobs=self._blobs(head.no)
         )
         if not events or events[-1].seq != last:
-            raise codec.damaged(workflow_id, (events[-1].seq if events else after) + 1, "the row is missing")
+            raise codec.damage_error(workflow_id, (events[-1].seq if events else after) + 1, "the row is missing")
         if last == head.sequence and digest != head.digest:
-            raise codec.damaged(workflow_id, last, "the digest differs from the one its run names")
+            raise codec.damage_error(workflow_id, last, "the digest differs from the one its run names")
         return events
 
-    def _digest_at(self, workflow_id: WorkflowId, head: Head, seq: int) -> bytes:
+    def _digest_at(self, workflow_id: WorkflowId, head: JournalHead, seq: int) -> bytes:
         if seq <= 0:
             return codec.first_digest(workflow_id)
         row = self._one("read_digest", head.no, seq)
         if row is None:
-            raise codec.damaged(workflow_id, seq, "the row is missing")
+            raise codec.damage_error(workflow_id, seq, "the row is missing")
         digest: bytes = row[0]
         return digest
 

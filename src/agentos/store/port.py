@@ -14,7 +14,7 @@ import msgspec
 
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.machine.events import Event
-from agentos.store.codec import Row
+from agentos.store.codec import EventRow
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
 UNDER_WAY: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted")
@@ -163,7 +163,7 @@ class RunCopy(msgspec.Struct, frozen=True, kw_only=True):
     """The last lease's; leases taken on the copy go on from it."""
     plans: tuple[bytes, ...]
     """Every revision, the first one first."""
-    rows: tuple[Row, ...]
+    rows: tuple[EventRow, ...]
     blobs: dict[bytes, bytes]
     """Large outputs that rows name, by digest."""
     checkpoints: tuple[CheckpointRecord, ...]
@@ -287,7 +287,7 @@ class StorePort(Protocol):
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
         """Commands not yet consumed, oldest first."""
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether others wrote to the runs that this store has looked at, since the last call. Made for polling.
 
         It may tell of more than that (on SQLite of any write), and a little later than it was written.

@@ -126,14 +126,14 @@ def ambiguous(what: str, prefix: str, ids: Sequence[str]) -> RunRefusedError:
 
 def in_several_scopes(what: str, found: Sequence[RunRecord] | Sequence[CheckpointRecord]) -> RunRefusedError:
     """Some that begin alike, of several worktrees of a shared database, where the same id may well be another run."""
-    listed = "".join(f"\n  {_told(record)}" for record in found[:3]) + ("\n  …" if len(found) > 3 else "")
+    listed = "".join(f"\n  {_describe(record)}" for record in found[:3]) + ("\n  …" if len(found) > 3 else "")
     return RunRefusedError(
         f"several worktrees have {what}:{listed}",
         next_step="Say which is meant: --repo PATH, a clone or worktree of it on this host. Or give more of the id.",
     )
 
 
-def _told(record: RunRecord | CheckpointRecord) -> str:
+def _describe(record: RunRecord | CheckpointRecord) -> str:
     worktree = f", its worktree {record.scope.worktree}" if record.scope.worktree else ""
     of = f"of {record.scope.repository}{worktree}"
     if isinstance(record, CheckpointRecord):

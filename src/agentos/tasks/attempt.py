@@ -12,7 +12,7 @@ from msgspec import Raw
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import NOTHING, Session, TaskFailure, TaskFiles, Usage
+from agentos.machine.events import NOTHING, AgentSession, TaskFailure, TaskFiles, Usage
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 
@@ -60,7 +60,7 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """agent: what it is to do; references already replaced."""
     verify: str | tuple[str, ...] = ""
     """agent: the command that must succeed after it, as `command`."""
-    session: Session | None = None
+    session: AgentSession | None = None
     """agent: what an attempt that was cut off had, and this one goes on with."""
     llm: LlmWork | None = None
     """llm: the call; references already replaced."""
@@ -114,19 +114,19 @@ class AttemptHost(Protocol):
     async def child_started(self, child: ChildProcess) -> None:
         """Write the child down; durable on return. The child executes its command only after this."""
 
-    async def session(self, session: Session) -> None:
+    async def record_session(self, session: AgentSession) -> None:
         """Write down which session the agent has; durable on return."""
 
-    async def used(self, usage: Usage) -> None:
+    async def record_usage(self, usage: Usage) -> None:
         """Write down what was paid for; durable on return. Called as soon as it is known: a crash forgets the rest."""
 
     def allowance(self) -> Budget:
         """What may still be spent, by what the journal says now."""
 
-    async def turn(self) -> None:
+    async def capture_turn(self) -> None:
         """Capture the files as an agent has left them so far, where it is alone or isolated; else nothing."""
 
-    def abandoned(self, ended: Awaitable[object]) -> None:
+    def report_abandoned(self, ended: Awaitable[object]) -> None:
         """A thread could not be stopped: until `ended`, no attempt with file or external effects starts."""
 
 

@@ -13,13 +13,13 @@ from msgspec import Raw
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import NOTHING
-from agentos.tasks.failures import bounded
+from agentos.tasks.failures import limit_text
 from agentos.values import encode_value
 
 MAX_PROGRESS = 4_000
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ContextAdditions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an attempt left behind beside its result, in stored form."""
 
     messages: Raw = NOTHING
@@ -94,7 +94,7 @@ class Context:
 
     def progress(self, what: str | float, text: str = "", *, of: float | None = None) -> None:
         """Show how far the task is, live: `progress("reading")`, `progress(0.4)`, `progress(3, of=10)`. Not stored."""
-        line = bounded(_progress_line(what, text, of), MAX_PROGRESS)
+        line = limit_text(_progress_line(what, text, of), MAX_PROGRESS)
         with self._lock:
             self._refuse_if_ended("progress")
         self._show(line)
@@ -118,7 +118,7 @@ class Context:
                 next_step="What is done from here on counts for nothing; let the function return.",
             )
 
-    def close(self, why: str) -> Left:
+    def close(self, why: str) -> ContextAdditions:
         """Take what was left behind and refuse everything from now on."""
         with self._lock:
             self._ended = self._ended or why
@@ -128,7 +128,7 @@ class Context:
             if self._values:
                 pairs = (encode_value(key) + b":" + data for key, data in self._values.items())
                 context = Raw(b"{" + b",".join(pairs) + b"}")
-            return Left(messages=messages, context=context, injected=tuple(self._injected))
+            return ContextAdditions(messages=messages, context=context, injected=tuple(self._injected))
 
 
 def _need_text(name: str, value: object) -> None:

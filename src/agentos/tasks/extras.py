@@ -11,7 +11,7 @@ from agentos.exceptions import AttemptError
 DISTRIBUTION = "agentos-workflow"
 
 
-def needed(module: str, what: str, extra: str = "llm") -> Any:
+def import_extra(module: str, what: str, extra: str = "llm") -> Any:
     """The module. AttemptError that says how to install it where it is not there."""
     try:
         return importlib.import_module(module)

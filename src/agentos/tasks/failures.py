@@ -23,20 +23,20 @@ _OWN_FILES = frozenset({values.__file__})
 def failure_of(error: BaseException) -> TaskFailure:
     """What is stored of an exception. Never raises, and its size is bounded."""
     return TaskFailure(
-        type=bounded(type(error).__name__, 200),
-        text=bounded(_text(error), MAX_TEXT),
-        traceback=bounded(_traceback(error), MAX_TRACEBACK),
+        type=limit_text(type(error).__name__, 200),
+        text=limit_text(_text(error), MAX_TEXT),
+        traceback=limit_text(_traceback(error), MAX_TRACEBACK),
     )
 
 
-def told(error: AgentosError, where: str = "") -> TaskFailure:
+def plain_failure(error: AgentosError, where: str = "") -> TaskFailure:
     """An error of ours, whose traceback would tell a user nothing. `where` may show what the user's code was doing."""
     return TaskFailure(
-        type=type(error).__name__, text=bounded(str(error), MAX_TEXT), traceback=bounded(where, MAX_TRACEBACK)
+        type=type(error).__name__, text=limit_text(str(error), MAX_TEXT), traceback=limit_text(where, MAX_TRACEBACK)
     )
 
 
-def bounded(text: str, limit: int) -> str:
+def limit_text(text: str, limit: int) -> str:
     """Text that any store takes, its middle left out where it is too long."""
     if len(text) > limit:
         dropped = len(text) - limit

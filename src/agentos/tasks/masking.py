@@ -92,10 +92,10 @@ def _masked_raw(raw: Raw, masker: Masker, found: set[str]) -> Raw | None:
     data = bytes(raw)
     if not masker.may_be_in(data) and _TAG_BYTES not in data:
         return raw
-    value, names = masker.masked(decode_value(data))
+    value, names = masker.value_and_names(decode_value(data))
     encoded = encode_value(value) if names else data
     # Two parts of a value side by side may spell a secret together with the signs between them.
-    left = masker.found_in(encoded)
+    left = masker.names_in(encoded)
     found.update(names, left)
     if left:
         return None
@@ -105,7 +105,7 @@ def _masked_raw(raw: Raw, masker: Masker, found: set[str]) -> Raw | None:
 def _masked_task(
     injected: tuple[str, Mapping[str, Any]], masker: Masker, found: set[str]
 ) -> tuple[str, Mapping[str, Any]]:
-    masked, names = masker.masked([injected[0], injected[1]])
+    masked, names = masker.value_and_names([injected[0], injected[1]])
     found.update(names)
     return (masked[0], masked[1]) if names else injected
 

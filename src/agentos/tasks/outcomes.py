@@ -10,8 +10,8 @@ from msgspec import Raw
 from agentos.exceptions import ValueEncodingError
 from agentos.machine.events import TaskFailure
 from agentos.tasks.attempt import Outcome
-from agentos.tasks.context import Left
-from agentos.tasks.failures import failure_of, told
+from agentos.tasks.context import ContextAdditions
+from agentos.tasks.failures import failure_of, plain_failure
 from agentos.values import decode_value, encode_value
 
 
@@ -42,23 +42,25 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         self.warnings = warnings
 
 
-def stored(value: object) -> bytes:
+def encode_result(value: object) -> bytes:
     """The stored form of a result; AttemptFailed, which no retry helps, where it has none."""
     try:
         return encode_value(value)
     except ValueEncodingError as error:
-        raise AttemptFailed(told(_explained(value, error)), retryable=False) from None
+        raise AttemptFailed(plain_failure(_explain(value, error)), retryable=False) from None
     except Exception as error:  # properties and models run their own code here
         raise AttemptFailed(failure_of(error), retryable=False) from None
 
 
-def _explained(value: object, error: ValueEncodingError) -> ValueEncodingError:
+def _explain(value: object, error: ValueEncodingError) -> ValueEncodingError:
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
         return ValueEncodingError("$", "the function is a generator; return a list of what it yields")
     return error
 
 
-def successful(output: bytes | Raw, left: Left, began: float, warnings: tuple[str, ...] = ()) -> Outcome:
+def success_outcome(
+    output: bytes | Raw, left: ContextAdditions, began: float, warnings: tuple[str, ...] = ()
+) -> Outcome:
     return Outcome(
         output=Raw(output),
         messages=left.messages,
@@ -69,7 +71,7 @@ def successful(output: bytes | Raw, left: Left, began: float, warnings: tuple[st
     )
 
 
-def unsuccessful(failed: AttemptFailed, began: float) -> Outcome:
+def failure_outcome(failed: AttemptFailed, began: float) -> Outcome:
     return Outcome(
         error=failed.failure,
         retryable=failed.retryable,

@@ -24,10 +24,10 @@ def performers() -> dict[str, Performer]:
     supervisor = cache(lambda: _supervisor(threads))
     of_models = cache(lambda: _performers_of_models(supervisor()))
     return {
-        "python": PythonPerformer(threads, _Later(lambda: _isolated_performer(supervisor(), threads))),
-        "shell": _Later(lambda: _shell_performer(supervisor())),
-        "agent": _Later(lambda: of_models()["agent"]),
-        "llm": _Later(lambda: of_models()["llm"]),
+        "python": PythonPerformer(threads, _LazyPerformer(lambda: _isolated_performer(supervisor(), threads))),
+        "shell": _LazyPerformer(lambda: _shell_performer(supervisor())),
+        "agent": _LazyPerformer(lambda: of_models()["agent"]),
+        "llm": _LazyPerformer(lambda: of_models()["llm"]),
     }
 
 
@@ -59,7 +59,7 @@ def _performers_of_models(supervisor: Supervisor) -> dict[str, Performer]:
     return {"agent": AgentPerformer(supervisor, limiter), "llm": LlmPerformer(limiter)}
 
 
-class _Later:
+class _LazyPerformer:
     """A performer that is made when it is asked for the first time."""
 
     def __init__(self, made: Callable[[], Performer]) -> None:

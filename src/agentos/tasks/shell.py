@@ -15,13 +15,13 @@ from msgspec import Raw
 
 from agentos.exceptions import AttemptError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of, result_warning
-from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
+from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
 from agentos.tasks.process.exit_texts import Streams, last_words, refuse_cut_short, refuse_failure
-from agentos.tasks.process.launch import Launch, cannot_start, environment_of, refused, working_folder
+from agentos.tasks.process.launch import Launch, environment_of, permanent_failure, start_failure, working_folder
 from agentos.tasks.process.orphans import Mark
-from agentos.tasks.process.output_capture import Capture, Document
+from agentos.tasks.process.output_capture import Capture, DocumentBuffer
 from agentos.tasks.process.private_folder import PrivateFolder
 from agentos.tasks.process.supervision import Feed, Supervisor
 
@@ -44,7 +44,7 @@ class ShellPerformer:
             folder = _private_folder(spec)
             output, warnings = await self._output(spec, host, folder.path)
         except AttemptFailed as failed:
-            return unsuccessful(failed, began)
+            return failure_outcome(failed, began)
         finally:
             if folder is not None:
                 folder.remove()
@@ -53,7 +53,7 @@ class ShellPerformer:
     async def _output(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> tuple[bytes, tuple[str, ...]]:
         is_json = spec.definition.output == "json"
         out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
-        document = Document(MAX_DOCUMENT_BYTES) if is_json else None
+        document = DocumentBuffer(MAX_DOCUMENT_BYTES) if is_json else None
         try:
             ending = await self._supervisor.run(
                 _launch(spec, folder),
@@ -69,12 +69,14 @@ class ShellPerformer:
         refuse_failure(ending, last_words(out, err))
         values = _values(folder / "output")
         if document is None:
-            warnings = ending.warnings + _dropped((out, err)) + result_warning(spec.task_id, out.masked | err.masked)
-            return stored(_result((out, err), values)), warnings
+            warnings = (
+                ending.warnings + _dropped_warnings((out, err)) + result_warning(spec.task_id, out.masked | err.masked)
+            )
+            return encode_result(_result((out, err), values)), warnings
         warnings = ending.warnings
         if values is not None:
             warnings += ("the task has `output: json`: what it wrote to $AGENTOS_OUTPUT is not kept",)
-        return stored(_parsed(document, out)), warnings
+        return encode_result(_parse_document(document, out)), warnings
 
 
 # --- what is started ----------------------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ def _launch(spec: AttemptSpec, folder: Path) -> Launch:
     try:
         return Launch(cwd=working_folder(spec), argv=_argv(spec, env, folder), env=env)
     except (OSError, ValueError) as error:
-        raise cannot_start(error) from None
+        raise start_failure(error) from None
 
 
 def _private_folder(spec: AttemptSpec) -> PrivateFolder:
@@ -93,14 +95,14 @@ def _private_folder(spec: AttemptSpec) -> PrivateFolder:
         folder = PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
         (folder.path / "output").touch(mode=0o600)
     except OSError as error:
-        raise cannot_start(error) from None
+        raise start_failure(error) from None
     return folder
 
 
 def _argv(spec: AttemptSpec, env: Mapping[str, str], folder: Path) -> tuple[str, ...]:
     command = spec.command
     if not command or command[0] == "":
-        raise refused("the task has no command")
+        raise permanent_failure("the task has no command")
     if not isinstance(command, str):
         _refuse_unknown(command[0], spec, env)
         return tuple(command)
@@ -119,13 +121,13 @@ def _refuse_unknown(program: str, spec: AttemptSpec, env: Mapping[str, str]) -> 
         # Relative entries of PATH are meant from where the command runs.
         places = [os.path.join(folder, place) for place in env.get("PATH", os.defpath).split(os.pathsep)]
         if shutil.which(program, path=os.pathsep.join(places)) is None:
-            raise refused(f"command not found: {program!r} is in no folder of PATH")
+            raise permanent_failure(f"command not found: {program!r} is in no folder of PATH")
         return
     path = folder / program
     if not path.exists():
-        raise refused(f"command not found: there is no file {path}")
+        raise permanent_failure(f"command not found: there is no file {path}")
     if path.is_dir() or not os.access(path, os.X_OK):
-        raise refused(f"not executable: {path} (chmod +x makes it so)")
+        raise permanent_failure(f"not executable: {path} (chmod +x makes it so)")
 
 
 # --- what it gave -------------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def _result(streams: Streams, values: Any) -> dict[str, Any]:
     return result if values is None else {**result, "values": values}
 
 
-def _dropped(streams: Streams) -> tuple[str, ...]:
+def _dropped_warnings(streams: Streams) -> tuple[str, ...]:
     return tuple(
         f"{name} was {stream.total} bytes long; {stream.dropped} bytes from its middle were not kept"
         for name, stream in zip(("stdout", "stderr"), streams, strict=True)
@@ -158,7 +160,7 @@ def _both(first: Feed, second: Feed) -> Feed:
     return feed
 
 
-def _parsed(document: Document, out: Capture) -> Any:
+def _parse_document(document: DocumentBuffer, out: Capture) -> Any:
     if document.total > len(document.data):
         size = document.total
         raise _bad_result(f"stdout is {size} bytes long, more than the {MAX_DOCUMENT_BYTES} kept of a document")
@@ -214,4 +216,4 @@ def _read_document(path: Path) -> bytes:
 
 
 def _bad_result(why: str) -> AttemptFailed:
-    return AttemptFailed(told(AttemptError(why)))
+    return AttemptFailed(plain_failure(AttemptError(why)))

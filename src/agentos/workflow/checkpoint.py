@@ -113,7 +113,7 @@ class CheckpointManager:
             )
         if layer < 0:
             raise StateInvariantError(f"layer {layer!r} is not 0 or more")
-        record = self._saved(WorkflowId(workflow_id), layer, state, _parts(state))
+        record = self._save_with_retries(WorkflowId(workflow_id), layer, state, _parts(state))
         if self._auto_prune:
             self._prune_quietly(record.workflow_id)
         return record
@@ -155,7 +155,7 @@ class CheckpointManager:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> StorePort:
+    def _open_store(self) -> StorePort:
         if self._store is None:
             self._store = self.place().open(create=True)
         return self._store
@@ -164,7 +164,7 @@ class CheckpointManager:
         """The store, if there is one: looking makes none."""
         if self._store is None and not self.place().exists():
             return None
-        return self._opened()
+        return self._open_store()
 
     def _records(self, workflow_id: str) -> list[CheckpointRecord]:
         store = self._existing()
@@ -174,7 +174,7 @@ class CheckpointManager:
         what = f"checkpoint {record.id} of run {record.workflow_id!r}"
         if not record.workflow_id.strip():
             raise CheckpointCorruptedError(what, "the run it belongs to has a blank id")
-        facts = fold(record.workflow_id, self._opened().read_events(record.workflow_id, upto=record.sequence))
+        facts = fold(record.workflow_id, self._open_store().read_events(record.workflow_id, upto=record.sequence))
         try:
             state = workflow_state(facts, current_layer=_layer_in_state(facts, record))
         except (TypeError, ValueError) as error:  # a saved entry that lacks a field, or has one too many
@@ -182,7 +182,9 @@ class CheckpointManager:
         validate_state_invariants(state)
         return _checkpoint(record, state)
 
-    def _saved(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: SavedState) -> Checkpoint:
+    def _save_with_retries(
+        self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: SavedState
+    ) -> Checkpoint:
         """Save, however often somebody else saves a state of this run, or begins it, in between."""
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -196,8 +198,8 @@ class CheckpointManager:
                 time.sleep(random.uniform(0.0, 0.01))  # noqa: S311 (only to break step with the others)
 
     def _save(self, workflow_id: WorkflowId, layer: int, state: WorkflowState, parts: SavedState) -> Checkpoint:
-        store = self._opened()
-        last = self._last.get(workflow_id) or self._taken(store, workflow_id)
+        store = self._open_store()
+        last = self._last.get(workflow_id) or self._claim_run(store, workflow_id)
         now = datetime.now(UTC)
         saved = StateSaved(
             seq=last.sequence + 1,
@@ -221,7 +223,7 @@ class CheckpointManager:
             raise CheckpointCorruptedError(f"checkpoint {cut.checkpoint_id}", "it was written and cannot be read back")
         return _checkpoint(record, state)
 
-    def _taken(self, store: StorePort, workflow_id: WorkflowId) -> _Saved:
+    def _claim_run(self, store: StorePort, workflow_id: WorkflowId) -> _Saved:
         """The run with what was saved last, ours to write; made where it does not exist."""
         # A lease of no length: whoever saves next may take it, and the token tells the other one.
         holder = current_holder()
@@ -245,7 +247,7 @@ class CheckpointManager:
 
     def _prune_quietly(self, workflow_id: WorkflowId) -> None:
         try:
-            count = self._opened().prune(workflow_id, 5)
+            count = self._open_store().prune(workflow_id, 5)
         except AgentosError as error:
             log.error("pruning checkpoints of %s failed, tried again at the next save: %s", workflow_id, error)
             return

@@ -26,7 +26,7 @@ from agentos.workflow.define.model_keys import refuse_keyless, refuse_untrusted_
 from agentos.workflow.define.plans import plan_for_now
 from agentos.workflow.define.prices import refuse_unpriced
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
-from agentos.workflow.drive.command_queue import CommandQueue, post
+from agentos.workflow.drive.command_queue import CommandQueue, post_command
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.journal import MemoryJournal
@@ -34,7 +34,7 @@ from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.drive.result import RunResult
 from agentos.workflow.place.place import Place
 from agentos.workflow.start.new_run import begin_run
-from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepared
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
 from agentos.workflow.start.resume import resume_run
 
 
@@ -126,11 +126,11 @@ class ControlledExecutor:
                     await drive.run([first])
                     return drive.facts
 
-                stream = self._streamed(run)
+                stream = self._stream_events(run)
             else:
                 place = await in_thread(self._manager.place, self._root)
-                ready = await prepared(lambda: begin_run(place, dag, params, workflow_id, self._options))
-                stream = self._conducted(ready)
+                ready = await prepare_run(lambda: begin_run(place, dag, params, workflow_id, self._options))
+                stream = self._conduct(ready)
             async with aclosing(stream):
                 async for event in stream:
                     yield event
@@ -144,8 +144,8 @@ class ControlledExecutor:
             checkpoint = await in_thread(self._manager.load_checkpoint, checkpoint_id)
             if checkpoint is None:
                 raise CheckpointNotFoundError(checkpoint_id)
-            ready = await prepared(lambda: resume_run(place, checkpoint.id, workflow=dag, options=self._options))
-            async with aclosing(self._conducted(ready)) as stream:
+            ready = await prepare_run(lambda: resume_run(place, checkpoint.id, workflow=dag, options=self._options))
+            async with aclosing(self._conduct(ready)) as stream:
                 async for event in stream:
                     yield event
 
@@ -161,25 +161,25 @@ class ControlledExecutor:
         finally:
             self._busy = False
 
-    async def _conducted(self, ready: Ready | Finished) -> AsyncGenerator[Event]:
+    async def _conduct(self, ready: Ready | Finished) -> AsyncGenerator[Event]:
         if isinstance(ready, Finished):
             self._facts = ready.facts
             return
         self._place = ready.place
-        async with aclosing(self._streamed(lambda started: conduct(ready, started=started))) as stream:
+        async with aclosing(self._stream_events(lambda started: conduct(ready, started=started))) as stream:
             async for event in stream:
                 yield event
 
-    async def _streamed(self, run: Callable[[Callable[[Drive], None]], Awaitable[Facts]]) -> AsyncGenerator[Event]:
+    async def _stream_events(self, run: Callable[[Callable[[Drive], None]], Awaitable[Facts]]) -> AsyncGenerator[Event]:
         subscribed: asyncio.Future[AsyncGenerator[Event]] = asyncio.get_running_loop().create_future()
 
-        def started(drive: Drive) -> None:
+        def attach(drive: Drive) -> None:
             self._drive = drive
             subscribed.set_result(drive.stream.subscribe())
             posted, self._waiting = self._waiting, []
             drive.deliver(posted)
 
-        driving = asyncio.ensure_future(run(started))
+        driving = asyncio.ensure_future(run(attach))
         try:
             await asyncio.wait((driving, subscribed), return_when=asyncio.FIRST_COMPLETED)
             if subscribed.done():
@@ -202,7 +202,7 @@ class ControlledExecutor:
         if self._place is not None:
             store = self._place.open()
             try:
-                post(store, self._drive.facts.workflow_id, posted)
+                post_command(store, self._drive.facts.workflow_id, posted)
             finally:
                 store.close()
         self._drive.deliver([posted])

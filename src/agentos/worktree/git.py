@@ -25,7 +25,7 @@ _HARMLESS = re.compile(
 # A task can write what it likes into the repository's settings, and whatever git starts because of them is started by
 # the driver. So no command of ours runs a hook or a monitor, enters a submodule, or reaches for a remote (to fetch an
 # object that a partial clone lacks, say). None that reads the content of files works with the repository's settings at
-# all, which may name filters: that is done in the private store (see `snapshot_store`).
+# all, which may name filters: that is done in the private store (see `snapshots/store.py`).
 _SEALED = (f"core.hooksPath={os.devnull}", "core.fsmonitor=false", "submodule.recurse=false")
 _SEALED_ENV = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 _SEALED_OPTIONS = tuple(part for setting in _SEALED for part in ("-c", setting))
@@ -53,7 +53,7 @@ def bare_env(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class GitResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a git command ended."""
 
     status: int
@@ -72,7 +72,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     process: subprocess.Popen[bytes]
     timeout_s: float | None
 
-    def end(self, stdin: bytes | None = None, *, ok: Collection[int] = (0,)) -> Done:
+    def end(self, stdin: bytes | None = None, *, ok: Collection[int] = (0,)) -> GitResult:
         """Wait for it; a status outside `ok`, or too long a time, is a GitError."""
         try:
             stdout, stderr = self.process.communicate(stdin, self.timeout_s)
@@ -81,7 +81,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(error, subprocess.TimeoutExpired):
                 raise GitError(self.argv, None, f"more than {self.timeout_s:.0f} s") from error
             raise
-        done = Done(status=self.process.returncode, stdout=stdout or b"", stderr=stderr)
+        done = GitResult(status=self.process.returncode, stdout=stdout or b"", stderr=stderr)
         if done.status not in ok:
             raise GitError(self.argv, done.status, done.said)
         return done
@@ -106,14 +106,14 @@ class Git(msgspec.Struct, frozen=True, kw_only=True):
     """Descriptors of locks that a command holds on to: if we are killed, nobody else begins before it has ended."""
     timeout_s: float | None = None
 
-    def done(
+    def run(
         self,
         *argv: str,
         stdin: bytes | None = None,
         ok: Collection[int] = (0,),
         env: Mapping[str, str] | None = None,
         discard: bool = False,
-    ) -> Done:
+    ) -> GitResult:
         """Run one command; a status outside `ok`, or too long a time, is a GitError. `discard` ignores its output."""
         return self.start(*argv, stdin=stdin is not None, env=env, discard=discard).end(stdin, ok=ok)
 
@@ -134,12 +134,12 @@ class Git(msgspec.Struct, frozen=True, kw_only=True):
                 process_group=0,
             )
         except OSError as error:
-            raise GitError(argv, 127, f"it cannot be started in {shown(self.cwd)}: {error}") from error
+            raise GitError(argv, 127, f"it cannot be started in {one_line(self.cwd)}: {error}") from error
         return Running(argv=argv, process=process, timeout_s=self.timeout_s)
 
     def ask(self, *argv: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
         """The output of a command that must succeed."""
-        return self.done(*argv, stdin=stdin, env=env).stdout
+        return self.run(*argv, stdin=stdin, env=env).stdout
 
     def line(self, *argv: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
         """The one line that a command answers with: an id, mostly."""
@@ -147,20 +147,20 @@ class Git(msgspec.Struct, frozen=True, kw_only=True):
 
     def names(self, *argv: str, env: Mapping[str, str] | None = None) -> list[str]:
         """The NUL-terminated names that a command lists (it is told -z). Bytes that are no UTF-8 survive."""
-        return split(self.ask(*argv, env=env))
+        return split_names(self.ask(*argv, env=env))
 
 
-def split(listed: bytes) -> list[str]:
+def split_names(listed: bytes) -> list[str]:
     """NUL-terminated names, decoded as the file system's."""
     return os.fsdecode(listed).split("\0")[:-1]
 
 
-def joined(names: Iterable[str]) -> bytes:
+def join_names(names: Iterable[str]) -> bytes:
     """Names as a command reads them with -z."""
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
-def shown(path: PurePath | str) -> str:
+def one_line(path: PurePath | str) -> str:
     """`path` for a message: on one line, whatever its name holds."""
     text = str(path)
     return text if text.isprintable() else repr(text)
@@ -198,7 +198,7 @@ def find_repository(directory: Path) -> Repository:
     done = run(directory, "rev-parse", *_QUESTIONS)
     if done.returncode < 0:  # whether there is one is not known, and nothing may be kept in the wrong place
         raise TryAgainError(
-            f"git was ended by signal {-done.returncode} in {shown(directory)}",
+            f"git was ended by signal {-done.returncode} in {one_line(directory)}",
             next_step="See whether `git status` works there, and whether memory is short; then try again.",
         )
     answers = _ANSWERS.fullmatch(done.stdout)
@@ -240,7 +240,7 @@ def _tracked_below(repository: Repository, folder: PurePath) -> list[PurePath]:
     done = run(repository.root, *here, "ls-files", "-z", "--", f":(top,literal,icase){folder.as_posix()}")
     if done.returncode != 0:
         raise WorkflowConfigurationError(
-            f"git cannot tell what it tracks in {shown(repository.root)}: {os.fsdecode(done.stderr).strip()}",
+            f"git cannot tell what it tracks in {one_line(repository.root)}: {os.fsdecode(done.stderr).strip()}",
             next_step="Repair the repository (`git status` must work).",
         )
     return [PurePath(os.fsdecode(name)) for name in done.stdout.split(b"\0") if name]
@@ -270,16 +270,16 @@ def _same_folder(root: Path, one: PurePath, other: PurePath) -> bool:
 def _no_repository(directory: Path, git_says: str) -> WorkflowConfigurationError:
     if "dubious ownership" in git_says:
         return WorkflowConfigurationError(
-            f"{shown(directory)} is in a repository of another user, which git does not trust (dubious ownership)",
+            f"{one_line(directory)} is in a repository of another user, which git does not trust (dubious ownership)",
             next_step=f"Git says: {git_says}",
         )
     if "not a git repository (or any" in git_says:
         return WorkflowConfigurationError(
-            f"{shown(directory)} is not in a git repository",
+            f"{one_line(directory)} is not in a git repository",
             next_step="Go to a git repository, or make one with `git init`.",
         )
     return WorkflowConfigurationError(
-        f"git finds no usable repository at {shown(directory)}: {git_says}",
+        f"git finds no usable repository at {one_line(directory)}: {git_says}",
         next_step="Repair it (`git status` must work).",
     )
 
@@ -287,15 +287,15 @@ def _no_repository(directory: Path, git_says: str) -> WorkflowConfigurationError
 def _no_work_tree(directory: Path, git_dir: Path, *, bare: bool) -> WorkflowConfigurationError:
     if bare:
         return WorkflowConfigurationError(
-            f"{shown(git_dir)} is a bare repository, without files to work on",
+            f"{one_line(git_dir)} is a bare repository, without files to work on",
             next_step="Work in a clone, or in a worktree of it (`git worktree add PATH`).",
         )
     if directory.is_relative_to(git_dir):
         return WorkflowConfigurationError(
-            f"{shown(directory)} is inside the git directory {shown(git_dir)}",
+            f"{one_line(directory)} is inside the git directory {one_line(git_dir)}",
             next_step="Go to the repository's own files.",
         )
     return WorkflowConfigurationError(
-        f"{shown(directory)} is outside the work tree that its repository names (core.worktree)",
+        f"{one_line(directory)} is outside the work tree that its repository names (core.worktree)",
         next_step="Go to that work tree.",
     )

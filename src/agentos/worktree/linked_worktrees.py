@@ -15,11 +15,11 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from agentos.exceptions import GitError, SnapshotError
-from agentos.worktree.git import joined, path_text, shown, split
+from agentos.worktree.git import join_names, one_line, path_text, split_names
 from agentos.worktree.restore.git_state import refresh_index
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.restore.writes import Ground, place_extras
-from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.budget import SnapshotLimits
 from agentos.worktree.snapshots.index import session
 from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree, open_worktree
@@ -42,7 +42,13 @@ class Linked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_linked(
-    worktree: Worktree, snapshot: Snapshot, path: Path, *, workflow_id: str, label: str, limits: Limits = Limits()
+    worktree: Worktree,
+    snapshot: Snapshot,
+    path: Path,
+    *,
+    workflow_id: str,
+    label: str,
+    limits: SnapshotLimits = SnapshotLimits(),
 ) -> Worktree:
     """A new linked worktree at `path` with the files of `snapshot`, uncommitted changes included, on a detached HEAD.
 
@@ -70,10 +76,10 @@ def make_linked(
     return linked
 
 
-def _fill(linked: Worktree, snapshot: Snapshot, limits: Limits) -> None:
+def _fill(linked: Worktree, snapshot: Snapshot, limits: SnapshotLimits) -> None:
     user = linked.user_git(timeout_s=limits.seconds)
     user.ask("read-tree", "HEAD")
-    if user.done("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).stdout.strip() == b"true":
+    if user.run("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).stdout.strip() == b"true":
         user.ask("sparse-checkout", "reapply")  # before there are files, so that only marks are set
     with session(linked, seconds=limits.seconds) as opened:
         paths = opened.git().names("ls-tree", "-r", "-t", "-z", "--name-only", snapshot.tree)
@@ -90,16 +96,16 @@ def _copy_included(worktree: Worktree, linked: Worktree) -> None:
     user = worktree.user_git(timeout_s=60)
     matching = user.names("ls-files", "-z", "--others", "--ignored", f"--exclude-from={INCLUDE}")
     # What is not ignored is in the snapshot, or came after it: then it is not to be here.
-    ignored = user.done("check-ignore", "-z", "--stdin", stdin=joined(matching), ok=(0, 1)).stdout
+    ignored = user.run("check-ignore", "-z", "--stdin", stdin=join_names(matching), ok=(0, 1)).stdout
     with Ground(worktree.root) as there, Ground(linked.root) as here:
-        for name in split(ignored):
+        for name in split_names(ignored):
             if not is_ours(name):
                 here.copy(name, there)
 
 
 def linked_worktrees(worktree: Worktree, workflow_id: str | None = None) -> list[Linked]:
     """Ours among the worktrees of this repository, of one run or of all. While none is at work, they are leftovers."""
-    found = [_read(fields) for fields in _listed(worktree)]
+    found = [_read(fields) for fields in _list_worktrees(worktree)]
     return [one for one in found if one is not None and workflow_id in (None, one.workflow_id)]
 
 
@@ -113,7 +119,7 @@ def remove_linked(worktree: Worktree, path: Path) -> None:
         if not os.path.lexists(path):
             return
         raise SnapshotError(
-            f"{shown(path)} is not a linked worktree of ours", next_step="Remove it with `git worktree remove`."
+            f"{one_line(path)} is not a linked worktree of ours", next_step="Remove it with `git worktree remove`."
         )
     user = worktree.user_git(timeout_s=300)
     argv = ("worktree", "remove", "--force", "--force", str(path))
@@ -133,7 +139,7 @@ def release_linked(worktree: Worktree, path: Path) -> None:
         worktree.user_git(timeout_s=60).ask("worktree", "unlock", str(path))
 
 
-def _listed(worktree: Worktree) -> Iterable[dict[str, str]]:
+def _list_worktrees(worktree: Worktree) -> Iterable[dict[str, str]]:
     user = worktree.user_git(timeout_s=60)
     if worktree.git_version >= (2, 36):
         lines = os.fsdecode(user.ask("worktree", "list", "--porcelain", "-z")).split("\0")

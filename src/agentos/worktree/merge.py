@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from agentos.worktree.git import Git
-from agentos.worktree.snapshots.index import Session, session
+from agentos.worktree.snapshots.index import IndexSession, session
 from agentos.worktree.snapshots.store import Worktree
-from agentos.worktree.snapshots.trees import Change, check_ids, diff_trees, files_in, tree_with
+from agentos.worktree.snapshots.trees import PathChange, check_ids, diff_trees, files_in, tree_with
 
 _SECONDS = 300.0
 _FILES = ("100644", "100755")
@@ -43,13 +43,13 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     """Content with conflict markers, for text: what a human can start from."""
 
 
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
+class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     tree: str
     """Everything that goes together; nothing refers to it yet. No file in it has conflict markers."""
     conflicts: tuple[Conflict, ...]
 
 
-def merge(worktree: Worktree, base: str, sides: Sequence[tuple[str, str]]) -> Merged:
+def merge(worktree: Worktree, base: str, sides: Sequence[tuple[str, str]]) -> MergeResult:
     """Merge trees, given as (name, tree), that all began from the tree `base`. The same again gives the same result."""
     conflicts: list[Conflict] = []
     with session(worktree, seconds=_SECONDS) as opened:
@@ -57,7 +57,7 @@ def merge(worktree: Worktree, base: str, sides: Sequence[tuple[str, str]]) -> Me
         for name, tree in sides[1:]:
             merged, more = _merge_one(opened, base, merged, name, tree)
             conflicts += more
-    return Merged(tree=merged, conflicts=tuple(conflicts))
+    return MergeResult(tree=merged, conflicts=tuple(conflicts))
 
 
 def resolve(worktree: Worktree, tree: str, choices: Mapping[str, Version | None]) -> str:
@@ -66,7 +66,7 @@ def resolve(worktree: Worktree, tree: str, choices: Mapping[str, Version | None]
         return tree_with(opened, tree, [_entry(path, version) for path, version in choices.items()])
 
 
-def prepared(worktree: Worktree, file: Path, *, mode: str = "100644") -> Version:
+def version_from_file(worktree: Worktree, file: Path, *, mode: str = "100644") -> Version:
     """A file that a human prepared, as a version to choose."""
     oid = worktree.store_git(timeout_s=60).line("hash-object", "-w", "--no-filters", "--stdin", stdin=file.read_bytes())
     return Version(mode=mode, oid=oid)
@@ -89,7 +89,7 @@ def content(worktree: Worktree, version: Version) -> bytes:
     return worktree.store_git(timeout_s=60).ask("cat-file", "blob", version.oid)
 
 
-def _merge_one(opened: Session, base: str, ours: str, name: str, theirs: str) -> tuple[str, list[Conflict]]:
+def _merge_one(opened: IndexSession, base: str, ours: str, name: str, theirs: str) -> tuple[str, list[Conflict]]:
     git = opened.git()
     mine = {change.path: change for change in diff_trees(git, base, ours)}
     taken: dict[str, Version | None] = {}
@@ -113,15 +113,15 @@ def _entry(path: str, version: Version | None) -> tuple[str, str, str]:
     return (path, version.mode, version.oid) if version else (path, "0", "")
 
 
-def _new(change: Change) -> Version | None:
+def _new(change: PathChange) -> Version | None:
     return None if change.status == "D" else Version(mode=change.new_mode, oid=change.new_oid)
 
 
-def _old(change: Change) -> Version | None:
+def _old(change: PathChange) -> Version | None:
     return None if change.status == "A" else Version(mode=change.old_mode, oid=change.old_oid)
 
 
-def _conflict(change: Change, before: Change, name: str, marked: str) -> Conflict:
+def _conflict(change: PathChange, before: PathChange, name: str, marked: str) -> Conflict:
     return Conflict(
         path=change.path,
         base=_old(change),
@@ -132,7 +132,7 @@ def _conflict(change: Change, before: Change, name: str, marked: str) -> Conflic
     )
 
 
-def _colliding(taken: Mapping[str, Version | None], mine: Mapping[str, Change]) -> list[str]:
+def _colliding(taken: Mapping[str, Version | None], mine: Mapping[str, PathChange]) -> list[str]:
     """What would be a file where the sides before have a folder, or the other way round."""
     standing = {path for path, change in mine.items() if change.status != "D" and taken.get(path, change) is not None}
     folders = {above for path in standing for above in _parents(path)}
@@ -148,7 +148,7 @@ def _parents(path: str) -> Iterable[str]:
     return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
-def _merge_text(opened: Session, ours: Change, theirs: Change, name: str) -> tuple[Version | None, str]:
+def _merge_text(opened: IndexSession, ours: PathChange, theirs: PathChange, name: str) -> tuple[Version | None, str]:
     """Both made something of one file: the merged version, or none and the content with markers."""
     one, other, base = _new(ours), _new(theirs), _old(theirs)
     if one is None or other is None or one.mode not in _FILES or other.mode not in _FILES:
@@ -166,7 +166,7 @@ def _merge_text(opened: Session, ours: Change, theirs: Change, name: str) -> tup
     return (Version(mode=mode, oid=oid), "") if status == 0 else (None, oid)
 
 
-def _merge_file(opened: Session, versions: Sequence[Version | None], name: str) -> tuple[int, bytes]:
+def _merge_file(opened: IndexSession, versions: Sequence[Version | None], name: str) -> tuple[int, bytes]:
     git = opened.git()
     with tempfile.TemporaryDirectory(prefix="merge-", dir=opened.worktree.folder) as folder:
         files = [Path(folder, side) for side in ("ours", "base", "theirs")]
@@ -174,5 +174,5 @@ def _merge_file(opened: Session, versions: Sequence[Version | None], name: str) 
             file.write_bytes(git.ask("cat-file", "blob", version.oid) if version else b"")
         labels = [part for label in ("merged so far", "before", name) for part in ("-L", label)]
         aside = Git(cwd=Path(folder), env=git.env, held=git.held, timeout_s=git.timeout_s)
-        done = aside.done("merge-file", "-p", *labels, *(str(file) for file in files), ok=range(256))
+        done = aside.run("merge-file", "-p", *labels, *(str(file) for file in files), ok=range(256))
     return done.status, done.stdout

@@ -48,7 +48,7 @@ class UnfencedStore(SqliteStore):
     ) -> None:
         query = "SELECT token, sequence FROM run WHERE id = ?"
         token, sequence = self._connection.execute(query, (lease.workflow_id,)).fetchone()
-        holder = sqlite_leases.encoded(current_holder())
+        holder = sqlite_leases.encode_holder(current_holder())
         self._connection.execute("UPDATE run SET holder = ? WHERE holder IS NULL", (holder,))
         self._heads.pop(lease.workflow_id, None)
         moved = [msgspec.structs.replace(event, seq=sequence + n) for n, event in enumerate(events, 1)]
@@ -73,7 +73,7 @@ class UnfencedPostgresStore(PostgresStore):
         with self._pool.lend() as connection:
             query = "UPDATE $schema.run SET holder = coalesce(holder, $2) WHERE id = $1 RETURNING token, sequence"
             query = self._pool.statements.complete(query)
-            holder = leases.encoded(current_holder())
+            holder = leases.encode_holder(current_holder())
             token, sequence = connection.execute(query, (lease.workflow_id, holder)).fetchone() or (0, 0)
         self._heads.pop(lease.workflow_id, None)
         moved = [msgspec.structs.replace(event, seq=sequence + n) for n, event in enumerate(events, 1)]

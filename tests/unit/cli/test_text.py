@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from agentos.cli.render.text import duration, printable, short
-from agentos.cli.render.value_text import given_lines, told, value_in_short
+from agentos.cli.render.value_text import given_lines, unwrap_shell_output, value_in_short
 from agentos.values import encode_value
 
 
@@ -77,5 +77,5 @@ def test_what_a_gate_would_give_is_listed_by_name() -> None:
 
 
 def test_of_a_command_what_it_printed_is_told() -> None:
-    assert told({"stdout": "hello", "stderr": "", "exit_code": 0}) == "hello"
-    assert told({"stdout": "hello"}) == {"stdout": "hello"}
+    assert unwrap_shell_output({"stdout": "hello", "stderr": "", "exit_code": 0}) == "hello"
+    assert unwrap_shell_output({"stdout": "hello"}) == {"stdout": "hello"}

@@ -12,7 +12,7 @@ from agentos.cli.exits import Exit
 from agentos.cli.render.report import exit_of, report
 from agentos.cli.terminal.jsonlines import JsonLines
 from agentos.cli.terminal.plain import Amount, PlainLines
-from agentos.cli.terminal.words import resume_in_short, skipped_in_short, told
+from agentos.cli.terminal.words import describe_event, resume_in_short, skipped_in_short
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev
@@ -31,7 +31,7 @@ def test_every_event_can_be_told_on_one_line_and_as_json(seed: int) -> None:
     walk = Walk(seed)
     walk.go()
     for event in walk.run.journal:
-        assert "\n" not in told(event, verbose=True)
+        assert "\n" not in describe_event(event, verbose=True)
     out = io.BytesIO()
     JsonLines(out).show(walk.run.journal)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
@@ -50,9 +50,9 @@ def test_a_live_line_has_no_sequence_and_may_hold_anything() -> None:
 
 def test_files_put_back_are_counted_and_where_none_were_nothing_is_to_be_undone() -> None:
     none = ev.FilesRestored(snapshot="s", tree="t", undo="0123456789abcdef")
-    assert told(none) == "the files are as they were before: none had to be put back"
+    assert describe_event(none) == "the files are as they were before: none had to be put back"
     one = ev.FilesRestored(snapshot="s", tree="t", undo="0123456789abcdef", paths=("a",), count=1)
-    assert told(one) == "1 path put back; what was there: agentos undo (0123456789ab)"
+    assert describe_event(one) == "1 path put back; what was there: agentos undo (0123456789ab)"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.dag.language import yaml_document
-from agentos.dag.language.yaml_document import MAX_BYTES, Map, Place, read_document, value_of
+from agentos.dag.language.yaml_document import MAX_BYTES, Map, Position, read_document, value_of
 
 
 def value(text: str) -> object:
@@ -91,7 +91,7 @@ def test_every_part_knows_its_place() -> None:
     root = read_document(b"a: 1\nb:\n  - x\n  - {c: y}\n").root
     assert isinstance(root, Map)
     place, b = root.entries["b"]
-    assert (place, b.place) == (Place(2, 1), Place(3, 3))
+    assert (place, b.place) == (Position(2, 1), Position(3, 3))
 
 
 def test_columns_are_counted_in_characters() -> None:

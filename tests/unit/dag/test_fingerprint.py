@@ -332,7 +332,7 @@ def test_nested_functions_are_seen_wherever_they_stand(load: Load) -> None:
     """
     flat = "def inner(x):\n    '''Keeps\n                its text.'''\n    return x\n"
     assert code_digest(load(source).outer()) != ""
-    tokens = code._normalised(flat.splitlines(keepends=True))
+    tokens = code._significant_tokens(flat.splitlines(keepends=True))
     piece = code._piece(load(source).outer())
     assert piece is not None
     assert "return" in piece.tokens

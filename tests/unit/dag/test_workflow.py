@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
-from agentos.dag.define.workflow import Source, Workflow
+from agentos.dag.define.workflow import Workflow, WorkflowSource
 from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
@@ -536,8 +536,8 @@ class Special(Workflow):
 
 
 def test_a_workflow_knows_the_file_it_was_defined_in() -> None:
-    assert Workflow("w").source == Source(file=__file__, module=__name__)
-    assert Special("w").source == Source(file=__file__, module=__name__)
+    assert Workflow("w").source == WorkflowSource(file=__file__, module=__name__)
+    assert Special("w").source == WorkflowSource(file=__file__, module=__name__)
 
 
 def test_a_script_is_known_by_the_name_of_its_file(tmp_path: Path) -> None:
@@ -547,7 +547,7 @@ def test_a_script_is_known_by_the_name_of_its_file(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     flow = runpy.run_path(str(script), run_name="__main__")["flow"]
-    assert flow.source == Source(file=str(script), module="my_flow")
+    assert flow.source == WorkflowSource(file=str(script), module="my_flow")
 
 
 def test_a_module_run_by_name_is_known_by_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.board import GatePolicy
-from agentos.machine.commands import Asked, parse_command
+from agentos.machine.commands import CommandRequest, parse_command
 from agentos.machine.facts.fold import Facts, TaskFacts, fold, workflow_state
 from agentos.machine.facts.invariants import validate_facts
 from agentos.machine.inputs import AttemptEnded, Begin, CommandArrived, FilesSeen, Input, Planned, Tick
@@ -189,7 +189,7 @@ class Run:
         name = id or f"c{len(self.journal)}"
         parsed = parse_command(command)
         return CommandArrived(
-            asked=Asked(command_id=name, author=author, attempt_id=attempt_id, at=self.now, command=parsed)
+            asked=CommandRequest(command_id=name, author=author, attempt_id=attempt_id, at=self.now, command=parsed)
         )
 
     def answer(self, gate: str, approved: bool = True, **more: Any) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import Captured
+from agentos.machine.inputs import CaptureEnded
 from tests.unit.machine.harness import Run, nothing
 
 A, B = TaskId("a"), TaskId("b")
-BEFORE = Captured(why="attempt", task_id="a", snapshot="s", tree="t")
-KEPT = Captured(why="task", task_id="a", snapshot="s", tree="t", beside=(B,))
+BEFORE = CaptureEnded(why="attempt", task_id="a", snapshot="s", tree="t")
+KEPT = CaptureEnded(why="task", task_id="a", snapshot="s", tree="t", beside=(B,))
 
 
 def both_at_work() -> Run:
@@ -57,7 +57,7 @@ def test_an_attempt_that_changed_nothing_says_nothing_about_the_next() -> None:
 def test_what_changed_while_both_were_at_work_is_told_once_with_both() -> None:
     run = both_at_work()
     run.ok("a")
-    ended = Captured(why="task", task_id="b", snapshot="s2", tree="t2", together=(A, B), changed=("x", "y"))
+    ended = CaptureEnded(why="task", task_id="b", snapshot="s2", tree="t2", together=(A, B), changed=("x", "y"))
     assert run.give(ended) == ["task_warning a", "files_captured"]
     assert run.last(ev.TaskWarning).message.startswith("a, b were at work at the same time")
     run.ok("b")

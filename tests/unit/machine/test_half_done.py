@@ -7,14 +7,14 @@ import pytest
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import Begin, Captured, StopAsked
+from agentos.machine.inputs import Begin, CaptureEnded, StopAsked
 from agentos.machine.machine import Machine
 from agentos.machine.rules.files import snapshots_in_use
 from agentos.workflow.files.decisions import Decided, FilesChoice, decide
 from tests.unit.machine.harness import Run, nothing
 
-BEFORE = Captured(why="attempt", task_id="a", snapshot="before", tree="t0")
-AFTER = Captured(why="task", task_id="a", snapshot="after", tree="t1")
+BEFORE = CaptureEnded(why="attempt", task_id="a", snapshot="before", tree="t0")
+AFTER = CaptureEnded(why="task", task_id="a", snapshot="after", tree="t1")
 
 
 def at_work(*, retries: int = 0) -> Run:
@@ -67,7 +67,7 @@ def test_they_are_undone_too_where_the_next_try_was_on_record_and_had_not_begun(
     run.later(60)
     assert run.running == ["a"]
     assert decided(run).target == "before"
-    run.give(Captured(why="attempt", task_id="a", snapshot="again", tree="t0"))
+    run.give(CaptureEnded(why="attempt", task_id="a", snapshot="again", tree="t0"))
     assert decided(run).target == "again"
 
 
@@ -85,7 +85,7 @@ def test_a_try_that_failed_beside_another_task_is_not_undone() -> None:
     run.give(BEFORE)
     run.ok("b")
     together = (TaskId("a"), TaskId("b"))
-    run.fail("a", captured=Captured(why="task", task_id="a", snapshot="after", tree="t1", together=together))
+    run.fail("a", captured=CaptureEnded(why="task", task_id="a", snapshot="after", tree="t1", together=together))
     assert decided(run).target == ""
 
 
@@ -110,14 +110,14 @@ def test_the_user_may_keep_them_and_is_not_asked_again() -> None:
     files = decided(run, "keep")
     assert reason(run, files) == "rerun: was cancelled; files stay as they are"
     run.resume_with(files)
-    run.give(Captured(why="start", snapshot="after", tree="t1"))
+    run.give(CaptureEnded(why="start", snapshot="after", tree="t1"))
     assert run.facts.half_done is None
     assert decided(run).target == ""
 
 
 def test_where_the_files_could_not_be_captured_somebody_is_asked() -> None:
     run = Run(at_work().machine.plan, captures=True).begin()
-    run.give(Captured(why="attempt", task_id="a", problem="no repository"))
+    run.give(CaptureEnded(why="attempt", task_id="a", problem="no repository"))
     run.give(StopAsked(reason="Ctrl-C"))
     run.fail("a", type="TaskCancelledError", cancelled=True, retryable=False)
     assert reason(run, decided(run)) == "ask: was cancelled while its effect was under way"
@@ -194,10 +194,10 @@ def test_a_task_that_changed_nothing_beside_one_that_a_stop_cut_off_is_kept() ->
     run = Run(flow, captures=True).begin()
     run.give(BEFORE)
     beside = (TaskId("b"),)
-    run.ok("a", captured=Captured(why="task", task_id="a", snapshot="before", tree="t0", beside=beside))
+    run.ok("a", captured=CaptureEnded(why="task", task_id="a", snapshot="before", tree="t0", beside=beside))
     run.give(StopAsked(reason="Ctrl-C"))
     together = (TaskId("a"), TaskId("b"))
-    left = Captured(why="task", task_id="b", snapshot="after", tree="t1", together=together)
+    left = CaptureEnded(why="task", task_id="b", snapshot="after", tree="t1", together=together)
     run.fail("b", type="TaskCancelledError", cancelled=True, retryable=False, captured=left)
     files = decided(run)
     assert (files.target, files.as_left) == ("before", "after")

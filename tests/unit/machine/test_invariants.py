@@ -12,7 +12,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import StateInvariantError
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
-from agentos.machine.facts.facts import Refusal
+from agentos.machine.facts.facts import GateRejection
 from agentos.machine.facts.fold import Facts, TaskFacts, fold, reduce
 from agentos.machine.facts.invariants import validate_facts
 from tests.unit.machine.harness import Run, nothing
@@ -49,7 +49,7 @@ GATE = GateId("approve:asks")
         ({"open_gates": Map({GateId("nowhere"): True})}, "'nowhere' is open and was never opened"),
         ({"tasks": "asks pending"}, "is open and its task does not wait"),
         ({"gates": "answered"}, "is open and answered"),
-        ({"refused": Refusal(GATE, 1)}, "refused and was not rejected"),
+        ({"refused": GateRejection(GATE, 1)}, "refused and was not rejected"),
         ({"total_layers": 0, "tasks": "done in layer 3"}, "'done' has layer 3 of 0"),
         ({"tasks": "done in layer -1"}, "'done' has layer -1"),
         ({"tasks": "done later"}, "which is not there yet"),

@@ -15,7 +15,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import compile_plan
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import Captured, Merged, StopAsked
+from agentos.machine.inputs import CaptureEnded, MergeEnded, StopAsked
 from agentos.machine.rules import merges
 from tests.unit.machine.harness import Run, nothing
 
@@ -28,7 +28,7 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.run = Run(compile_plan(self._flow()), gates="wait", captures=True)
-        self.look: Captured | Merged | None = None
+        self.look: CaptureEnded | MergeEnded | None = None
         self.failures = {name: self.random.choice([0, 0, 1, 2, 3]) for name in "abcdef"}
         self.rollbacks = 2
 
@@ -132,22 +132,22 @@ class Walk:
         tasks = tuple(task.id for task in merges.pending(self.run.machine, layer))
         decided = facts.merge if facts.merge is not None and facts.merge.tasks == tasks else None
         if not tasks:
-            self.look = Captured(why="layer", layer=layer, snapshot=name, tree=name)
+            self.look = CaptureEnded(why="layer", layer=layer, snapshot=name, tree=name)
         elif decided is not None and decided.tree:
-            self.look = Captured(why="merge", layer=decided.layer, snapshot=name, tree=name)
+            self.look = CaptureEnded(why="merge", layer=decided.layer, snapshot=name, tree=name)
         else:
             self.look = self._merged(layer, tasks, decided, merges.choices(facts, layer))
 
     def _merged(
         self, layer: int, tasks: tuple[TaskId, ...], decided: ev.FilesMerged | None, choices: dict[str, Any]
-    ) -> Merged:
+    ) -> MergeEnded:
         sides = ("worktree", *(f"task:{task}" for task in tasks))
         conflicts = (
             (ev.MergeConflict(path="x", sides=sides, mark="".join(tasks)),) if self.random.random() < 0.6 else ()
         )
         known = decided is not None and decided.conflicts == conflicts and "x" in choices
         tree = "t" if known or not conflicts else ""
-        return Merged(layer=layer, tasks=tasks, before="now", conflicts=conflicts, tree=tree, snapshot=tree)
+        return MergeEnded(layer=layer, tasks=tasks, before="now", conflicts=conflicts, tree=tree, snapshot=tree)
 
     def _looked(self) -> None:
         assert self.look is not None

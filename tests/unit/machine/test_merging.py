@@ -9,7 +9,7 @@ import pytest
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import Captured, Merged, StopAsked
+from agentos.machine.inputs import CaptureEnded, MergeEnded, StopAsked
 from agentos.machine.rules.merges import Choice, choices, parse_choice
 from tests.unit.machine.harness import Run, nothing
 
@@ -28,8 +28,8 @@ def left(name: str) -> ev.TaskFiles:
     return ev.TaskFiles(base="base", snapshot=f"files of {name}")
 
 
-def merged(**more: Any) -> Merged:
-    return Merged(**{"layer": 0, "tasks": (TaskId("a"), TaskId("b")), "before": "now", **more})
+def merged(**more: Any) -> MergeEnded:
+    return MergeEnded(**{"layer": 0, "tasks": (TaskId("a"), TaskId("b")), "before": "now", **more})
 
 
 def both_done(**more: Any) -> Run:
@@ -40,7 +40,7 @@ def both_done(**more: Any) -> Run:
     return run
 
 
-WRITTEN = Captured(why="merge", layer=0, snapshot="s", tree="t")
+WRITTEN = CaptureEnded(why="merge", layer=0, snapshot="s", tree="t")
 
 
 def test_a_layer_is_not_finished_before_what_its_tasks_did_is_written() -> None:
@@ -168,7 +168,7 @@ def test_a_question_about_results_that_do_not_count_any_more_is_withdrawn() -> N
 def test_a_merge_of_other_results_counts_for_nothing() -> None:
     run = both_done()
     assert run.give(merged(tasks=(TaskId("a"),), tree="t", snapshot="s")) == []
-    assert run.give(Captured(why="merge", layer=0, snapshot="s", tree="t")) == []
+    assert run.give(CaptureEnded(why="merge", layer=0, snapshot="s", tree="t")) == []
 
 
 def test_a_stop_waits_for_the_merge() -> None:
@@ -208,7 +208,7 @@ def test_a_layer_that_is_finished_late_is_merged_before_one_whose_merge_is_on_re
     assert run.give(WRITTEN)[-1] == "task_start d#1"
     run.ok("d")
     run.give(of("b", layer=1, tree="t", snapshot="s"))
-    assert run.give(Captured(why="merge", layer=1, snapshot="s", tree="t"))[-1] == "workflow_complete"
+    assert run.give(CaptureEnded(why="merge", layer=1, snapshot="s", tree="t"))[-1] == "workflow_complete"
 
 
 # --- schedule: ready ------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def chains(**more: Any) -> Run:
     return run
 
 
-def of(*names: str, **more: Any) -> Merged:
+def of(*names: str, **more: Any) -> MergeEnded:
     return merged(tasks=tuple(map(TaskId, names)), **more)
 
 

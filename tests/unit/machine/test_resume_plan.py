@@ -13,7 +13,7 @@ from agentos.exceptions import RunRefusedError
 from agentos.ids import CheckpointId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import Facts, counting, fold, result_from, workflow_state
-from agentos.machine.inputs import Begin, Captured
+from agentos.machine.inputs import Begin, CaptureEnded
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
 from tests.unit.machine.harness import Run, flow_of, nothing, raw, take
@@ -773,8 +773,8 @@ def test_a_task_that_left_files_as_they_were_is_kept_only_where_they_are_put_bac
     flow.add("a", nothing, effects="files")
     flow.add("b", nothing, effects="files")
     run = Run(flow, captures=True).begin()
-    run.give(Captured(why="attempt", snapshot="s", tree="t", task_id="a"))
-    run.give(Captured(why="task", snapshot="s", tree="t", task_id="a", beside=(TaskId("b"),)))
+    run.give(CaptureEnded(why="attempt", snapshot="s", tree="t", task_id="a"))
+    run.give(CaptureEnded(why="task", snapshot="s", tree="t", task_id="a", beside=(TaskId("b"),)))
     run.ok("a")
     point = run.facts.files
     assert point is not None

@@ -11,7 +11,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import compile_plan
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import Captured, SessionKnown
+from agentos.machine.inputs import CaptureEnded, SessionKnown
 from agentos.machine.resume import MAX_CUTS
 from agentos.workflow.drive.attempt_specs import attempt_spec
 from agentos.workflow.files.decisions import Decided, FilesChoice, decide
@@ -31,10 +31,10 @@ def agents(*names: str, **settings: Any) -> Workflow:
 def at_work(flow: Workflow, *, turn: bool = True, base: str = "") -> Run:
     """`a` is at work: captured before, in a session, and captured again."""
     run = Run(flow, captures=True).begin()
-    run.give(Captured(why="attempt", snapshot="before", tree="t0", task_id="a"))
-    run.give(SessionKnown(task_id=A, attempt=1, session=ev.Session(agent="claude", id="s1")))
+    run.give(CaptureEnded(why="attempt", snapshot="before", tree="t0", task_id="a"))
+    run.give(SessionKnown(task_id=A, attempt=1, session=ev.AgentSession(agent="claude", id="s1")))
     if turn:
-        run.give(Captured(why="turn", snapshot="later", tree="t1", task_id="a", base=base))
+        run.give(CaptureEnded(why="turn", snapshot="later", tree="t1", task_id="a", base=base))
     return run
 
 
@@ -91,8 +91,8 @@ def test_an_isolated_one_goes_on_whoever_else_was_at_work() -> None:
     flow = agents("a", isolation="worktree")
     flow.add("b", "shell", run="true")
     run = Run(flow, captures=True).begin()
-    run.give(SessionKnown(task_id=A, attempt=1, session=ev.Session(agent="claude", id="s1")))
-    run.give(Captured(why="turn", snapshot="later", tree="t1", task_id="a", base="base"))
+    run.give(SessionKnown(task_id=A, attempt=1, session=ev.AgentSession(agent="claude", id="s1")))
+    run.give(CaptureEnded(why="turn", snapshot="later", tree="t1", task_id="a", base="base"))
     files = resumed(run)
     assert files.target != "later", "its files are put into a worktree of its own, not into everybody's"
     assert run.facts.turns[A].base == "base"
@@ -109,7 +109,7 @@ def test_files_that_were_kept_are_not_put_back_behind_that_later() -> None:
     """Cut off, resumed on the files as they are (a human's edits among them), and cut off before another turn."""
     run = at_work(agents())
     resumed(run, "keep")
-    run.give(Captured(why="attempt", snapshot="kept", tree="t2", task_id="a"))
+    run.give(CaptureEnded(why="attempt", snapshot="kept", tree="t2", task_id="a"))
     files = resumed(run)
     assert (files.files, files.target) == ("restored", "kept")
     assert run.facts.sessions[A].id == "s1"
@@ -132,10 +132,10 @@ def test_one_that_was_cut_off_too_often_starts_anew_from_the_files_it_began_with
     run = at_work(agents(), turn=False)
     for _ in range(MAX_CUTS - 1):
         resumed(run)
-        run.give(Captured(why="attempt", snapshot="before", tree="t0", task_id="a"))
+        run.give(CaptureEnded(why="attempt", snapshot="before", tree="t0", task_id="a"))
     attempt = run.attempt("a")
-    run.give(SessionKnown(task_id=A, attempt=attempt, session=ev.Session(agent="claude", id="s1")))
-    run.give(Captured(why="turn", snapshot="later", tree="t1", task_id="a"))
+    run.give(SessionKnown(task_id=A, attempt=attempt, session=ev.AgentSession(agent="claude", id="s1")))
+    run.give(CaptureEnded(why="turn", snapshot="later", tree="t1", task_id="a"))
     assert resumed(run).target == "before"
     assert run.open_gates == ["ask:a"]
 
@@ -162,7 +162,7 @@ def test_going_back_forgets_sessions() -> None:
     flow.add("a", "agent", agent="claude", prompt="x", needs=["first"])
     run = Run(flow, captures=True).begin()
     run.ok("first")
-    run.give(SessionKnown(task_id=A, attempt=1, session=ev.Session(agent="claude", id="s1")))
+    run.give(SessionKnown(task_id=A, attempt=1, session=ev.AgentSession(agent="claude", id="s1")))
     run.say({"type": "rollback", "checkpoint_id": run.checkpoint(0)})
     run.ok("a")
     run.go_back()
@@ -170,14 +170,14 @@ def test_going_back_forgets_sessions() -> None:
 
 
 def test_an_agent_that_waits_to_go_on_starts_anew_where_its_task_was_edited() -> None:
-    def given(flow: Workflow) -> ev.Session | None:
+    def given(flow: Workflow) -> ev.AgentSession | None:
         plan = compile_plan(flow)
         return attempt_spec(plan, run.facts, plan.tasks[A], 2, {}, Path()).session
 
     flow = agents()
     run = at_work(flow)
     about = compile_plan(flow).tasks[A].fingerprint
-    run.give(SessionKnown(task_id=A, attempt=1, session=ev.Session(agent="claude", id="s1", task=about)))
+    run.give(SessionKnown(task_id=A, attempt=1, session=ev.AgentSession(agent="claude", id="s1", task=about)))
     resumed(run)
     assert given(flow) == run.facts.sessions[A]
     assert given(agents(prompt="do something else")) is None

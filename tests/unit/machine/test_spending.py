@@ -12,7 +12,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import SessionKnown, StopAsked, UsageKnown
-from agentos.machine.rules.budgets import left_for, money
+from agentos.machine.rules.budgets import money, remaining_budget
 from tests.unit.machine.harness import Run, nothing
 
 
@@ -33,7 +33,7 @@ def paid(run: Run, task: str, *, cost: float = 0.0, tokens: int = 0, attempt: in
 
 
 def left(run: Run, task: str) -> Budget:
-    return left_for(run.machine.plan, run.facts, run.machine.plan.tasks[TaskId(task)])
+    return remaining_budget(run.machine.plan, run.facts, run.machine.plan.tasks[TaskId(task)])
 
 
 def test_a_run_that_has_spent_its_budget_asks_before_the_next_call() -> None:
@@ -283,7 +283,7 @@ def test_an_agent_that_was_put_off_still_has_what_it_was_to_go_on_with() -> None
     flow = Workflow("w", budget={"tokens": 100})
     flow.add("a", "agent", agent="claude", prompt="?")
     run = Run(flow, gates="wait").begin()
-    session = ev.Session(agent="claude", id="s")
+    session = ev.AgentSession(agent="claude", id="s")
     run.give(SessionKnown(task_id=TaskId("a"), attempt=1, session=session))
     run.fail("a", put_off=True)
     assert run.facts.sessions[TaskId("a")] == session

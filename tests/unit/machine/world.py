@@ -409,7 +409,7 @@ _COMMANDS = (ev.CommandReceived, ev.CommandApplied, ev.CommandRefused)
 
 
 def asked(command: cmd.Command, name: str, now: datetime) -> CommandArrived:
-    return CommandArrived(asked=cmd.Asked(command_id=name, author="ada", at=now, command=command))
+    return CommandArrived(asked=cmd.CommandRequest(command_id=name, author="ada", at=now, command=command))
 
 
 class Witness:

@@ -15,14 +15,14 @@ from agentos.store import codec
 from tests.contract.journals import RUN, Journal, bodies
 
 
-def rows_of(count: int = 3) -> tuple[list[codec.Row], dict[bytes, bytes]]:
+def rows_of(count: int = 3) -> tuple[list[codec.EventRow], dict[bytes, bytes]]:
     journal = Journal()
     for number in range(count):
         journal.complete(f"t{number}", b'"' + b"x" * 50 + b'"')
     return codec.encode_events(journal.take(), codec.first_digest(RUN), blob_limit=20)
 
 
-def decode(rows: list[codec.Row], blobs: dict[bytes, bytes], workflow_id: str = RUN) -> list[ev.Event]:
+def decode(rows: list[codec.EventRow], blobs: dict[bytes, bytes], workflow_id: str = RUN) -> list[ev.Event]:
     previous = codec.first_digest(workflow_id)
     events, _ = codec.decode_rows(WorkflowId(workflow_id), rows, after=0, previous=previous, blobs=blobs.get)
     return events
@@ -48,7 +48,7 @@ def test_bodies_hold_nothing_twice() -> None:
 def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
     rows, blobs = rows_of()
     number = data.draw(st.integers(0, len(rows) - 1))
-    column = data.draw(st.sampled_from(codec.Row._fields))
+    column = data.draw(st.sampled_from(codec.EventRow._fields))
     value: Any = getattr(rows[number], column)
     if isinstance(value, bytes):
         place = data.draw(st.integers(0, len(value) - 1))
@@ -89,10 +89,10 @@ def test_a_missing_or_changed_blob_is_noticed() -> None:
         decode(rows, {digest: body + b" " for digest, body in blobs.items()})
 
 
-def rehashed(row: codec.Row, **changes: Any) -> codec.Row:
+def rehashed(row: codec.EventRow, **changes: Any) -> codec.EventRow:
     """A row that a program with the same digests could have written."""
     row = row._replace(**changes)
-    digest = codec._chained(codec.first_digest(RUN), *row[:6])
+    digest = codec._chain_digest(codec.first_digest(RUN), *row[:6])
     return row._replace(digest=digest)
 
 

@@ -88,7 +88,7 @@ def test_what_was_acknowledged_is_there_for_others(written: Written, ends: tuple
 def test_a_batch_is_not_written_twice_where_another_put_the_database_back(written: Written) -> None:
     other = open_store(written.path)
     written.remove("", "-wal", "-shm")
-    other.changed()  # as the thread does that keeps the lease
+    other.has_changed()  # as the thread does that keeps the lease
     assert written.path.exists()
     written.write()
     other.close()

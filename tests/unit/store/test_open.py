@@ -28,7 +28,7 @@ from agentos.exceptions import (
 )
 from agentos.store.sqlite import database as sqlite_open
 from agentos.store.sqlite.database import open_store
-from agentos.store.sqlite.driver import insist, translated
+from agentos.store.sqlite.driver import insist, translate_error
 from agentos.store.sqlite.migrations import APPLICATION_ID
 from agentos.store.sqlite.store import SqliteStore
 from tests.contract.journals import RUN, RUNNING, Journal, create
@@ -464,7 +464,7 @@ def test_a_short_lock_is_waited_for(tmp_path: Path) -> None:
 def test_every_driver_error_has_one_of_ours_with_a_next_step(code: int, kind: type[AgentosError]) -> None:
     error = sqlite3.OperationalError("what SQLite says")
     error.sqlite_errorcode = code
-    ours = translated(error, Path("/x.db"))
+    ours = translate_error(error, Path("/x.db"))
     assert type(ours) is kind
     assert "/x.db" in str(ours)
     assert ours.next_step

@@ -16,7 +16,7 @@ import psutil
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import Session, Usage
+from agentos.machine.events import AgentSession, Usage
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Outcome, Stream
 from agentos.tasks.registry import performers
 from agentos.values import decode_value
@@ -37,7 +37,7 @@ class RecordingHost:
         self.threads: set[int] = set()
         self.children: list[ChildProcess] = []
         self.abandonments: list[Awaitable[object]] = []
-        self.sessions: list[Session] = []
+        self.sessions: list[AgentSession] = []
         self.usages: list[Usage] = []
         self.turns = 0
         self.budget = Budget()
@@ -52,19 +52,19 @@ class RecordingHost:
         if self._on_child is not None:
             await self._on_child(child)
 
-    async def session(self, session: Session) -> None:
+    async def record_session(self, session: AgentSession) -> None:
         self.sessions.append(session)
 
-    async def used(self, usage: Usage) -> None:
+    async def record_usage(self, usage: Usage) -> None:
         self.usages.append(usage)
 
     def allowance(self) -> Budget:
         return self.budget
 
-    async def turn(self) -> None:
+    async def capture_turn(self) -> None:
         self.turns += 1
 
-    def abandoned(self, ended: Awaitable[object]) -> None:
+    def report_abandoned(self, ended: Awaitable[object]) -> None:
         self.abandonments.append(ended)
 
     def lines(self, stream: Stream) -> list[str]:

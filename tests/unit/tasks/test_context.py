@@ -8,7 +8,7 @@ import pytest
 from agentos.exceptions import AttemptError, ValueEncodingError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import NOTHING
-from agentos.tasks.context import Context, Left
+from agentos.tasks.context import Context, ContextAdditions
 from agentos.values import decode_value
 
 
@@ -47,7 +47,7 @@ def test_what_is_left_behind_comes_in_the_order_of_the_calls() -> None:
 
 
 def test_nothing_left_behind_is_stored_as_nothing() -> None:
-    assert a_context().close("has ended") == Left(messages=NOTHING, context=NOTHING, injected=())
+    assert a_context().close("has ended") == ContextAdditions(messages=NOTHING, context=NOTHING, injected=())
 
 
 def test_changing_an_object_after_the_call_changes_nothing() -> None:
@@ -73,7 +73,7 @@ def test_a_value_without_a_stored_form_raises_at_the_call(verb: str) -> None:
         context.inject("id", inputs=value) if verb == "inject" else getattr(context, verb)("k", value)
 
     assert "deep[1]" in caught.value.path
-    assert context.close("has ended") == Left()
+    assert context.close("has ended") == ContextAdditions()
 
 
 @pytest.mark.parametrize("key", ["$agentos", "with\0nul", "lone \udcff"])
@@ -112,7 +112,7 @@ def test_calls_after_the_end_are_refused_with_the_reason() -> None:
         with pytest.raises(AttemptError, match="attempt 2 of 't' ran out of time"):
             call()
     assert shown == []
-    assert context.close("again") == Left()
+    assert context.close("again") == ContextAdditions()
 
 
 def test_progress_comes_as_text_share_or_count() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import agentos
 from agentos.tasks.process.orphans import Mark
-from agentos.tasks.process.private_folder import PREFIX, PrivateFolder, abandoned, remove_abandoned
+from agentos.tasks.process.private_folder import PREFIX, PrivateFolder, abandoned_folders, remove_abandoned
 
 KILLED = """
 import os, sys
@@ -49,7 +49,7 @@ def test_what_a_dead_driver_of_the_run_left_is_removed_and_nothing_else(temporar
     foreign.mkdir(mode=0o700)
     assert remove_abandoned("run", "/repo") == [dead]
     assert sorted(temporary.iterdir()) == sorted([*others, living.path, foreign])
-    assert sorted(folder for folder, _, _ in abandoned()) == sorted(others)
+    assert sorted(folder for folder, _, _ in abandoned_folders()) == sorted(others)
     living.remove()
 
 
@@ -58,12 +58,12 @@ def test_a_folder_that_does_not_say_whose_it_is_is_not_ours(temporary: Path, con
     folder = temporary / f"{PREFIX}x"
     folder.mkdir(mode=0o700)
     (folder / "owner").write_text(content)
-    assert list(abandoned()) == []
+    assert list(abandoned_folders()) == []
 
 
 def test_neither_links_nor_folders_open_to_others_are_followed(temporary: Path) -> None:
     dead = left_by_a_dead_driver(temporary, "run/task/1")
     (temporary / f"{PREFIX}link").symlink_to(dead)
-    assert [folder for folder, _, _ in abandoned()] == [dead]
+    assert [folder for folder, _, _ in abandoned_folders()] == [dead]
     dead.chmod(0o777)
-    assert list(abandoned()) == []
+    assert list(abandoned_folders()) == []

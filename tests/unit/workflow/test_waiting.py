@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from agentos.workflow.drive.patience import in_thread, to_the_end
+from agentos.workflow.drive.patience import in_thread, run_to_end
 
 
 def test_the_result_and_the_error_come_out() -> None:
@@ -16,7 +16,7 @@ def test_the_result_and_the_error_come_out() -> None:
 
     assert asyncio.run(in_thread(lambda a, b: a + b, 1, b=2)) == 3
     with pytest.raises(ValueError, match="bad"):
-        asyncio.run(to_the_end(bad()))
+        asyncio.run(run_to_end(bad()))
 
 
 def test_cancelled_it_still_ends_first_and_what_it_made_is_undone() -> None:
@@ -29,7 +29,7 @@ def test_cancelled_it_still_ends_first_and_what_it_made_is_undone() -> None:
         return "made"
 
     async def scenario() -> None:
-        task = asyncio.ensure_future(to_the_end(asyncio.to_thread(work), undo=undone.append))
+        task = asyncio.ensure_future(run_to_end(asyncio.to_thread(work), undo=undone.append))
         await asyncio.to_thread(entered.wait, 20)
         for _ in range(3):  # however often
             task.cancel()
@@ -51,7 +51,7 @@ def test_cancelled_an_error_of_the_work_is_not_lost_noisily() -> None:
             await release.wait()
             raise ValueError("nobody asks any more")
 
-        task = asyncio.ensure_future(to_the_end(work(), undo=lambda _: pytest.fail("there is nothing to undo")))
+        task = asyncio.ensure_future(run_to_end(work(), undo=lambda _: pytest.fail("there is nothing to undo")))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.sleep(0)

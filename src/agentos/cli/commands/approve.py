@@ -14,14 +14,14 @@ from agentos.cli.options import (
     author_option,
     files_options,
     gate_argument,
+    read_reason,
     reason_file_option,
-    reason_given,
     reason_option,
     repo_option,
     run_argument,
 )
 from agentos.cli.render.text import printable
-from agentos.cli.terminal.answers import author_of, deliver, gate_meant, say_what_became
+from agentos.cli.terminal.answers import author_of, deliver, find_gate, say_outcome
 from agentos.machine.commands import ApprovalResponse
 from agentos.workflow.place.run_search import find_run, reading
 
@@ -91,10 +91,10 @@ def command(
 ) -> int:
     if use and output is not None:
         raise click.UsageError("--use answers a merge, --output a question about an effect: give one of them")
-    reason = reason_given(reason, reason_file)
-    told: Any = dict(map(_chosen, use)) if use else None if output is None else _parsed(output)
+    reason = read_reason(reason, reason_file)
+    told: Any = dict(map(_parse_use, use)) if use else None if output is None else _parse_output(output)
     found = find_run(run, repo)
-    gate_id = gate_meant(found, gate)
+    gate_id = find_gate(found, gate)
     answer = ApprovalResponse(
         gate_id=gate_id,
         approved=True,
@@ -109,7 +109,7 @@ def command(
         refuse_untrusted(found.place.root, "on_wait", "on_end")
     became = deliver(found, answer, author_of(author))
     said = f"answered with {printable(choose)}" if choose else "approved"
-    say_what_became(found, f"{printable(gate_id)} {said}", became)
+    say_outcome(found, f"{printable(gate_id)} {said}", became)
     with reading(found.place) as store:
         now = store.find_run(found.record.workflow_id)
     if no_resume or now.holder is not None or now.status in ("complete", "aborted"):
@@ -119,7 +119,7 @@ def command(
     return go_on(found, files)
 
 
-def _chosen(text: str) -> tuple[str, str]:
+def _parse_use(text: str) -> tuple[str, str]:
     found = re.fullmatch(r"(.+?)=(worktree|(?:task|file):.+)", text, re.DOTALL)
     if found is None:
         raise click.BadParameter(f"{text!r} is not PATH=worktree, PATH=task:ID or PATH=file:PATH", param_hint="--use")
@@ -129,7 +129,7 @@ def _chosen(text: str) -> tuple[str, str]:
     return path, version
 
 
-def _parsed(text: str) -> Any:
+def _parse_output(text: str) -> Any:
     try:
         return msgspec.json.decode(text.encode(errors="surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

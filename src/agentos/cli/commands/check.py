@@ -12,7 +12,7 @@ from agentos import typed
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.plan_only import looked_at
+from agentos.cli.plan_only import inspect_workflow
 from agentos.cli.render.text import count, printable, short
 from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
@@ -21,12 +21,12 @@ from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.tasks.llm.model_settings import LlmDefaults
 from agentos.workflow.define.model_keys import keyless
 from agentos.workflow.define.task_hints import hint_lines
-from agentos.workflow.define.workflow_source import shown
+from agentos.workflow.define.workflow_source import path_from_here
 from agentos.workflow.place.place import find_root
 from agentos.workflow.place.settings import load_settings
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that has to be fixed."""
 
     message: str
@@ -71,7 +71,7 @@ class CheckedFile(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     name: str
     """Of the workflow; empty where it could not be read."""
-    problems: list[Problem]
+    problems: list[FileProblem]
     """Empty where a run can begin."""
     layers: list[list[str]]
     """Ids of tasks; empty where there are problems."""
@@ -117,7 +117,7 @@ Exit codes:
 def command(files: tuple[str, ...], quiet: bool, as_json: bool, repo: Path | None) -> int:
     root = find_root(repo)
     defaults = load_settings(root).llm
-    checked = [_checked(file, root, defaults) for file in files]
+    checked = [_check_file(file, root, defaults) for file in files]
     if as_json:
         print_json(checked)
     else:
@@ -130,14 +130,14 @@ def command(files: tuple[str, ...], quiet: bool, as_json: bool, repo: Path | Non
     return Exit.USAGE if found else Exit.COMPLETE
 
 
-def _checked(file: str, root: Path, defaults: LlmDefaults) -> CheckedFile:
-    flow, plan, findings = looked_at(file, root)
+def _check_file(file: str, root: Path, defaults: LlmDefaults) -> CheckedFile:
+    flow, plan, findings = inspect_workflow(file, root)
     warnings: list[str] = []
     if flow is not None and plan is not None:
         warnings = [*plan.warnings, *hint_lines(flow, plan, root), *filter(None, [keyless(plan, defaults)])]
     tasks = [plan.tasks[task_id] for layer in plan.layers for task_id in layer] if plan is not None else []
     if flow is not None and flow.source is not None:
-        file = shown(Path(flow.source.file))
+        file = path_from_here(Path(flow.source.file))
     return CheckedFile(
         file=file,
         name=flow.name if flow is not None else "",
@@ -149,8 +149,8 @@ def _checked(file: str, root: Path, defaults: LlmDefaults) -> CheckedFile:
     )
 
 
-def _problem(finding: Finding, file: str) -> Problem:
-    return Problem(
+def _problem(finding: Finding, file: str) -> FileProblem:
+    return FileProblem(
         message=finding.message,
         problem=finding.problem,
         file=finding.file or file,
@@ -218,7 +218,7 @@ def _print_for_people(checked: CheckedFile, *, quiet: bool) -> None:
         click.echo(printable(f"  warning: {warning}"))
 
 
-def _of_python(problem: Problem) -> str:
+def _of_python(problem: FileProblem) -> str:
     return f"{problem.file}: task {problem.task_id!r}: {problem.problem}: {problem.message}"
 
 

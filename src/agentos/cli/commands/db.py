@@ -121,7 +121,7 @@ Examples:
 def path(as_json: bool, repo: Path | None) -> None:
     location = find_location(repo)
     if as_json:
-        print_json(DatabasePath(path=_printed(location), source=str(location.source)))
+        print_json(DatabasePath(path=_path_without_password(location), source=str(location.source)))
     else:
         click.echo(f"{location.shown}\n  because {location.why}")
 
@@ -151,7 +151,7 @@ def stats(as_json: bool, repo: Path | None) -> None:
     runs = [typed.convert(run, RunStats, from_attributes=True) for run in measured.runs]
     taken = snapshot_sizes(find_root(repo))
     found = Stats(
-        path=_printed(location),
+        path=_path_without_password(location),
         bytes=measured.file_bytes + measured.log_bytes,
         log_bytes=measured.log_bytes,
         free_bytes=measured.free_bytes,
@@ -214,7 +214,7 @@ def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
     if not dry_run and pending.steps:
         find_place(repo).open().close()
     result = Migrated(
-        path=_printed(location),
+        path=_path_without_password(location),
         before=pending.found,
         after=pending.known,
         steps=list(pending.steps),
@@ -228,14 +228,14 @@ def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
     else:
         would = "would be migrated" if dry_run else "was migrated"
         click.echo(
-            f"{printable(_printed(location))} {would} from schema {pending.found} to {pending.known}: "
+            f"{printable(_path_without_password(location))} {would} from schema {pending.found} to {pending.known}: "
             f"{', '.join(pending.steps)}"
         )
         if pending.backup:
             say(f"{'The copy would be' if dry_run else 'A copy of it as it was is'} {printable(pending.backup)}")
 
 
-def _printed(location: Location) -> str:
+def _path_without_password(location: Location) -> str:
     """The path as it is; a URL without its password."""
     return location.shown if location.is_postgresql else location.database
 

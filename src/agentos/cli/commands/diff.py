@@ -22,7 +22,7 @@ from agentos.machine.facts.fold import fold, workflow_state
 from agentos.machine.state import WorkflowState
 from agentos.workflow.define.plans import plan_of_run
 from agentos.workflow.look.file_diffs import FilesDiff, Moment, compare_files, compare_task
-from agentos.workflow.look.state_diff import Change, Difference, difference, state_at
+from agentos.workflow.look.state_diff import StateChange, StateDifference, diff_states, state_at
 from agentos.workflow.place.run_search import FoundRun, find_checkpoint, find_run, reading
 
 WIDEST = 100
@@ -45,7 +45,7 @@ class StateDiff(msgspec.Struct, frozen=True, kw_only=True, tag="states", tag_fie
     second: Side
     same: bool
     """Neither the state nor, as far as they were compared, the files differ."""
-    difference: Difference
+    difference: StateDifference
     files: FilesDiff
     """Of the worktrees; a run stands for the newest snapshot of its files."""
     patch: str | None
@@ -107,7 +107,7 @@ def command(first: str, second: str, as_patch: bool, paths: tuple[str, ...], as_
         return
     before, old, files_before = _state(first, repo)
     after, new, files_after = _state(second, repo)
-    found = difference(old, new)
+    found = diff_states(old, new)
     files, patch = compare_files(files_before, files_after, wanted)
     if as_json:
         same = found.is_empty and not files.changes
@@ -117,7 +117,7 @@ def command(first: str, second: str, as_patch: bool, paths: tuple[str, ...], as_
     if as_patch:
         _print_patch(files, patch)
         return
-    for line in (f"- {_shown(before)}", f"+ {_shown(after)}", *_lines(found), *_file_lines(files)):
+    for line in (f"- {_describe_side(before)}", f"+ {_describe_side(after)}", *_lines(found), *_file_lines(files)):
         click.echo(printable(line))
     if found.is_empty:
         say("The states are the same.")
@@ -224,13 +224,13 @@ def _present_state(given: str, repo: Path | None) -> tuple[Side, WorkflowState, 
     return side, workflow_state(facts), files
 
 
-def _shown(side: Side) -> str:
+def _describe_side(side: Side) -> str:
     if side.kind == "run":
         return f"run {printable(side.id)} as it stands"
     return f"checkpoint {side.id} of run {printable(side.workflow_id)}, layer {side.layer}"
 
 
-def _lines(found: Difference) -> Iterator[str]:
+def _lines(found: StateDifference) -> Iterator[str]:
     yield from _section("Tasks", found.tasks)
     yield from _section("Context", found.context)
     messages = found.messages
@@ -241,7 +241,7 @@ def _lines(found: Difference) -> Iterator[str]:
     yield from _section("Decisions", found.decisions)
 
 
-def _section(title: str, changes: list[Change]) -> Iterator[str]:
+def _section(title: str, changes: list[StateChange]) -> Iterator[str]:
     if changes:
         yield from ("", title)
     for change in changes:

@@ -14,7 +14,7 @@ from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import count, printable
-from agentos.workflow.look.doctor import Checkup, Finding, examine
+from agentos.workflow.look.doctor import Checkup, CheckupFinding, examine
 from agentos.workflow.place.damaged_database import set_aside
 from agentos.workflow.place.location import find_location
 from agentos.workflow.start.leftovers import remove_leftover_folders
@@ -119,7 +119,7 @@ def _agents(checkup: Checkup) -> str:
     return ", ".join(f"{agent.agent} {printable(agent.version) or 'of unknown version'}" for agent in found)
 
 
-def _show_finding(finding: Finding) -> None:
+def _show_finding(finding: CheckupFinding) -> None:
     first, *more = finding.what.splitlines() or [""]
     click.echo(f"  - {printable(first)}")
     for line in more:

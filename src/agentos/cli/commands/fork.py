@@ -58,10 +58,10 @@ Exit codes:
 def command(
     checkpoint: str, workflow_id: str | None, worktree: Path | None, flags: DriveFlags, repo: Path | None
 ) -> int:
-    place, options, manner = flags.settled(repo)
+    place, options, manner = flags.resolve(repo)
     try:
         if worktree is not None:
-            return _aside(place, checkpoint, worktree, workflow_id, options, manner)
+            return _fork_into_worktree(place, checkpoint, worktree, workflow_id, options, manner)
         return drive_here(lambda: fork_run(place, checkpoint, workflow_id=workflow_id, options=options), place, manner)
     except CheckpointNotFoundError:
         _refuse_run(place, checkpoint)
@@ -79,7 +79,7 @@ def _refuse_run(place: Place, given: str) -> None:
         )
 
 
-def _aside(
+def _fork_into_worktree(
     place: Place, checkpoint: str, path: Path, workflow_id: str | None, options: DriveOptions, manner: Manner
 ) -> int:
     from agentos.workflow.start.fork_worktree import new_worktree

@@ -10,7 +10,7 @@ import click
 
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
-from agentos.cli.plan_only import only_looking
+from agentos.cli.plan_only import quiet_imports
 from agentos.cli.render.plan_drawing import boxes, mermaid
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import (
@@ -73,7 +73,7 @@ def command(target: str, form: str | None, repo: Path | None) -> None:
 def _plan(target: str, repo: Path | None) -> tuple[Plan, dict[str, str]]:
     """The plan, and for a run how its tasks stand."""
     try:
-        with only_looking():
+        with quiet_imports():
             return plan_to_look_at(find_workflow(target, find_root(repo), static=True)), {}
     except WorkflowNotFoundError as no_file:
         try:

@@ -15,7 +15,7 @@ from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.places import survey
-from agentos.cli.render.report import chosen
+from agentos.cli.render.report import approval_arguments
 from agentos.cli.render.text import printable, printable_lines, short
 from agentos.cli.render.times import ago
 from agentos.cli.render.value_text import covers_lines, given_lines
@@ -27,7 +27,7 @@ from agentos.workflow.place.place import Place, is_home, scope_now
 from agentos.workflow.place.run_search import own_store, places, reading
 
 
-class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
+class InboxGate(msgspec.Struct, frozen=True, kw_only=True):
     """A gate that waits for an answer."""
 
     workflow_id: str
@@ -61,7 +61,7 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
     """What to type to say no."""
 
 
-OUTPUT = list[OpenGate]
+OUTPUT = list[InboxGate]
 
 
 @click.command(
@@ -101,7 +101,7 @@ def command(as_json: bool, repo: Path | None) -> int | None:
     return max([code, *trouble])
 
 
-def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[OpenGate]:
+def _open_gates(place: Place, trouble: list[int], one_of_several: bool) -> list[InboxGate]:
     remembered = cache(scope_now)
 
     def where(record: RunRecord) -> str:
@@ -141,9 +141,9 @@ def _facts(place: Place, store: StorePort, record: RunRecord, trouble: list[int]
         trouble.append(exit_code(error))
 
 
-def _gate(place: Place, record: RunRecord, facts: Facts, opened: DecisionRequired, where: str) -> OpenGate:
+def _gate(place: Place, record: RunRecord, facts: Facts, opened: DecisionRequired, where: str) -> InboxGate:
     answer = f"{shlex.quote(record.workflow_id)} {shlex.quote(opened.gate_id)}{where}"
-    return OpenGate(
+    return InboxGate(
         workflow_id=record.workflow_id,
         name=record.name,
         root=record.root or str(place.root),
@@ -160,12 +160,12 @@ def _gate(place: Place, record: RunRecord, facts: Facts, opened: DecisionRequire
         status=record.status,
         choices=opened.choices,
         file=opened.file,
-        approve=f"agentos approve {answer}{chosen(facts, opened)[0]}",
+        approve=f"agentos approve {answer}{approval_arguments(facts, opened)[0]}",
         reject=f"agentos reject {answer}",
     )
 
 
-def _print_for_people(gate: OpenGate, now: datetime) -> None:
+def _print_for_people(gate: InboxGate, now: datetime) -> None:
     until = f", until {ago(gate.deadline, now)}" if gate.deadline else ""
     click.echo(short(printable(gate.question), 300))
     click.echo(f"  {printable(gate.name)}, asked {ago(gate.opened_at, now)}{until}, in {printable(gate.root)}")

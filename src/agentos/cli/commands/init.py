@@ -13,7 +13,7 @@ import click
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, shown
+from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, path_from_here
 from agentos.workflow.place.location import find_location
 from agentos.workflow.place.place import find_root
 
@@ -54,12 +54,13 @@ def command(name: str, as_python: bool, gitignore: bool, repo: Path | None) -> N
     for path in (folder, *([root / ".gitignore"] if gitignore else [])):
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
             raise RunRefusedError(
-                f"{shown(path)} is a link that leads out of the repository", next_step="Move it out of the way."
+                f"{path_from_here(path)} is a link that leads out of the repository",
+                next_step="Move it out of the way.",
             )
     there = [folder / f"{name}{suffix}" for suffix in SUFFIXES if (folder / f"{name}{suffix}").exists()]
     if there:
         raise RunRefusedError(
-            f"{shown(there[0])} is there already",
+            f"{path_from_here(there[0])} is there already",
             next_step=f"Choose another name: agentos init NAME. Or run this one: agentos run {name}",
         )
     suffix = ".py" if as_python else ".yaml"
@@ -74,9 +75,9 @@ def command(name: str, as_python: bool, gitignore: bool, repo: Path | None) -> N
         except OSError:
             path.unlink()  # a full disk: half a workflow is worse than none
             raise
-    click.echo(shown(path))
+    click.echo(path_from_here(path))
     if gitignore and _add_ignored(root):
-        click.echo(shown(root / ".gitignore"))
+        click.echo(path_from_here(root / ".gitignore"))
     say(f"Next:\n  agentos check {name}\n  agentos run {name}")
 
 

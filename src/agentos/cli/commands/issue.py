@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from agentos.cli import shell_completion
-from agentos.cli.boundary import exit_code, tell
+from agentos.cli.boundary import exit_code, print_error
 from agentos.cli.drive_flags import DriveFlags
 from agentos.cli.exits import Exit
 from agentos.cli.issue.batch import Batch, worst
@@ -20,14 +20,14 @@ from agentos.cli.issue.single import (
     IssueRow,
     Job,
     WhenChanged,
-    as_it_went,
-    asked_about,
-    do,
+    ask_about_changes,
+    drive_job,
     dropped_text,
     job_of,
     planned_row,
     refused_row,
     row_of,
+    with_final_name,
 )
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
@@ -120,7 +120,7 @@ def command(
 ) -> int:
     # First of all: no brief is read where no state can be kept.
     flags = DriveFlags(quiet=quiet, verbose=verbose)
-    place, options, manner = (find_place(repo, make=False), None, None) if dry_run else flags.settled(repo)
+    place, options, manner = (find_place(repo, make=False), None, None) if dry_run else flags.resolve(repo)
     location = find_location(repo)
     if not quiet:
         say(f"Database: {location.shown}, because {location.why}.")
@@ -129,7 +129,7 @@ def command(
         raise click.UsageError("--as-begun and --anew exclude each other.")
     when: WhenChanged = "as-begun" if as_begun else "anew" if anew else "ask"
     client = Client(place=place)
-    given = _passed_on(typed)
+    given = _settings_argv(typed)
     files = chosen_files(client, brief, select, all_, resume, given)
     if isinstance(files, int):
         return files
@@ -146,18 +146,18 @@ def command(
 
     def here(job: Job) -> int:
         if job.action == "ask":
-            answer = asked_about(job, place, given)
+            answer = ask_about_changes(job, place, given)
             if answer is None:
                 return Exit.WAITING
             job = job_of(client, job.file, settings, asked, answer)
         try:
-            code = do(job, place, options, manner)
+            code = drive_job(job, place, options, manner)
         except RunRefusedError:
             taken, job = job.name, job_of(client, job.file, settings, asked, when)
             if job.name == taken:
                 raise
-            code = do(job, place, options, manner)  # another brief took the name meanwhile
-        return _told(client, job, code)
+            code = drive_job(job, place, options, manner)  # another brief took the name meanwhile
+        return _print_issue(client, job, code)
 
     return _one_by_one(jobs, here, [row.exit_code for row in refused])
 
@@ -172,7 +172,7 @@ def _jobs(client: Client, files: Sequence[Path], job_for: Callable[[Path], Job])
         except RunRefusedError as error:
             if len(files) == 1:
                 raise
-            tell(str(error))
+            print_error(str(error))
             refused.append(refused_row(file, client.place.root))
     return jobs, refused
 
@@ -191,22 +191,22 @@ def _one_by_one(jobs: Sequence[Job], here: Callable[[Job], int], codes: list[int
     for job in jobs:
         if len(jobs) > 1:
             say(f"{job.brief.path} ({job.name})")
-        codes.append(_going_on(job, here) if len(jobs) > 1 else here(job))
+        codes.append(_run_one_of_several(job, here) if len(jobs) > 1 else here(job))
         if codes[-1] in (Exit.INTERRUPTED, Exit.TERMINATED):
             break
     return worst(codes)
 
 
-def _going_on(job: Job, here: Callable[[Job], int]) -> int:
+def _run_one_of_several(job: Job, here: Callable[[Job], int]) -> int:
     """One of several: what stops it is told, and does not stop the others."""
     try:
         return here(job)
     except AgentosError as error:
-        tell(str(error))
+        print_error(str(error))
         return exit_code(error)
 
 
-def _told(client: Client, job: Job, code: int) -> int:
+def _print_issue(client: Client, job: Job, code: int) -> int:
     """What there is to show for it: the issue's URL, or where it lies."""
     if code == Exit.COMPLETE:
         row = row_of(client, job, code)
@@ -227,7 +227,7 @@ def _side_by_side(
 
     batch = Batch(client.place, more, show)
     codes = batch.run(jobs, at_once)
-    done = [as_it_went(client, job) for job in jobs if job.brief.path in codes]
+    done = [with_final_name(client, job) for job in jobs if job.brief.path in codes]
     _show([*(row_of(client, job, codes[job.brief.path]) for job in done), *refused], as_json)
     left = [job.brief.path for job in jobs if job.brief.path not in codes]
     if left:
@@ -272,7 +272,7 @@ def _gates(text: str) -> tuple[str, ...]:
     return tuple(word for word in _GATES if word in words)
 
 
-def _passed_on(typed: dict[str, Any]) -> list[str]:
+def _settings_argv(typed: dict[str, Any]) -> list[str]:
     """The settings as they were typed here, for a child or for the next command to type."""
     names = {"filer": "file-with", "max_rounds": "max-rounds"}
     given = [(names.get(name, name), value) for name, value in typed.items() if value is not None]

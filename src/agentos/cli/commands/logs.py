@@ -15,13 +15,13 @@ import msgspec
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import say
-from agentos.cli.render.text import printable, shown_json
+from agentos.cli.render.text import escape_json, printable
 from agentos.dag.plan.findings import nearest
 from agentos.exceptions import NotFoundError
 from agentos.machine.facts.fold import fold
 from agentos.store.port import StorePort
 from agentos.workflow.define.plans import decode_plan
-from agentos.workflow.drive.logs import LogFollower, LogLine, chosen, log_files, read_logs
+from agentos.workflow.drive.logs import LogFollower, LogLine, is_selected, log_files, read_logs
 from agentos.workflow.place.run_search import find_run, reading
 
 OUTPUT = LogLine
@@ -78,16 +78,16 @@ def command(
         printed = 0
         if follow:
             follower = LogFollower(database, workflow_id)
-            for lines in _followed(follower, store, workflow_id, task_ids, task, attempt, tail):
+            for lines in _follow_logs(follower, store, workflow_id, task_ids, task, attempt, tail):
                 printed += _print(lines, show)
         else:
-            files = [file for file in log_files(database, workflow_id, task_ids) if chosen(file, task, attempt)]
+            files = [file for file in log_files(database, workflow_id, task_ids) if is_selected(file, task, attempt)]
             printed = _print(_last(read_logs(files), tail), show)
     if not printed and tail != 0:
         say(_nothing(workflow_id, task, attempt))
 
 
-def _followed(
+def _follow_logs(
     follower: LogFollower,
     store: StorePort,
     workflow_id: str,
@@ -135,16 +135,16 @@ def _print(lines: Iterable[LogLine], show: Callable[[LogLine], str]) -> int:
 
 
 def _as_json(line: LogLine) -> str:
-    return shown_json(msgspec.json.encode(line)).decode()
+    return escape_json(msgspec.json.encode(line)).decode()
 
 
 def _as_text(*, several: bool, times: bool) -> Callable[[LogLine], str]:
-    def shown(line: LogLine) -> str:
+    def render_line(line: LogLine) -> str:
         again = f" ({line.attempt})" if line.attempt > 1 else ""
         label = f"{line.task_id}{again} | " if several else ""
         return printable(f"{line.at} {label}{line.text}" if times else f"{label}{line.text}")
 
-    return shown
+    return render_line
 
 
 def _tasks(store: StorePort, workflow_id: str) -> list[str]:

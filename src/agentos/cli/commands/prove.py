@@ -16,25 +16,25 @@ from agentos.cli import shell_completion
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.plan_only import only_looking
+from agentos.cli.plan_only import quiet_imports
 from agentos.cli.render.text import count, printable, printable_lines
-from agentos.cli.terminal.shield import Shield, shielded
-from agentos.cli.terminal.stop_signals import Stopping
+from agentos.cli.terminal.shield import Shield, shield_output
+from agentos.cli.terminal.stop_signals import StopSignals
 from agentos.dag.define.stored_values import to_stored
 from agentos.dag.plan.findings import nearest
 from agentos.dag.plan.hints import hint_line
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.exceptions import RunRefusedError
 from agentos.ids import TaskId
-from agentos.tasks.python.stdout import Listening
+from agentos.tasks.python.stdout import PrintRouter
 from agentos.workflow.define.parameters import parse_params
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 from agentos.workflow.define.task_hints import hints_by_task
-from agentos.workflow.define.workflow_source import find_workflow, shown, workflow_file
-from agentos.workflow.drive.patience import in_thread, to_the_end
+from agentos.workflow.define.workflow_source import find_workflow, path_from_here, workflow_file
+from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.place.location import asked_directory
 from agentos.workflow.place.settings import load_settings
-from agentos.workflow.prove.proof import Asked, Proof, Verdict, is_container, prove
+from agentos.workflow.prove.proof import Proof, ProofTargets, ProofVerdict, is_container, prove
 from agentos.workflow.prove.scratch_worktree import Scratch, inside
 from agentos.worktree.git import find_repository
 
@@ -56,7 +56,7 @@ class Proved(msgspec.Struct, frozen=True, kw_only=True):
 OUTPUT = Proved
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ProveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was typed."""
 
     file: str
@@ -114,14 +114,14 @@ def command(
     as_json: bool,
     repo: Path | None,
 ) -> int:
-    request = Request(
+    request = ProveRequest(
         file=workflow,
         tasks=tasks,
         params=parse_params(params, params_file),
         assumed=dict(map(_assumption, assumed)),
         root=find_repository(asked_directory(repo)).root,
     )
-    with shielded() as shield:
+    with shield_output() as shield:
         done = asyncio.run(_stoppable(request, shield))
     if not isinstance(done, Proved):
         return done
@@ -148,11 +148,11 @@ def _assumption(pair: str) -> tuple[str, Any]:
 # --- in the scratch worktree ---------------------------------------------------------------------------------------
 
 
-async def _stoppable(request: Request, shield: Shield) -> Proved | Exit:
-    stopping = Stopping(say)
+async def _stoppable(request: ProveRequest, shield: Shield) -> Proved | Exit:
+    stopping = StopSignals(say)
     try:
-        with stopping.installed():
-            return await _proved(request, shield)
+        with stopping.catch_signals():
+            return await _prove_in_scratch(request, shield)
     except asyncio.CancelledError:
         if stopping.received is None:
             raise
@@ -160,18 +160,18 @@ async def _stoppable(request: Request, shield: Shield) -> Proved | Exit:
         return stopping.exit_code
 
 
-async def _proved(request: Request, shield: Shield) -> Proved:
+async def _prove_in_scratch(request: ProveRequest, shield: Shield) -> Proved:
     path, name = workflow_file(request.file, request.root)
     path = path.absolute()
-    file = shown(path)
+    file = path_from_here(path)
     say("Making a scratch worktree.")
-    scratch = await to_the_end(asyncio.to_thread(Scratch, request.root), undo=Scratch.remove)
+    scratch = await run_to_end(asyncio.to_thread(Scratch, request.root), undo=Scratch.remove)
     try:
         with inside(scratch):
-            done = await _proved_inside(request, scratch, _copy_of(path, request.root, scratch), name, shield)
+            done = await _prove_tasks(request, scratch, _copy_of(path, request.root, scratch), name, shield)
         outside = await in_thread(scratch.changed_outside)
     finally:
-        await to_the_end(asyncio.to_thread(scratch.remove))
+        await run_to_end(asyncio.to_thread(scratch.remove))
     if outside:
         listed = ", ".join(outside[:5]) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
         warning = f"changed meanwhile outside of the scratch worktree, by a task or by somebody else: {listed}"
@@ -188,8 +188,8 @@ def _copy_of(path: Path, root: Path, scratch: Scratch) -> Path:
     return copy if copy.exists() else path
 
 
-async def _proved_inside(request: Request, scratch: Scratch, path: Path, name: str, shield: Shield) -> Proved:
-    with only_looking(), _listening():
+async def _prove_tasks(request: ProveRequest, scratch: Scratch, path: Path, name: str, shield: Shield) -> Proved:
+    with quiet_imports(), _listening():
         flow = find_workflow(f"{path}:{name}" if name else str(path), scratch.root)
         plan = compile_plan(flow, request.params)
         masker = masker_for(plan, load_settings(scratch.root).secrets)
@@ -199,7 +199,7 @@ async def _proved_inside(request: Request, scratch: Scratch, path: Path, name: s
         proofs = await prove(
             flow,
             plan,
-            Asked(tasks=_targets(plan, request.tasks), assumed=_assumed(plan, request.assumed)),
+            ProofTargets(tasks=_targets(plan, request.tasks), assumed=_assumed_outputs(plan, request.assumed)),
             scratch,
             hints=hints,
             masker=masker,
@@ -213,7 +213,7 @@ async def _proved_inside(request: Request, scratch: Scratch, path: Path, name: s
 @contextmanager
 def _listening() -> Iterator[None]:
     """What tasks print is theirs; what others print meanwhile is no data."""
-    beside = Listening(sys.stderr)
+    beside = PrintRouter(sys.stderr)
     with redirect_stdout(beside), redirect_stderr(beside):
         yield
 
@@ -225,7 +225,7 @@ def _targets(plan: Plan, asked: tuple[str, ...]) -> frozenset[TaskId]:
     return frozenset(task.id for task in plan.tasks.values() if not is_container(task.definition))
 
 
-def _assumed(plan: Plan, assumed: Mapping[str, Any]) -> dict[TaskId, Any]:
+def _assumed_outputs(plan: Plan, assumed: Mapping[str, Any]) -> dict[TaskId, Any]:
     _refuse_unknown(plan, assumed)
     for task_id in assumed:
         definition = plan.tasks[TaskId(task_id)].definition
@@ -262,17 +262,17 @@ def _print_for_people(done: Proved) -> None:
     for warning in done.warnings:
         click.echo(printable(f"warning: {warning}"))
     verdicts = [proof.verdict for proof in done.tasks]
-    known: tuple[Verdict, ...] = ("idempotent", "not idempotent", "not provable")
+    known: tuple[ProofVerdict, ...] = ("idempotent", "not idempotent", "not provable")
     say(f"{count(len(verdicts), 'task')}: {', '.join(f'{verdicts.count(one)} {one}' for one in known)}.")
 
 
 def _on_determinism(proof: Proof) -> str:
     if proof.anew is None or not proof.anew.any:
         return ""
-    return f"not deterministic: run anew from the same files, {_told(proof)}"
+    return f"not deterministic: run anew from the same files, {_describe_difference(proof)}"
 
 
-def _told(proof: Proof) -> str:
+def _describe_difference(proof: Proof) -> str:
     assert proof.anew is not None
     return proof.anew.words if proof.anew.error else f"{proof.anew.words} differed"
 

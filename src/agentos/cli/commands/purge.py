@@ -10,7 +10,7 @@ import click
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import count, printable
-from agentos.workflow.files.retention import Purged, path_meant, purge_path
+from agentos.workflow.files.retention import Purged, purge_path, snapshot_path
 from agentos.workflow.place.place import find_place
 
 OUTPUT = Purged
@@ -43,7 +43,7 @@ Exit codes:
 @repo_option
 def command(path: str, yes: bool, as_json: bool, repo: Path | None) -> int | None:
     try:
-        meant = path_meant(path, find_place(repo, make=False).root, from_root=repo is not None)
+        meant = snapshot_path(path, find_place(repo, make=False).root, from_root=repo is not None)
     except ValueError as error:
         raise click.UsageError(printable(str(error))) from error
     if not yes:

@@ -9,14 +9,14 @@ import click
 from agentos.cli.options import (
     author_option,
     gate_argument,
+    read_reason,
     reason_file_option,
-    reason_given,
     reason_option,
     repo_option,
     run_argument,
 )
 from agentos.cli.render.text import printable
-from agentos.cli.terminal.answers import author_of, deliver, gate_meant, say_what_became
+from agentos.cli.terminal.answers import author_of, deliver, find_gate, say_outcome
 from agentos.machine.commands import ApprovalResponse
 from agentos.workflow.place.run_search import find_run
 
@@ -50,8 +50,8 @@ Exit codes:
 def command(
     run: str, gate: str | None, reason: str, reason_file: Path | None, author: str | None, repo: Path | None
 ) -> None:
-    reason = reason_given(reason, reason_file)
+    reason = read_reason(reason, reason_file)
     found = find_run(run, repo)
-    gate_id = gate_meant(found, gate)
+    gate_id = find_gate(found, gate)
     became = deliver(found, ApprovalResponse(gate_id=gate_id, approved=False, reason=reason), author_of(author))
-    say_what_became(found, f"{printable(gate_id)} rejected", became)
+    say_outcome(found, f"{printable(gate_id)} rejected", became)

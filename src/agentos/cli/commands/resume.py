@@ -118,8 +118,8 @@ def command(
     if everything:
         if target or rerun or dry_run or repo:
             raise click.UsageError("--all takes no run, no --rerun, no --dry-run and no --repo.")
-        return _all(flags, choices, files, as_stored=as_stored)
-    place, options, manner = flags.settled(repo)
+        return _resume_all(flags, choices, files, as_stored=as_stored)
+    place, options, manner = flags.resolve(repo)
     try:
         if dry_run:
             options = msgspec.structs.replace(options, files=files)
@@ -183,7 +183,7 @@ def _say_about(foreseen: FilesForeseen) -> None:
         say(f"Not unasked: {printable(foreseen.asks)}: {disputed}. --files restore or --files keep chooses.")
 
 
-def _all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool) -> int:
+def _resume_all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool) -> int:
     """Every interrupted run of every worktree known, one after the other; the worst exit code."""
     found = interrupted_runs(_server())
     for problem in found.problems:
@@ -195,7 +195,7 @@ def _all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_st
     for one in found.runs:
         say(f"Resuming {printable(one.run.name)} ({printable(one.run.workflow_id)}) in {one.worktree.root}")
         try:
-            code = _one_of_all(flags, one, choices, files, as_stored=as_stored)
+            code = _resume_one(flags, one, choices, files, as_stored=as_stored)
         except AgentosError as error:  # this one cannot go on; the others may
             say("\n".join(printable_lines(str(error))))
             code = exit_code(error)
@@ -216,10 +216,10 @@ def _server() -> Place | None:
     return here if here.is_shared else None
 
 
-def _one_of_all(
+def _resume_one(
     flags: DriveFlags, one: InterruptedRun, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool
 ) -> int:
-    settled, options, manner = flags.settled(one.worktree.root)
+    settled, options, manner = flags.resolve(one.worktree.root)
     # The index names the database; that the root was named by us does not mean that a run has moved there.
     place = msgspec.structs.replace(settled, database=one.worktree.database, named=False)
     run = one.run.workflow_id

@@ -61,7 +61,7 @@ def command(
     flags: DriveFlags,
     repo: Path | None,
 ) -> int:
-    place, options, manner = flags.settled(repo)  # first of all: no file is read where no state can be kept
+    place, options, manner = flags.resolve(repo)  # first of all: no file is read where no state can be kept
     workflow = find_workflow(file, place.root)
     values = parse_params(params, params_file)
     return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options, labels=labels), place, manner)

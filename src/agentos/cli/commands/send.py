@@ -13,7 +13,7 @@ import msgspec
 from agentos.cli import shell_completion
 from agentos.cli.options import author_option, json_option, repo_option
 from agentos.cli.output import print_json, print_table
-from agentos.cli.terminal.answers import Became, author_of, deliver, say_what_became
+from agentos.cli.terminal.answers import Became, author_of, deliver, say_outcome
 from agentos.machine.commands import Command, parse_command
 from agentos.workflow.place.run_search import find_run
 
@@ -35,7 +35,7 @@ class CommandShape(msgspec.Struct, frozen=True, kw_only=True):
     fields: list[CommandField]
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class SentCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a command. One that is refused is an error, and ends with exit code 2."""
 
     workflow_id: str
@@ -44,7 +44,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     became: Became
 
 
-OUTPUT = Sent | list[CommandShape]
+OUTPUT = SentCommand | list[CommandShape]
 """A list with `--list`."""
 
 _KINDS: dict[str, Any] = {str(kind.__struct_config__.tag): kind for kind in get_args(Command)}
@@ -93,9 +93,9 @@ def command(
     name, by = str(type(parsed).__struct_config__.tag), author_of(author)
     became = deliver(found, parsed, by)
     if as_json:
-        print_json(Sent(workflow_id=found.record.workflow_id, command=name, author=by, became=became))
+        print_json(SentCommand(workflow_id=found.record.workflow_id, command=name, author=by, became=became))
     else:
-        say_what_became(found, f"{name} sent", became)
+        say_outcome(found, f"{name} sent", became)
 
 
 def _command_in(words: Sequence[str]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _command_in(words: Sequence[str]) -> dict[str, Any]:
     if first == "-" or first.lstrip().startswith("{"):
         if pairs:
             raise click.UsageError("A command in JSON stands alone, without key=value pairs.")
-        return _decoded(sys.stdin.buffer.read() if first == "-" else first.encode(errors="surrogateescape"))
+        return _decode_command(sys.stdin.buffer.read() if first == "-" else first.encode(errors="surrogateescape"))
     kind = _KINDS.get(first)
     if kind is None:
         raise click.UsageError(f"There is no command {first!r}: one of {', '.join(_KINDS)}.")
@@ -119,7 +119,7 @@ def _command_in(words: Sequence[str]) -> dict[str, Any]:
     return made
 
 
-def _decoded(text: bytes) -> dict[str, Any]:
+def _decode_command(text: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -140,7 +140,7 @@ def _form(kind: Any) -> str:
 
 
 def _show_list(as_json: bool) -> None:
-    shapes = [_described(name, kind) for name, kind in _KINDS.items()]
+    shapes = [_command_shape(name, kind) for name, kind in _KINDS.items()]
     if as_json:
         print_json(shapes)
         return
@@ -154,7 +154,7 @@ def _show_list(as_json: bool) -> None:
     )
 
 
-def _described(name: str, kind: Any) -> CommandShape:
+def _command_shape(name: str, kind: Any) -> CommandShape:
     return CommandShape(
         name=name,
         summary=str(kind.__doc__).partition("\n")[0],

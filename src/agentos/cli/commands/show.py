@@ -15,7 +15,7 @@ from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
 from agentos.cli.render.text import count, duration, printable, printable_lines, short
 from agentos.cli.render.times import ago
-from agentos.cli.render.value_text import covers_lines, given_lines, told, usage_text
+from agentos.cli.render.value_text import covers_lines, given_lines, unwrap_shell_output, usage_text
 from agentos.machine.events import TaskFailure, Usage
 from agentos.machine.rules.budgets import money
 from agentos.store.port import CheckpointRecord
@@ -132,7 +132,7 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
 
 def _output(task: TaskView) -> str:
     """What a task gave, on one line: of a command what it printed, of everything else the JSON."""
-    return short(printable(msgspec.json.encode(told(task.output)).decode()), 70)
+    return short(printable(msgspec.json.encode(unwrap_shell_output(task.output)).decode()), 70)
 
 
 def _error(error: TaskFailure) -> list[str]:

@@ -12,13 +12,13 @@ from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table
 from agentos.cli.render.file_text import show_put_back
 from agentos.cli.render.times import ago
-from agentos.workflow.files.restore import PutBack, UndoPoint, list_undo_points, take_back
+from agentos.workflow.files.restore import RestoreReport, UndoPoint, list_undo_points, undo_restore
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):
     """What `undo --json` prints: what was brought back, or, with --list, what could be."""
 
-    put_back: PutBack | None
+    put_back: RestoreReport | None
     """Null with --list."""
     points: list[UndoPoint]
     """With --list: what restores in this worktree replaced, newest first."""
@@ -58,7 +58,7 @@ def command(only_list: bool, dry_run: bool, git_too: bool, as_json: bool, repo: 
     if only_list:
         _list(list_undo_points(repo), as_json=as_json)
         return
-    done = take_back(repo, git=git_too, dry_run=dry_run)
+    done = undo_restore(repo, git=git_too, dry_run=dry_run)
     if as_json:
         print_json(Undo(put_back=done, points=[]))
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.drive_flags import shown_as
+from agentos.cli.drive_flags import show_mode
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.options import repo_option, run_or_newest
 from agentos.cli.output import say
@@ -16,8 +16,8 @@ from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.feed import Feed
 from agentos.cli.terminal.model import RunModel
-from agentos.cli.terminal.session import Show, open_view, tell
-from agentos.cli.terminal.stop_signals import Stopping
+from agentos.cli.terminal.session import Show, open_view, print_report
+from agentos.cli.terminal.stop_signals import StopSignals
 from agentos.machine.facts.fold import fold
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.drive.event_stream import follow
@@ -53,21 +53,21 @@ Exit codes:
 @click.option("--json", "as_json", is_flag=True, help="Print one event per line as JSON.")
 @repo_option
 def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Path | None) -> int:
-    show = shown_as(quiet=quiet, verbose=verbose, as_json=as_json)
+    show = show_mode(quiet=quiet, verbose=verbose, as_json=as_json)
     found = find_run(run, repo)
     with reading(found.place) as store:
         plan = decode_plan(store.read_plan(found.record.workflow_id)) if found.record.kind == "workflow" else None
     stopped = asyncio.run(_watch(found, RunModel(found.record.workflow_id, plan), show))
-    return _told(found) if stopped is None else stopped
+    return _report_end(found) if stopped is None else stopped
 
 
 async def _watch(found: FoundRun, model: RunModel, show: Show) -> Exit | None:
     """Show the run to the end of its drive. Where a signal ended the watching before: what to exit with."""
-    stopping = Stopping(say)
+    stopping = StopSignals(say)
     store = found.place.open(readonly=True)
     view = open_view(show, model, hint=HINT)
     try:
-        with stopping.installed():
+        with stopping.catch_signals():
             await Feed(view).run(follow(store, found.record.workflow_id))
         return None
     except asyncio.CancelledError:
@@ -79,7 +79,7 @@ async def _watch(found: FoundRun, model: RunModel, show: Show) -> Exit | None:
         store.close()
 
 
-def _told(found: FoundRun) -> int:
+def _report_end(found: FoundRun) -> int:
     run = found.record.workflow_id
     with reading(found.place) as store:
         status = store.find_run(run).status
@@ -87,5 +87,5 @@ def _told(found: FoundRun) -> int:
     if status == "interrupted":
         say(f"Nobody drives run {printable(run)}: it was interrupted. Go on with: agentos resume {shlex.quote(run)}")
         return Exit.FAILED
-    tell(facts, found.place)
+    print_report(facts, found.place)
     return OF_STATUS.get(status, Exit.COMPLETE)

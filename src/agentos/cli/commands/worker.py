@@ -12,11 +12,11 @@ import msgspec
 from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, label_option
 from agentos.cli.output import say
-from agentos.cli.render.text import printable, printable_lines, shown_json
-from agentos.client import settled
+from agentos.cli.render.text import escape_json, printable, printable_lines
+from agentos.client import resolve_drive_options
 from agentos.exceptions import AgentosError
 from agentos.tasks.process.adoption import adopt_orphans
-from agentos.workflow.start.worker import Post, Report, Worker
+from agentos.workflow.start.worker import Report, Worker, WorkerTarget
 
 OUTPUT = Report
 
@@ -81,14 +81,17 @@ def command(
     once: bool,
     as_json: bool,
 ) -> int:
-    posts = [Post(place=place, options=options) for place, options in (settled(repo) for repo in repos or (None,))]
+    posts = [
+        WorkerTarget(place=place, options=options)
+        for place, options in (resolve_drive_options(repo) for repo in repos or (None,))
+    ]
     tell = _print if as_json else _say
     wanted = {"workflows": workflows, "labels": labels}
     unread = asyncio.run(_work(posts, tell=tell, limit=limit, poll_s=poll_s, once=once, **wanted))
     return max(map(exit_code, unread), default=0) if once else 0
 
 
-async def _work(posts: list[Post], *, once: bool, **how: object) -> list[AgentosError]:
+async def _work(posts: list[WorkerTarget], *, once: bool, **how: object) -> list[AgentosError]:
     worker = Worker(posts, **how)  # type: ignore[arg-type]
     loop = asyncio.get_running_loop()
     asked: list[signal.Signals] = []
@@ -108,7 +111,7 @@ async def _work(posts: list[Post], *, once: bool, **how: object) -> list[Agentos
 
 
 def _print(report: Report) -> None:
-    click.echo(shown_json(msgspec.json.encode(report)))
+    click.echo(escape_json(msgspec.json.encode(report)))
 
 
 def _say(report: Report) -> None:

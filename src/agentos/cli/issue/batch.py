@@ -95,7 +95,7 @@ class Batch:
 
     def _follow(self, brief: str, label: str, process: subprocess.Popen[bytes], log: Path) -> None:
         assert process.stdout is not None
-        with process.stdout as lines, _opened(log) as kept:
+        with process.stdout as lines, _open_log(log) as kept:
             for line in lines:
                 kept.write(line)
                 self._show(f"[{label}] {printable(line.decode(errors='replace').rstrip())}")
@@ -107,14 +107,14 @@ class Batch:
 
     @contextmanager
     def _signals_handed_on(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._came) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _came(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._received = self._received or signal.Signals(number)
         for process in list(self._running.values()):
             with suppress(ProcessLookupError):
@@ -132,7 +132,7 @@ def log_folder(database: str) -> Path:
     return path.parent / "issues" if path.parent.name == FOLDER else path.with_name(f"{path.name}.issues")
 
 
-def _opened(log: Path) -> IO[bytes]:
+def _open_log(log: Path) -> IO[bytes]:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     return open(file, "wb", buffering=0)
 

@@ -13,8 +13,8 @@ from agentos.cli.exits import Exit
 from agentos.cli.issue.single import command_for
 from agentos.cli.output import say
 from agentos.cli.render.text import count, printable
-from agentos.cli.terminal.gate_prompt import somebody_is_there
-from agentos.cli.terminal.session import from_here
+from agentos.cli.terminal.gate_prompt import is_interactive
+from agentos.cli.terminal.session import repo_argument
 from agentos.client import Client
 from agentos.exceptions import RunRefusedError
 from agentos.workflow.place.place import Place
@@ -33,25 +33,25 @@ def chosen_files(
     if brief is not None:
         if not brief:
             raise click.UsageError("--brief takes a file; --select lets you choose one of ideas/active/.")
-        return [_named(Path(brief), client.place.root)]
+        return [_resolve_brief(Path(brief), client.place.root)]
     if resume is not None:
-        return [_resumed(client, resume)]
+        return [_brief_of_run(client, resume)]
     found, encrypted = briefs.ideas(client.place.root)
     if encrypted:
         say(f"{count(encrypted, 'brief')} encrypted by git-crypt left out.")
-    return found if all_ else _selected(client.place, found, typed)
+    return found if all_ else _select_briefs(client.place, found, typed)
 
 
 def _ways(brief: str | None, select: bool, all_: bool, resume: str | None) -> list[tuple[str, bool]]:
     return [("--brief", brief is not None), ("--select", select), ("--all", all_), ("--resume", resume is not None)]
 
 
-def _named(brief: Path, root: Path) -> Path:
+def _resolve_brief(brief: Path, root: Path) -> Path:
     """The file of this name here; where there is none, the one at the root, from which `--all` tells names."""
     return brief if os.path.lexists(brief) or not os.path.lexists(root / brief) else root / brief
 
 
-def _resumed(client: Client, name: str) -> Path:
+def _brief_of_run(client: Client, name: str) -> Path:
     """The brief of the run that is meant."""
     run = briefs.issue_run(client, name.removeprefix("issue-")) if name else next(iter(briefs.unfinished(client)), None)
     if run is None:
@@ -60,19 +60,19 @@ def _resumed(client: Client, name: str) -> Path:
         raise click.UsageError(f"{what}; unfinished: {known}")
     file = client.place.root / str(run.params["brief"])
     if not file.exists():
-        again = f"agentos resume {shlex.quote(run.workflow_id)}{from_here(client.place)}"
+        again = f"agentos resume {shlex.quote(run.workflow_id)}{repo_argument(client.place)}"
         step = f"{again} goes on with what the run keeps of it."
         raise RunRefusedError(f"the brief {file} is gone", next_step=step)
     return file
 
 
-def _selected(place: Place, found: Sequence[Path], typed: Sequence[str]) -> list[Path] | int:
+def _select_briefs(place: Place, found: Sequence[Path], typed: Sequence[str]) -> list[Path] | int:
     if not found:
         say(f"There is no brief in {briefs.IDEAS} of {place.root}.")
         return Exit.COMPLETE
     for number, file in enumerate(found, 1):
         say(f"{number:>3}  {printable(file.stem)}")
-    if not somebody_is_there():
+    if not is_interactive():
         say(f"Choose one: {printable(command_for(found[0], place, typed))}")
         return Exit.WAITING
     while True:

@@ -13,8 +13,8 @@ import msgspec
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.output import say
 from agentos.cli.render.text import printable
-from agentos.cli.terminal.gate_prompt import somebody_is_there
-from agentos.cli.terminal.session import Manner, drive_here, from_here
+from agentos.cli.terminal.gate_prompt import is_interactive
+from agentos.cli.terminal.session import Manner, drive_here, repo_argument
 from agentos.client import Client
 from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
 from agentos.machine.commands import Abort
@@ -105,7 +105,7 @@ def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, A
 def command_for(file: Path, place: Place, typed: Sequence[str] = ()) -> str:
     """The command that means this brief, to be typed in this folder, with settings as they were typed."""
     return " ".join(
-        filter(None, (f"agentos issue --brief {shlex.quote(str(file))}{from_here(place)}", shlex.join(typed)))
+        filter(None, (f"agentos issue --brief {shlex.quote(str(file))}{repo_argument(place)}", shlex.join(typed)))
     )
 
 
@@ -121,7 +121,7 @@ def refused_row(file: Path, root: Path) -> IssueRow:
     return IssueRow(brief=brief, name="", workflow_id="", status="refused", exit_code=code, url="", folder="", rounds=0)
 
 
-def asked_about(job: Job, place: Place, typed: Sequence[str]) -> WhenChanged | None:
+def ask_about_changes(job: Job, place: Place, typed: Sequence[str]) -> WhenChanged | None:
     """What the person at the terminal wants; None where they leave it. Without one the commands are printed.
 
     `typed` are the settings that came with the brief, and that a new run begins with.
@@ -129,7 +129,7 @@ def asked_about(job: Job, place: Place, typed: Sequence[str]) -> WhenChanged | N
     say(f"Run {job.workflow_id} began with something else than there is now:")
     for change in job.changes:
         say(f"  {printable(change)}")
-    if not somebody_is_there():
+    if not is_interactive():
         say(f"To go on as it began:     {printable(command_for(job.file, place))} --as-begun")
         say(f"To begin anew with this:  {printable(command_for(job.file, place, typed))} --anew")
         return None
@@ -142,7 +142,7 @@ def asked_about(job: Job, place: Place, typed: Sequence[str]) -> WhenChanged | N
     return None if answer == "leave" else answer
 
 
-def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
+def drive_job(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
     """Drive the job's run here, to where it ends or waits; the exit code.
 
     RunRefusedError where its name is taken, or its run was dropped.
@@ -155,10 +155,10 @@ def do(job: Job, place: Place, options: DriveOptions, manner: Manner) -> int:
         raise RunRefusedError(dropped_text(job), next_step=step)
     if job.brief.is_short:
         say(f"{job.brief.path} is short: {job.brief.characters} characters are little to work from.")
-    return drive_here(lambda: _prepared(job, place, options), place, manner)
+    return drive_here(lambda: _prepare_run(job, place, options), place, manner)
 
 
-def _prepared(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
+def _prepare_run(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
         # Its preflight tells all that is missing at once, and the run goes on where that was mended.
@@ -177,7 +177,7 @@ def _abort_replaced(place: Place, job: Job) -> None:
             say(error.message)
 
 
-def as_it_went(client: Client, job: Job) -> Job:
+def with_final_name(client: Client, job: Job) -> Job:
     """The job with the name that its newest run has: where two briefs wanted one, another than was thought."""
     known, _ = briefs.runs_of(client, job.brief)
     return msgspec.structs.replace(job, name=known[-1].name) if known else job

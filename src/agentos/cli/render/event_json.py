@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from agentos.cli.render.text import shown_json
+from agentos.cli.render.text import escape_json
 from agentos.machine import events as ev
 
 _COMMON = ("seq", "at", "workflow_id")
@@ -17,7 +17,7 @@ _COMMON = ("seq", "at", "workflow_id")
 def event_json(event: ev.Event) -> bytes:
     """The event as one JSON object, without a line break: type, seq, at, workflow_id, then its own fields."""
     shape = _SHAPES[type(event)]
-    return shown_json(msgspec.json.encode(shape(**{name: getattr(event, name) for name in shape.__struct_fields__})))
+    return escape_json(msgspec.json.encode(shape(**{name: getattr(event, name) for name in shape.__struct_fields__})))
 
 
 def _shape(kind: type[ev.Event]) -> type[msgspec.Struct]:
@@ -28,7 +28,7 @@ def _shape(kind: type[ev.Event]) -> type[msgspec.Struct]:
     names = [*common, *(name for name in fields if name not in _COMMON)]
     return msgspec.defstruct(
         kind.__name__,
-        [(name, _told(fields[name].type)) for name in names],
+        [(name, _json_type(fields[name].type)) for name in names],
         frozen=True,
         kw_only=True,
         tag_field="type",
@@ -37,7 +37,7 @@ def _shape(kind: type[ev.Event]) -> type[msgspec.Struct]:
     )
 
 
-def _told(kind: Any) -> Any:
+def _json_type(kind: Any) -> Any:
     """A value that users made may be any JSON."""
     if kind is msgspec.Raw:
         return Any

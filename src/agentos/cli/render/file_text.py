@@ -8,7 +8,7 @@ import click
 
 from agentos.cli.output import say
 from agentos.cli.render.text import count, printable
-from agentos.workflow.files.restore import FileChange, LeftAlone, PutBack
+from agentos.workflow.files.restore import FileChange, LeftAlone, RestoreReport
 
 MOST = 200
 """So many paths are shown to people; programs get all."""
@@ -24,7 +24,7 @@ def change_lines(changes: Sequence[FileChange], most: int = MOST) -> Iterator[st
         yield f"… and {len(changes) - most:,} more (--json shows all)"
 
 
-def show_put_back(shown: PutBack, source: str) -> None:
+def show_put_back(shown: RestoreReport, source: str) -> None:
     """What a restore did, or would do: the paths to stdout, the rest to stderr."""
     for line in change_lines(shown.changes):
         click.echo(line)

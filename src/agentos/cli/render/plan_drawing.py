@@ -62,9 +62,9 @@ def boxes(plan: Plan, statuses: Mapping[str, str], width: int) -> Iterator[str]:
         title = f"─{'┴' if number else '─'}─ layer {number} · {count(len(tasks), 'task')} "
         yield f"┌{title}{'─' * (inside + 2 - len(title))}┐"
         for task in tasks[:MOST_PER_LAYER]:
-            yield f"│ {_padded(_line(task, plan, statuses), inside)} │"
+            yield f"│ {_fit_width(_line(task, plan, statuses), inside)} │"
         if len(tasks) > MOST_PER_LAYER:
-            yield f"│ {_padded(f'… and {len(tasks) - MOST_PER_LAYER:,} more', inside)} │"
+            yield f"│ {_fit_width(f'… and {len(tasks) - MOST_PER_LAYER:,} more', inside)} │"
         below = "┬" if number + 1 < len(plan.layers) else "─"
         yield f"└─{below}{'─' * inside}┘"
 
@@ -87,10 +87,10 @@ def _label(task: PlannedTask) -> str:
         remarks.append("for each")
     if definition.approve is not None and definition.kind != "approval":
         remarks.append("asks first")
-    return f"{_escaped(task.id)}<br/><small>{_escaped(', '.join(remarks))}</small>"
+    return f"{_escape(task.id)}<br/><small>{_escape(', '.join(remarks))}</small>"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Whatever Mermaid or a browser could read as markup, by its number."""
     return "".join(c if (c.isalnum() and c.isprintable()) or c in _KEPT else f"#{ord(c)};" for c in text)
 
@@ -111,7 +111,7 @@ def _line(task: PlannedTask, plan: Plan, statuses: Mapping[str, str]) -> str:
     return "  ".join(parts)
 
 
-def _padded(text: str, width: int) -> str:
+def _fit_width(text: str, width: int) -> str:
     # Wide characters take two cells: cut and fill by what a terminal shows, not by how many characters there are.
     from rich.cells import cell_len, set_cell_size
 

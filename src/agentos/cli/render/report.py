@@ -48,7 +48,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
         lines += _questions(facts, where)
     run = f"{shlex.quote(facts.workflow_id)}{where}"
     if facts.status in ("failed", "paused", "interrupted", "waiting"):
-        lines += _kept(facts)
+        lines += _finished_work(facts)
     if facts.spent_in_all.calls:
         lines.append(f"Models were paid {usage_text(facts.spent_in_all)}, {count(facts.spent_in_all.calls, 'call')}.")
     if facts.status == "complete":
@@ -104,7 +104,7 @@ def _failure(facts: Facts, task_id: TaskId, where: str) -> list[str]:
     return lines
 
 
-def _kept(facts: Facts) -> list[str]:
+def _finished_work(facts: Facts) -> list[str]:
     done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
     if not done:
         return []
@@ -140,11 +140,11 @@ def _questions(facts: Facts, where: str) -> list[str]:
 def _answers(facts: Facts, gate: GateFacts, where: str) -> list[str]:
     """What to type to answer this gate, from any terminal."""
     subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}{where}"
-    yes = [f"agentos approve {subject}{more}" for more in chosen(facts, gate.opened)]
+    yes = [f"agentos approve {subject}{more}" for more in approval_arguments(facts, gate.opened)]
     return [*yes, f"agentos reject {subject} --reason TEXT"]
 
 
-def chosen(facts: Facts, gate: ev.DecisionRequired) -> list[str]:
+def approval_arguments(facts: Facts, gate: ev.DecisionRequired) -> list[str]:
     """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one.
 
     Whether an effect happened takes two kinds of yes: run it again, or it did, and this is what it gave.

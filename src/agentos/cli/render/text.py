@@ -18,7 +18,7 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_shown, text))
+    return "".join(map(_printable_character, text))
 
 
 def printable_lines(text: str) -> list[str]:
@@ -26,7 +26,7 @@ def printable_lines(text: str) -> list[str]:
     return [printable(line) for line in text.splitlines()] or [""]
 
 
-def _shown(character: str) -> str:
+def _printable_character(character: str) -> str:
     if character == "\t" or unicodedata.category(character) == "Zs":
         return " "
     if character.isprintable() or character == _JOINER:
@@ -34,7 +34,7 @@ def _shown(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode()
 
 
-def shown_json(data: bytes) -> bytes:
+def escape_json(data: bytes) -> bytes:
     """The same JSON, with what a terminal may obey written as an escape. JSON itself lets C1 controls stand."""
     return data if data.isascii() else _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 

@@ -17,7 +17,7 @@ MOST_LINES = 8
 """So many more lines of a value of several are shown."""
 
 
-def told(value: Any) -> Any:
+def unwrap_shell_output(value: Any) -> Any:
     """Of what a command gave what it printed; of everything else all."""
     return value["stdout"] if isinstance(value, dict) and set(value) == SHELL_OUTPUT else value
 
@@ -26,7 +26,7 @@ def value_in_short(stored: msgspec.Raw, limit: int = 200) -> str:
     """A stored value for people: text as it is, everything else as compact JSON, on one line and cut short."""
     if len(bytes(stored)) > 1 << 20:
         return f"{len(bytes(stored)):,} bytes"
-    value = told(decode_value(stored))
+    value = unwrap_shell_output(decode_value(stored))
     text = value if isinstance(value, str) else bytes(stored).decode(errors="replace")
     return short(printable(text.strip()), limit)
 

@@ -39,7 +39,7 @@ def author_of(given: str | None) -> str:
     return given or f"{current_author()}@{os.uname().nodename}"
 
 
-def gate_meant(found: FoundRun, given: str | None) -> GateId:
+def find_gate(found: FoundRun, given: str | None) -> GateId:
     """The open gate that is meant. CommandRefusedError, with those that are open, unless there is exactly one.
 
     `given` is a gate's id, the beginning of one, or the id of the task it stands before. The exact id of a gate that is
@@ -50,25 +50,27 @@ def gate_meant(found: FoundRun, given: str | None) -> GateId:
     facts = fold(found.record.workflow_id, events)
     if given is None:
         if len(facts.open_gates) != 1:
-            raise _choose(found, facts, f"{len(facts.open_gates) or 'no'} gates are open")
+            raise _gate_error(found, facts, f"{len(facts.open_gates) or 'no'} gates are open")
         return next(iter(facts.open_gates))
     exact = GateId(given)
     if exact in facts.open_gates:
         return exact
     if (known := facts.gates.get(exact)) is not None:
         state = f"was already answered: {known.answer} by {known.author}" if known.answer else "is no longer open"
-        raise _choose(found, facts, f"gate {given!r} {state}")
+        raise _gate_error(found, facts, f"gate {given!r} {state}")
     if any(isinstance(event, ev.DecisionRequired) and event.gate_id == given for event in events):
-        raise _choose(found, facts, f"gate {given!r} is no longer open: the run went back behind it")
+        raise _gate_error(found, facts, f"gate {given!r} is no longer open: the run went back behind it")
     meant = [gate_id for gate_id in facts.open_gates if facts.gates[gate_id].opened.task_id == given]
     meant = meant or [gate_id for gate_id in facts.open_gates if given and gate_id.startswith(given)]
     if len(meant) != 1:
         shown = repr(short(given, 100))
-        raise _choose(found, facts, f"several open gates begin with {shown}" if meant else f"no gate {shown} is open")
+        raise _gate_error(
+            found, facts, f"several open gates begin with {shown}" if meant else f"no gate {shown} is open"
+        )
     return meant[0]
 
 
-def _choose(found: FoundRun, facts: Facts, why: str) -> CommandRefusedError:
+def _gate_error(found: FoundRun, facts: Facts, why: str) -> CommandRefusedError:
     opened = sorted((facts.gates[gate_id].opened for gate_id in facts.open_gates), key=lambda gate: gate.seq)
     listed = "".join(f"\n  {gate.gate_id}: {short(gate.question, 120)}" for gate in opened)
     if not opened:
@@ -134,7 +136,7 @@ def _outcome(store: StorePort, found: FoundRun, command_id: str, after: int) -> 
         time.sleep(LOOK_S)
 
 
-def say_what_became(found: FoundRun, what: str, became: Became) -> None:
+def say_outcome(found: FoundRun, what: str, became: Became) -> None:
     """Tell the person how far their command has come."""
     run = printable(found.record.workflow_id)
     match became:

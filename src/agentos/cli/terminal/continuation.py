@@ -19,7 +19,7 @@ def go_on(found: FoundRun, files: FilesChoice = "ask") -> int:
 
     Where somebody else has begun to drive it meanwhile, they go on with it: that is as good.
     """
-    _, options, manner = DriveFlags().settled(found.place.root)
+    _, options, manner = DriveFlags().resolve(found.place.root)
     options = msgspec.structs.replace(options, files=files)
     run = found.record.workflow_id
     try:

@@ -78,7 +78,7 @@ class Dialogue:
         if not command:
             self._write(f"No editor is set: export EDITOR=…, or change {printable(str(path))} yourself.\n")
             return
-        with self._keyboard.aside():
+        with self._keyboard.lend_terminal():
             try:
                 editor = await asyncio.create_subprocess_exec(*command, str(real))
             except OSError as error:
@@ -201,7 +201,7 @@ class Keyboard:
         self._loop.remove_reader(self._descriptor)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def lend_terminal(self) -> Iterator[None]:
         """While this lasts another program has the terminal; afterwards it is set as it was."""
         self._loop.remove_reader(self._descriptor)
         before = termios.tcgetattr(self._descriptor)

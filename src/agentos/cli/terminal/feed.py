@@ -27,7 +27,7 @@ class View(Protocol):
     def expect(self, usual_ms: Mapping[str, float]) -> None:
         """How long tasks took in an earlier run."""
 
-    def beside(self, stream: TextIO) -> TextIO:
+    def wrap_stream(self, stream: TextIO) -> TextIO:
         """Where others may write meanwhile what they would write to this stream."""
         return stream
 
@@ -62,9 +62,9 @@ class Feed:
                         break
         finally:
             await self._end()
-            await _ended(writer)
+            await _wait_for_writer(writer)
 
-    async def shown_upto(self, seq: int) -> None:
+    async def wait_until_shown(self, seq: int) -> None:
         """Wait until the event of this sequence is shown, or nothing more will be."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._shown >= seq or self._over)
@@ -98,7 +98,7 @@ class Feed:
             self._changed.notify_all()
 
 
-async def _ended(writer: asyncio.Task[None]) -> None:
+async def _wait_for_writer(writer: asyncio.Task[None]) -> None:
     try:
         await writer
     except OSError:  # the pipe or the terminal was closed

@@ -11,7 +11,7 @@ import msgspec
 from agentos.cli.exits import Exit
 from agentos.cli.output import say
 from agentos.cli.render.text import printable_lines
-from agentos.cli.terminal.gate_prompt import somebody_is_there
+from agentos.cli.terminal.gate_prompt import is_interactive
 from agentos.cli.terminal.session import Manner, drive_here
 from agentos.exceptions import FilesChangedError
 from agentos.workflow.files.decisions import FilesChoice
@@ -29,9 +29,9 @@ def drive_with_files(
     try:
         return drive_here(lambda: prepare(options), place, manner)
     except FilesChangedError as error:
-        if manner.show == "json" or not somebody_is_there():
+        if manner.show == "json" or not is_interactive():
             raise
-        choice = _asked(error)
+        choice = _ask_about_files(error)
     if choice is None:
         say("Left as it is: nothing was touched or run.")
         return Exit.WAITING
@@ -39,7 +39,7 @@ def drive_with_files(
     return drive_here(lambda: prepare(chosen), place, manner)
 
 
-def _asked(error: FilesChangedError) -> FilesChoice | None:
+def _ask_about_files(error: FilesChangedError) -> FilesChoice | None:
     for line in printable_lines(error.message):
         say(line)
     say("")

@@ -21,7 +21,7 @@ MAX_LAYERS = 12
 """Finished or coming layers shown one by one; more are put together in one row."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class FrameRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row. `status` chooses mark and colour; `what` is kept when the terminal is narrow, `more` is cut first."""
 
     status: str
@@ -31,7 +31,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 0
 
 
-def frame(model: RunModel, height: int, now: datetime, *, usual_ms: Mapping[str, float] = {}) -> list[Row]:
+def frame(model: RunModel, height: int, now: datetime, *, usual_ms: Mapping[str, float] = {}) -> list[FrameRow]:
     """At most `height` rows (at least 1): a header, then what matters most, in the order of the plan.
 
     `usual_ms` says how long tasks took in an earlier run: from it comes how long there is to go.
@@ -46,13 +46,13 @@ def frame(model: RunModel, height: int, now: datetime, *, usual_ms: Mapping[str,
     return (rows + gates)[: max(1, height)]
 
 
-def _header(model: RunModel, now: datetime) -> Row:
+def _header(model: RunModel, now: datetime) -> FrameRow:
     facts = model.facts
     failed = f", {len(model.failed)} failed" if model.failed else ""
     layers = model.total_layers
     where = f"{facts.finished_layer + 1}/{layers} layers" if layers else "starting"
     elapsed = duration((now - model.drive_began).total_seconds()) if facts.drives else ""
-    return Row(
+    return FrameRow(
         status=facts.status,
         what=printable(facts.name or facts.workflow_id),
         figures=f"{where}  {model.done}/{model.total} tasks{failed}  {elapsed}",
@@ -60,41 +60,43 @@ def _header(model: RunModel, now: datetime) -> Row:
     )
 
 
-def _gates(model: RunModel, room: int) -> list[Row]:
+def _gates(model: RunModel, room: int) -> list[FrameRow]:
     open_gates = model.facts.open_gates
     rows = []
     for gate_id in sorted(islice(open_gates, room)):
         gate = model.facts.gates[gate_id].opened
         what, answer = f"{printable(gate_id)}: {printable(gate.question)}", printable(answer_to(model.facts, gate))
-        rows.append(Row(status="waiting", what=what, more=answer))
+        rows.append(FrameRow(status="waiting", what=what, more=answer))
     if len(open_gates) > room:
-        rows[-1] = Row(status="waiting", what=f"{len(open_gates) - room + 1} more questions")
+        rows[-1] = FrameRow(status="waiting", what=f"{len(open_gates) - room + 1} more questions")
     return rows
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------
 
 
-def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, float]) -> dict[int, list[Row]]:
+def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, float]) -> dict[int, list[FrameRow]]:
     """Rows of tasks by layer: running ones first, then those that wait or failed, then those that ended last."""
-    rows: dict[int, list[Row]] = {}
+    rows: dict[int, list[FrameRow]] = {}
     left = room
     for task_id, started in islice(model.started.items(), left):
-        rows.setdefault(model.facts.task(task_id).layer, []).append(_running(model, task_id, started, now, usual_ms))
+        rows.setdefault(model.facts.task(task_id).layer, []).append(
+            _running_row(model, task_id, started, now, usual_ms)
+        )
     left -= min(left, len(model.started))
     if len(model.started) > room > 0:
         last = next(reversed(rows))
-        rows[last][-1] = Row(status="more", what=f"{len(model.started) - room + 1} more running", depth=1)
+        rows[last][-1] = FrameRow(status="more", what=f"{len(model.started) - room + 1} more running", depth=1)
     for task_id, not_before in islice(model.retrying.items(), left):
         task = model.facts.task(task_id)
         wait = duration((not_before - now).total_seconds())
         error = printable(task.error.in_short if task.error else "")
         figures = f"attempt {task.attempts + 1} in {wait}"
-        row = Row(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
+        row = FrameRow(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
         rows.setdefault(task.layer, []).append(row)
     left -= min(left, len(model.retrying))
     for task_id in islice(reversed(model.failed), min(left, FEW)):
-        rows.setdefault(model.facts.task(task_id).layer, []).append(_ended(model, task_id))
+        rows.setdefault(model.facts.task(task_id).layer, []).append(_ended_row(model, task_id))
         left -= 1
     active = set(rows) or {model.first_active_layer}
     spare = max(0, left - len(active) - 2)
@@ -103,11 +105,13 @@ def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, flo
     for task_id in islice(reversed(model.recent), spare):
         layer = model.facts.task(task_id).layer
         if layer in active and task_id not in model.failed and model.facts.task(task_id).ended:
-            rows.setdefault(layer, []).append(_ended(model, task_id))
+            rows.setdefault(layer, []).append(_ended_row(model, task_id))
     return rows
 
 
-def _running(model: RunModel, task_id: TaskId, started: datetime, now: datetime, usual_ms: Mapping[str, float]) -> Row:
+def _running_row(
+    model: RunModel, task_id: TaskId, started: datetime, now: datetime, usual_ms: Mapping[str, float]
+) -> FrameRow:
     elapsed = (now - started).total_seconds()
     figures = duration(elapsed)
     attempt = model.facts.running.get(task_id, 1)
@@ -117,10 +121,10 @@ def _running(model: RunModel, task_id: TaskId, started: datetime, now: datetime,
     if usual is not None and usual / 1000 > elapsed:
         figures += f"  about {duration(usual / 1000 - elapsed)} to go"
     line = printable(short(model.lines.get(task_id, ""), 500).strip())
-    return Row(status="running", what=printable(task_id), figures=figures, more=line, depth=1)
+    return FrameRow(status="running", what=printable(task_id), figures=figures, more=line, depth=1)
 
 
-def _ended(model: RunModel, task_id: TaskId) -> Row:
+def _ended_row(model: RunModel, task_id: TaskId) -> FrameRow:
     task = model.facts.task(task_id)
     figures = duration(task.execution_time_ms / 1000) if task.attempts else ""
     more = ""
@@ -128,13 +132,13 @@ def _ended(model: RunModel, task_id: TaskId) -> Row:
         more = printable(short(task.error.in_short, 500))
     elif task.because:
         more = f"because of {printable(task.because)}"
-    return Row(status=task.status, what=printable(task_id), figures=figures, more=more, depth=1)
+    return FrameRow(status=task.status, what=printable(task_id), figures=figures, more=more, depth=1)
 
 
 # --- layers -----------------------------------------------------------------------------------------------------
 
 
-def _layers(model: RunModel, tasks: Mapping[int, list[Row]], room: int) -> list[Row]:
+def _layers(model: RunModel, tasks: Mapping[int, list[FrameRow]], room: int) -> list[FrameRow]:
     """The layers with rows of their own, and those before and after them, together where room is short."""
     first = min(tasks, default=model.first_active_layer)
     last = max(tasks, default=first)
@@ -143,7 +147,7 @@ def _layers(model: RunModel, tasks: Mapping[int, list[Row]], room: int) -> list[
     spare = room - len(shown)
     before, after = min(first, layers), max(0, layers - last - 1)
     apart = before + after <= min(spare, MAX_LAYERS)
-    rows: list[Row] = []
+    rows: list[FrameRow] = []
     if apart:
         rows += [_layer(model, layer) for layer in range(before)]
     elif before and spare > 0:
@@ -161,8 +165,8 @@ def _layers(model: RunModel, tasks: Mapping[int, list[Row]], room: int) -> list[
     return rows
 
 
-def _layer(model: RunModel, layer: int) -> Row:
-    size, ended = model.size(layer), model.ended_in(layer)
+def _layer(model: RunModel, layer: int) -> FrameRow:
+    size, ended = model.size(layer), model.count_ended(layer)
     counts = model.layers.get(layer)
     if counts and (counts["failed"] or counts["cancelled"]):
         status = "failed"
@@ -171,14 +175,14 @@ def _layer(model: RunModel, layer: int) -> Row:
     else:
         status = "complete" if size and ended >= size else "pending"
     figures = count(size, "task") if ended in (0, size) else f"{ended} of {count(size, 'task')}"
-    return Row(status=status, what=f"layer {layer}", figures=figures)
+    return FrameRow(status=status, what=f"layer {layer}", figures=figures)
 
 
-def _together(model: RunModel, first: int, end: int) -> Row:
+def _together(model: RunModel, first: int, end: int) -> FrameRow:
     if end - first == 1:
         return _layer(model, first)
     done = end <= model.first_active_layer
     failed = done and bool(model.failed)
     status = "failed" if failed else "complete" if done else "pending"
     what = f"layers {first}–{end - 1}"
-    return Row(status=status, what=what, figures=count(sum(map(model.size, range(first, end))), "task"))
+    return FrameRow(status=status, what=what, figures=count(sum(map(model.size, range(first, end))), "task"))

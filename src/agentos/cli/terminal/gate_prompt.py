@@ -30,7 +30,7 @@ MOST = 8
 """Tasks listed as what ran before, or what comes next."""
 
 
-def somebody_is_there() -> bool:
+def is_interactive() -> bool:
     """Whether a question can be asked here: a terminal on both sides, and ours to read from."""
     # The process's own: what stands in for stdout while a run is shown is no terminal.
     if not (sys.__stdin__ and sys.__stdout__ and sys.__stdin__.isatty() and sys.__stdout__.isatty()):
@@ -42,7 +42,7 @@ def somebody_is_there() -> bool:
         return False
 
 
-class Asking:
+class GatePrompt:
     """Asks about each gate of a drive as it opens. Gates that are left open end the drive once nothing else runs."""
 
     def __init__(
@@ -73,33 +73,35 @@ class Asking:
 
     async def _ask(self, gate: GateFacts) -> None:
         gate_id = gate.opened.gate_id
-        if not somebody_is_there():
+        if not is_interactive():
             self._left.add(gate_id)
             return
-        await self._feed.shown_upto(gate.opened.seq)  # so that the picture above the question is that of its moment
+        await self._feed.wait_until_shown(
+            gate.opened.seq
+        )  # so that the picture above the question is that of its moment
         await in_thread(self._view.pause)
         try:
             for line in question(self._drive, gate):
                 self._write(f"{line}\n")
             with Keyboard() as keyboard:
-                answer = await self._answered(gate, keyboard)
+                answer = await self._wait_for_answer(gate, keyboard)
             if answer is None:
                 return
             self._commands.send(answer, author=author_of(None))
-            await self._settled(gate_id)
+            await self._wait_until_applied(gate_id)
         except (LeftOpen, CommandRefusedError) as error:
             self._left.add(gate_id)
             self._write(f"Left open. {error}\n" if str(error) else "Left open.\n")
         finally:
             await in_thread(self._view.go_on)
 
-    async def _answered(self, gate: GateFacts, keyboard: Keyboard) -> ApprovalResponse | None:
+    async def _wait_for_answer(self, gate: GateFacts, keyboard: Keyboard) -> ApprovalResponse | None:
         """The answer; None where the gate was closed, or the run stopped, meanwhile."""
         dialogue = Dialogue(
             gate.opened, keyboard, self._write, root=self._root, conflicts=open_conflicts(self._drive.facts)
         )
         typing = asyncio.create_task(dialogue.answer())
-        closed = asyncio.create_task(self._closed_elsewhere(gate.opened.gate_id))
+        closed = asyncio.create_task(self._wait_until_closed(gate.opened.gate_id))
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait([typing, closed, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -114,15 +116,15 @@ class Asking:
             for task in (typing, closed, stop):
                 task.cancel()
 
-    async def _closed_elsewhere(self, gate_id: GateId) -> str:
+    async def _wait_until_closed(self, gate_id: GateId) -> str:
         """Waits until the gate is no longer open, and says who closed it."""
         async for _ in self._drive.stream.subscribe(self._drive.facts.sequence):
             facts = self._drive.facts
             if gate_id not in facts.open_gates:
-                return _closing_word(facts.gates.get(gate_id))
+                return _closing_text(facts.gates.get(gate_id))
         return "The run has ended meanwhile."
 
-    async def _settled(self, gate_id: GateId) -> None:
+    async def _wait_until_applied(self, gate_id: GateId) -> None:
         """Waits until the answer counts; one that is refused leaves the gate open."""
         async for event in self._drive.stream.subscribe(self._drive.facts.sequence - 1):
             if gate_id not in self._drive.facts.open_gates:
@@ -131,7 +133,7 @@ class Asking:
                 raise LeftOpen(printable(getattr(event, "why", "")))
 
 
-def _closing_word(gate: GateFacts | None) -> str:
+def _closing_text(gate: GateFacts | None) -> str:
     if gate is None or not gate.answer:
         return "This question needs no answer any more."
     reason = f": {gate.reason}" if gate.reason else ""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TextIO
 import msgspec
 
 from agentos.cli.render.event_json import event_json
-from agentos.cli.render.text import shown_json
+from agentos.cli.render.text import escape_json
 from agentos.machine.events import Event
 
 
@@ -21,7 +21,7 @@ def event_line(event: Event) -> bytes:
         if not event.seq:
             del data["seq"]
         readable = _encodable(msgspec.to_builtins(data, builtin_types=(msgspec.Raw,)))
-        return shown_json(msgspec.json.encode(readable)) + b"\n"
+        return escape_json(msgspec.json.encode(readable)) + b"\n"
 
 
 def _encodable(value: Any) -> Any:
@@ -52,7 +52,7 @@ class JsonLines:
 
     def expect(self, usual_ms: Mapping[str, float]) -> None: ...
 
-    def beside(self, stream: TextIO) -> TextIO:
+    def wrap_stream(self, stream: TextIO) -> TextIO:
         return stream
 
     def pause(self) -> None: ...

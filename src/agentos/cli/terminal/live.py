@@ -23,7 +23,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from agentos.cli.terminal.feed import forget
-from agentos.cli.terminal.frame import Row, frame
+from agentos.cli.terminal.frame import FrameRow, frame
 from agentos.cli.terminal.model import RunModel
 from agentos.machine import events as ev
 
@@ -87,7 +87,7 @@ class LiveView:
     def expect(self, usual_ms: Mapping[str, float]) -> None:
         self._usual_ms = usual_ms
 
-    def beside(self, stream: TextIO) -> TextIO:
+    def wrap_stream(self, stream: TextIO) -> TextIO:
         """Where to write what would otherwise go to this stream: on the same terminal, above the picture."""
         return cast("TextIO", FileProxy(self._console, stream)) if stream.isatty() else stream
 
@@ -150,7 +150,7 @@ class LiveView:
             now = self.model.last_at if final and self._over() else self._now()
             rows = frame(self.model, room - bool(hint), now, usual_ms=self._usual_ms)
         unicode = self._console.encoding.startswith("utf")
-        lines = [painted(row, width, unicode=unicode) for row in rows]
+        lines = [paint_row(row, width, unicode=unicode) for row in rows]
         if hint:
             lines.append(cut(Text(hint, style="dim"), width))
         return lines
@@ -179,7 +179,7 @@ class LiveView:
         )
 
 
-def painted(row: Row, width: int, *, unicode: bool = True) -> Text:
+def paint_row(row: FrameRow, width: int, *, unicode: bool = True) -> Text:
     """A row as styled text of at most `width` cells."""
     mark, plain_mark, style = MARKS.get(row.status, ("·", ".", ""))
     indent = "    " * row.depth if width >= 40 else " " * row.depth

@@ -80,12 +80,12 @@ class RunModel:
         """How many tasks the layer has, as far as that is known."""
         plan = self.plan
         planned = len(plan.layers[layer]) if plan is not None and layer < len(plan.layers) else 0
-        return max(planned, self._begun_sizes.get(layer, 0) if plan is None else 0, self.known(layer))
+        return max(planned, self._begun_sizes.get(layer, 0) if plan is None else 0, self.count_seen(layer))
 
-    def known(self, layer: int) -> int:
+    def count_seen(self, layer: int) -> int:
         return self.layers[layer].total() if layer in self.layers else 0
 
-    def ended_in(self, layer: int) -> int:
+    def count_ended(self, layer: int) -> int:
         counts = self.layers.get(layer)
         return sum(counts[status] for status in ENDED) if counts else 0
 
@@ -114,13 +114,13 @@ class RunModel:
         if event.seq <= self.facts.sequence:
             return
         task_id: TaskId | None = event.parent if isinstance(event, ev.PlanChanged) else getattr(event, "task_id", None)
-        before = self._counted(task_id) if task_id is not None else None
+        before = self._countable_task(task_id) if task_id is not None else None
         if isinstance(event, ev.RolledBack) and event.to_seq in self._cuts:
             self._go_back(event)
         self.facts = reduce(self.facts, event)
         self.last_at = event.at
         if task_id is not None:
-            self._recount(task_id, before, self._counted(task_id))
+            self._recount(task_id, before, self._countable_task(task_id))
         self._note(event)
         if isinstance(event, _WHOLESALE) or (isinstance(event, ev.PlanChanged) and event.removed):
             self._count_anew()
@@ -168,7 +168,7 @@ class RunModel:
         self.started.pop(task_id, None)
         self.lines.pop(task_id, None)
 
-    def _counted(self, task_id: TaskId) -> TaskFacts | None:
+    def _countable_task(self, task_id: TaskId) -> TaskFacts | None:
         """The task if it counts: a fan-out that waits for its items has no attempt, and no layer on record yet."""
         task = self.facts.tasks.get(task_id)
         if task is None or (task.status == "running" and task_id not in self.facts.running):
@@ -192,7 +192,7 @@ class RunModel:
         self.failed.clear()
         self.done = 0
         for task_id in self.facts.tasks:
-            self._recount(task_id, None, self._counted(task_id))
+            self._recount(task_id, None, self._countable_task(task_id))
         running = self.facts.running
         self.started = {task_id: at for task_id, at in self.started.items() if task_id in running}
         self.retrying = {

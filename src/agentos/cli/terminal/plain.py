@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, TextIO
 
-from agentos.cli.terminal.words import skipped_in_short, told
+from agentos.cli.terminal.words import describe_event, skipped_in_short
 from agentos.machine import events as ev
 
 Amount = Literal["quiet", "normal", "verbose"]
@@ -39,7 +39,7 @@ class PlainLines:
             return
         if self._amount == "normal" and self._is_of_skips(event):
             return
-        if line := told(event, verbose=self._amount == "verbose"):
+        if line := describe_event(event, verbose=self._amount == "verbose"):
             yield from self._let_go()
             yield _at(event, line)
 
@@ -54,11 +54,11 @@ class PlainLines:
         held, self._held = self._held, []
         skipped = [event for event in held if isinstance(event, ev.TaskSkipped)]
         if len(skipped) <= FEW:
-            yield from (_at(event, told(event)) for event in held)
+            yield from (_at(event, describe_event(event)) for event in held)
             return
         yield _at(skipped[-1], skipped_in_short(skipped))
         if isinstance(held[-1], ev.Checkpointed):
-            yield _at(held[-1], told(held[-1]))
+            yield _at(held[-1], describe_event(held[-1]))
 
     def _print(self, lines: Sequence[str]) -> None:
         if lines:
@@ -69,7 +69,7 @@ class PlainLines:
 
     def expect(self, usual_ms: Mapping[str, float]) -> None: ...
 
-    def beside(self, stream: TextIO) -> TextIO:
+    def wrap_stream(self, stream: TextIO) -> TextIO:
         return stream
 
     def pause(self) -> None: ...

@@ -22,23 +22,23 @@ from agentos.cli.render.report import exit_of, report
 from agentos.cli.render.text import printable_lines
 from agentos.cli.terminal.earlier_durations import usual_ms
 from agentos.cli.terminal.feed import Feed, View
-from agentos.cli.terminal.gate_prompt import Asking, somebody_is_there
+from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
 from agentos.cli.terminal.jsonlines import JsonLines
 from agentos.cli.terminal.model import RunModel
 from agentos.cli.terminal.plain import Amount, PlainLines
-from agentos.cli.terminal.shield import Shield, shielded, unshielded
-from agentos.cli.terminal.stop_signals import Stopping
+from agentos.cli.terminal.shield import Shield, shield_output, unshield
+from agentos.cli.terminal.stop_signals import StopSignals
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.tasks.process.adoption import adopt_orphans
-from agentos.tasks.python.stdout import Listening
+from agentos.tasks.python.stdout import PrintRouter
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive, utc_now
 from agentos.workflow.drive.event_stream import EventStream
 from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.place.place import Place
 from agentos.workflow.place.worktree_index import remember
-from agentos.workflow.start.ready_run import Finished, Ready, prepared
+from agentos.workflow.start.ready_run import Finished, Ready, prepare_run
 
 Show = Literal["auto", "quiet", "verbose", "json"]
 Gates = Literal["ask", "stop", "wait", "reject"]
@@ -55,7 +55,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asks(self) -> bool:
-        return self.gates == "ask" and self.show != "json" and somebody_is_there()
+        return self.gates == "ask" and self.show != "json" and is_interactive()
 
     @property
     def policy(self) -> GatePolicy:
@@ -67,7 +67,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
 def drive_here(prepare: Callable[[], Ready | Finished], place: Place, manner: Manner) -> int:
     """Prepare and drive a run to the end of this drive, in this terminal; the exit code."""
-    with shielded() as shield, _warnings_said():
+    with shield_output() as shield, _print_warnings():
         return asyncio.run(_Session(place, manner, shield).drive(prepare))
 
 
@@ -79,7 +79,7 @@ class _Saying(logging.Handler):
 
 
 @contextmanager
-def _warnings_said() -> Iterator[None]:
+def _print_warnings() -> Iterator[None]:
     handler, log = _Saying(logging.WARNING), logging.getLogger("agentos")
     log.addHandler(handler)
     try:
@@ -99,33 +99,33 @@ class _Session:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def drive(self, prepare: Callable[[], Ready | Finished]) -> int:
-        stopping = Stopping(_say)
+        stopping = StopSignals(_say)
         try:
-            with stopping.installed():
-                ready = await prepared(self._noted(prepare))
+            with stopping.catch_signals():
+                ready = await prepare_run(self._remember_after(prepare))
                 if isinstance(ready, Finished):
                     return self._nothing_to_do(ready.facts)
                 with adopt_orphans():
-                    facts = await self._conducted(ready, stopping)
+                    facts = await self._conduct(ready, stopping)
         except asyncio.CancelledError:
             if stopping.received is None:
                 raise
             return stopping.exit_code  # before anything began
-        tell(facts, self._place, stopped=stopping.received is not None)
+        print_report(facts, self._place, stopped=stopping.received is not None)
         if stopping.received is not None and facts.status == "paused":
             return stopping.exit_code
         return exit_of(facts)
 
-    def _noted(self, prepare: Callable[[], Ready | Finished]) -> Callable[[], Ready | Finished]:
-        def noted() -> Ready | Finished:
+    def _remember_after(self, prepare: Callable[[], Ready | Finished]) -> Callable[[], Ready | Finished]:
+        def prepare_and_remember() -> Ready | Finished:
             ready = prepare()
             remember(self._place.root, self._place.database)
             return ready
 
-        return noted
+        return prepare_and_remember
 
-    async def _conducted(self, ready: Ready, stopping: Stopping) -> Facts:
-        def started(drive: Drive) -> None:
+    async def _conduct(self, ready: Ready, stopping: StopSignals) -> Facts:
+        def on_start(drive: Drive) -> None:
             stopping.attach(drive)
             self._shield.masker = drive.masker
             self._stream = drive.stream
@@ -137,20 +137,20 @@ class _Session:
             self._tasks.append(asyncio.create_task(feed.run(drive.stream.subscribe(after))))
             self._tasks.append(asyncio.create_task(self._guess(view, drive.machine.plan.name)))
             if self._manner.asks:
-                asking = Asking(drive, self._place.root, view, feed, stopping.asked, _write)
+                asking = GatePrompt(drive, self._place.root, view, feed, stopping.asked, _write)
                 self._tasks.append(asyncio.create_task(asking.ask_all()))
 
         try:
-            return await conduct(ready, started=started)
+            return await conduct(ready, started=on_start)
         finally:
-            await self._closed()
+            await self._close()
 
     async def _guess(self, view: View, name: str) -> None:
         """Tell a live view how long tasks took before; read aside, while the run goes on."""
         if view.wants_history:
             view.expect(await in_thread(usual_ms, self._place, name))
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         """What was published is shown to its end; then the terminal is as it was, whatever happened."""
         if self._stream is not None:
             self._stream.close()  # a drive that never began does not do that itself
@@ -173,13 +173,13 @@ class _Session:
         return exit_of(facts)
 
 
-def tell(facts: Facts, place: Place, *, stopped: bool = False) -> None:
+def print_report(facts: Facts, place: Place, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
-    for line in report(facts, stopped=stopped, where=from_here(place)):
+    for line in report(facts, stopped=stopped, where=repo_argument(place)):
         _say(line)
 
 
-def from_here(place: Place) -> str:
+def repo_argument(place: Place) -> str:
     """What a command typed in this folder needs to find the place: nothing, where the folder is a part of it."""
     try:
         inside = Path.cwd().is_relative_to(place.root.resolve())
@@ -200,7 +200,7 @@ def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
         live.start()
         return live
     amount: Amount = "normal" if show == "auto" else show
-    return PlainLines(unshielded(sys.stdout), amount)
+    return PlainLines(unshield(sys.stdout), amount)
 
 
 def draws(stream: TextIO) -> bool:
@@ -224,6 +224,6 @@ def _write(text: str) -> None:
 
 def _listen(view: View, closing: ExitStack, *, data_only: bool) -> None:
     """What tasks print becomes lines of theirs; what others print goes beside the view, and never among data."""
-    beside = view.beside(sys.stderr if data_only else sys.stdout)
-    closing.enter_context(redirect_stderr(Listening(view.beside(sys.stderr))))
-    closing.enter_context(redirect_stdout(Listening(beside)))
+    beside = view.wrap_stream(sys.stderr if data_only else sys.stdout)
+    closing.enter_context(redirect_stderr(PrintRouter(view.wrap_stream(sys.stderr))))
+    closing.enter_context(redirect_stdout(PrintRouter(beside)))

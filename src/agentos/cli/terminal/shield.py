@@ -26,7 +26,7 @@ class Shield:
 
 
 @contextmanager
-def shielded() -> Iterator[Shield]:
+def shield_output() -> Iterator[Shield]:
     """Put the shield up. What a function's child processes print to the terminal themselves goes past it."""
     shield = Shield()
     before = sys.stdout, sys.stderr
@@ -41,7 +41,7 @@ def shielded() -> Iterator[Shield]:
                 stream.end()
 
 
-def unshielded(stream: TextIO) -> TextIO:
+def unshield(stream: TextIO) -> TextIO:
     """The stream itself: for views, whose events are masked, and which must hear of a reader that has gone."""
     return stream._stream if isinstance(stream, _MaskedText) else stream
 
@@ -70,7 +70,7 @@ class _MaskedText:
     def write(self, text: str) -> int:
         with self._lock, suppress(BrokenPipeError):
             if self._shield.masker:
-                self._stream.write(self._masked(text.encode("utf-8", "surrogatepass")))
+                self._stream.write(self._mask_bytes(text.encode("utf-8", "surrogatepass")))
             else:
                 self._stream.write(text)
         return len(text)
@@ -85,7 +85,7 @@ class _MaskedText:
 
     def write_bytes(self, data: bytes) -> int:
         with self._lock, suppress(BrokenPipeError):
-            self._stream.write(self._masked(data))
+            self._stream.write(self._mask_bytes(data))
         return len(data)
 
     def end(self) -> None:
@@ -93,7 +93,7 @@ class _MaskedText:
         with self._lock, suppress(OSError, ValueError):
             self._stream.write(self._decoder.decode(self._mask.finish()))
 
-    def _masked(self, data: bytes) -> str:
+    def _mask_bytes(self, data: bytes) -> str:
         before = b""
         if self._masker is not self._shield.masker:
             before = self._mask.finish()

@@ -14,7 +14,7 @@ GRACE_S = 5.0
 """How long tasks may go on after SIGTERM: whoever sends it (a service manager, CI) will not wait for ever."""
 
 
-class Stopping:
+class StopSignals:
     """Turns signals into what a drive understands. `received` is the first signal that came, if any."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -26,7 +26,7 @@ class Stopping:
         self._task: asyncio.Task[object] | None = None
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def catch_signals(self) -> Iterator[None]:
         """Catch the signals inside. Before a drive is attached, one cancels the task that runs here."""
         loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
@@ -34,7 +34,7 @@ class Stopping:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Ignored by whoever started us (nohup, a background job): then that is meant.
             if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._came, number)
+                loop.add_signal_handler(number, self._on_signal, number)
                 caught.append(number)
         try:
             yield
@@ -49,7 +49,7 @@ class Stopping:
     def exit_code(self) -> Exit:
         return Exit.INTERRUPTED if self.received is signal.SIGINT else Exit.TERMINATED
 
-    def _came(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         again = self.received is not None
         self.received = self.received or number
         self.asked.set()

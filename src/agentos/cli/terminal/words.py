@@ -26,15 +26,15 @@ _DECIDED: Mapping[ev.Verdict, str] = {
 """What a drive decides of a task in its middle."""
 
 
-def told(event: ev.Event, *, verbose: bool = False) -> str:
+def describe_event(event: ev.Event, *, verbose: bool = False) -> str:
     """The event in words, one line without control characters; empty where it says nothing to this reader."""
-    line = _told(event)
+    line = _describe_progress(event)
     if not line and verbose:
-        line = _told_if_asked(event)
+        line = _describe_detail(event)
     return printable(short(line, LINE))
 
 
-def _told(event: ev.Event) -> str:
+def _describe_progress(event: ev.Event) -> str:
     match event:
         case ev.WorkflowStart():
             return _start(event)
@@ -69,10 +69,10 @@ def _told(event: ev.Event) -> str:
         case ev.CheckpointFailed(layer=layer, error=error):
             return f"warning: Checkpoint failed, workflow not resumable from layer {layer}: {error.text}"
         case _:
-            return _told_of_people(event)
+            return _describe_control(event)
 
 
-def _told_of_people(event: ev.Event) -> str:
+def _describe_control(event: ev.Event) -> str:
     match event:
         case ev.DecisionRequired(gate_id=gate_id, question=question, again=again):
             return f"{gate_id} asks{f' again ({again})' if again else ''}: {question}"
@@ -98,7 +98,7 @@ def _told_of_people(event: ev.Event) -> str:
     return ""
 
 
-def _told_if_asked(event: ev.Event) -> str:
+def _describe_detail(event: ev.Event) -> str:
     match event:
         case ev.TaskOutput(task_id=task_id, text=text, stream=stream):
             return f"{task_id} {'!' if stream == 'stderr' else '|'} {text}"

@@ -48,8 +48,8 @@ def code_digest(function: Any) -> str:
         return inner and digest(canonical_json([inner, _data(function.args), _data(function.keywords)]))
     if isinstance(function, MethodType):
         # What the method calls on self is in the class, not in its module.
-        return _cached(type(function.__self__) if not isinstance(function.__self__, type) else function.__self__)
-    return _cached(function if isinstance(function, (FunctionType, type)) else _unwrapped(function))
+        return _cached_digest(type(function.__self__) if not isinstance(function.__self__, type) else function.__self__)
+    return _cached_digest(function if isinstance(function, (FunctionType, type)) else _unwrap(function))
 
 
 def source_text(function: Any) -> str:
@@ -62,7 +62,7 @@ def source_text(function: Any) -> str:
         return ""
 
 
-def _cached(target: Any) -> str:
+def _cached_digest(target: Any) -> str:
     known = _digests.get(target)
     if known is None:
         known = _digests[target] = _digest_of(target)
@@ -78,13 +78,13 @@ def _digest_of(target: Any) -> str:
     while ahead:
         piece = ahead.pop()
         for name in piece.names:
-            for found in _named(name, piece.module):
+            for found in _find_pieces(name, piece.module):
                 if pieces.setdefault(found.label, found) is found:
                     ahead.append(found)
     return digest(canonical_json([first.label, *sorted((piece.label, piece.tokens) for piece in pieces.values())]))
 
 
-def _unwrapped(function: Any) -> Any:
+def _unwrap(function: Any) -> Any:
     """What stands behind a wrapper that says so; for an object that can be called, its class."""
     inner = inspect.unwrap(function)
     return inner if isinstance(inner, (FunctionType, type)) else type(inner)
@@ -100,13 +100,13 @@ def _data(value: Any) -> Any:
 # --- pieces -------------------------------------------------------------------------------------------------------
 
 
-def _named(name: str, module: dict[str, Any]) -> Iterator[Piece]:
+def _find_pieces(name: str, module: dict[str, Any]) -> Iterator[Piece]:
     """What the module itself defines under this name; nothing where it was imported."""
     value, home = module.get(name), module.get("__name__")
     # Looked up without asking the object: some answer every question, and some raise.
     if isinstance(value, (FunctionType, type)) or inspect.getattr_static(value, "__wrapped__", None) is not None:
         if getattr(value, "__module__", None) == home:
-            piece = _piece(_unwrapped(value))
+            piece = _piece(_unwrap(value))
             if piece is not None:
                 yield piece
     elif name in module and not type(value).__module__.startswith("agentos."):
@@ -123,7 +123,7 @@ def _piece(target: Any) -> Piece | None:
         if target.__name__ == "<lambda>":
             tokens = _lambda_tokens(target)
         else:
-            tokens = _normalised(inspect.getsourcelines(target)[0])
+            tokens = _significant_tokens(inspect.getsourcelines(target)[0])
     except _INVISIBLE:
         return None
     used, tokens = _without_task_decorator(tokens)
@@ -137,7 +137,7 @@ def _class_piece(target: type) -> Piece | None:
     place = _outline("".join(lines)).classes.get(target.__qualname__)
     if module is None or place is None:
         return None
-    tokens = _normalised(lines[place[0] - 1 : place[1]])
+    tokens = _significant_tokens(lines[place[0] - 1 : place[1]])
     return Piece(target.__qualname__, tuple(tokens), frozenset(_free_names(tokens)), vars(module))
 
 
@@ -148,7 +148,7 @@ def _assignment(name: str, module: dict[str, Any]) -> Piece | None:
     try:
         lines = inspect.findsource(owner)[0] if owner is not None else []
         at = next((index for index, line in enumerate(lines) if begins.match(line)), None)
-        tokens = _normalised(lines[at:], one_statement=True) if at is not None else []
+        tokens = _significant_tokens(lines[at:], one_statement=True) if at is not None else []
     except _INVISIBLE:
         return None
     if not tokens:
@@ -174,7 +174,7 @@ def _free_names(tokens: Sequence[str]) -> set[str]:
 # --- tokens -------------------------------------------------------------------------------------------------------
 
 
-def _normalised(lines: Sequence[str], *, one_statement: bool = False) -> list[str]:
+def _significant_tokens(lines: Sequence[str], *, one_statement: bool = False) -> list[str]:
     """The tokens that matter, the same on every version of Python."""
     found: list[str] = []
     inside, begin = 0, (0, 0)
@@ -224,7 +224,7 @@ def _lambda_tokens(function: Any) -> list[str]:
     tokens: list[str] = []
     for names, source in _outline("".join(lines)).lambdas.get(code.co_firstlineno, ()):
         if names == taken:
-            tokens += _normalised([f"({source})"])
+            tokens += _significant_tokens([f"({source})"])
     if not tokens:
         raise OSError("the source does not hold the lambda where it should be")
     return tokens

@@ -26,12 +26,12 @@ def _map(properties: dict[str, Schema], *required: str) -> Schema:
     return {**schema, "required": list(required)} if required else schema
 
 
-def _said(schema: Schema, description: str) -> Schema:
+def _describe(schema: Schema, description: str) -> Schema:
     return {"description": description, **schema}
 
 
 _WORDS: Schema = {"type": "array", "items": _TEXT}
-_BUDGET = _said(
+_BUDGET = _describe(
     {
         "anyOf": [
             {"type": "number", "exclusiveMinimum": 0},
@@ -79,24 +79,26 @@ _ITEMS: Schema = {"anyOf": [{"type": "array"}, {"type": "string", "pattern": r"^
 _MAX_FAILURES: Schema = {"type": "integer", "minimum": 1}
 
 SETTINGS: dict[str, Schema] = {
-    "needs": _said(_one_or_more(_TEXT), "Tasks that must have ended before. A reference implies a need."),
-    "inputs": _said({"type": "object"}, "Named values: the arguments of a Python function. May hold references."),
-    "env": _said(_ENV, "Environment variables, beside those of the workflow."),
-    "cwd": _said(_TEXT, "The directory to work in, relative to the root."),
-    "timeout_s": _said(_SECONDS, "Seconds after which an attempt is cancelled; for an approval, after which it acts."),
-    "retries": _said(_RETRIES, "Attempts after the first one, and how long apart."),
-    "if": _said({"type": ["string", "boolean"]}, "Run it only if this condition holds."),
-    "continue_on_error": _said({"type": "boolean"}, "A failure does not keep dependants from running."),
-    "concurrency": _said(
+    "needs": _describe(_one_or_more(_TEXT), "Tasks that must have ended before. A reference implies a need."),
+    "inputs": _describe({"type": "object"}, "Named values: the arguments of a Python function. May hold references."),
+    "env": _describe(_ENV, "Environment variables, beside those of the workflow."),
+    "cwd": _describe(_TEXT, "The directory to work in, relative to the root."),
+    "timeout_s": _describe(
+        _SECONDS, "Seconds after which an attempt is cancelled; for an approval, after which it acts."
+    ),
+    "retries": _describe(_RETRIES, "Attempts after the first one, and how long apart."),
+    "if": _describe({"type": ["string", "boolean"]}, "Run it only if this condition holds."),
+    "continue_on_error": _describe({"type": "boolean"}, "A failure does not keep dependants from running."),
+    "concurrency": _describe(
         {"anyOf": [_TEXT, _map({"group": _TEXT, "slots": {"type": "integer", "minimum": 1}}, "group")]},
         "A group of which only so many run at a time.",
     ),
-    "idempotent": _said(
+    "idempotent": _describe(
         {"enum": [True, False, "yes", "no", "keyed"]}, "Whether doing it twice is as good as doing it once."
     ),
-    "effects": _said(_one_or_more({"enum": list(EFFECTS)}), "What it changes. Default: files for run and agent."),
-    "isolation": _said({"enum": ["", "process", "worktree"]}, "Run it in a process, or in a worktree, of its own."),
-    "for_each": _said(
+    "effects": _describe(_one_or_more({"enum": list(EFFECTS)}), "What it changes. Default: files for run and agent."),
+    "isolation": _describe({"enum": ["", "process", "worktree"]}, "Run it in a process, or in a worktree, of its own."),
+    "for_each": _describe(
         {
             "anyOf": [
                 *_ITEMS["anyOf"],
@@ -105,10 +107,10 @@ SETTINGS: dict[str, Schema] = {
         },
         "Run it once for each item of a list.",
     ),
-    "as": _said(_TEXT, "for_each: what the item is called. Default: item."),
-    "key": _said(_TEXT, "for_each: what names an item. Default: its index."),
-    "max_failures": _said(_MAX_FAILURES, "for_each: this many failed items end it early."),
-    "repeat": _said(
+    "as": _describe(_TEXT, "for_each: what the item is called. Default: item."),
+    "key": _describe(_TEXT, "for_each: what names an item. Default: its index."),
+    "max_failures": _describe(_MAX_FAILURES, "for_each: this many failed items end it early."),
+    "repeat": _describe(
         _map(
             {
                 "tasks": {"type": "array", "items": _TEXT, "minItems": 1},
@@ -121,52 +123,54 @@ SETTINGS: dict[str, Schema] = {
         ),
         "Run a group of tasks in rounds until a condition holds.",
     ),
-    "approve": _said(_APPROVE, "A question that must be answered with yes before it starts."),
-    "produces": _said(_one_or_more(_TEXT), "Paths that must exist for its result to be reused."),
-    "description": _said(_TEXT, "For people."),
+    "approve": _describe(_APPROVE, "A question that must be answered with yes before it starts."),
+    "produces": _describe(_one_or_more(_TEXT), "Paths that must exist for its result to be reused."),
+    "description": _describe(_TEXT, "For people."),
 }
 """Settings of every task."""
 
 WORK: dict[str, tuple[Schema, dict[str, Schema]]] = {
     "run": (
-        _said(
+        _describe(
             {"anyOf": [_TEXT, {"type": "array", "items": {"type": _SCALAR}, "minItems": 1}]},
             "A script for bash, or a list of words that no shell reads.",
         ),
-        {"output": _said({"enum": ["", "json"]}, "json: what it prints is a JSON document.")},
+        {"output": _describe({"enum": ["", "json"]}, "json: what it prints is a JSON document.")},
     ),
-    "python": (_said({"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}, "A function, as module:function."), {}),
+    "python": (_describe({"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}, "A function, as module:function."), {}),
     "agent": (
-        _said({"enum": list(AGENTS)}, "Which agent works on the prompt, headless, in the worktree."),
+        _describe({"enum": list(AGENTS)}, "Which agent works on the prompt, headless, in the worktree."),
         {
-            "prompt": _said(_TEXT, "What it is to do."),
-            "model": _said(_TEXT, "Default: the agent's own choice."),
-            "permissions": _said({"enum": list(get_args(Permissions))}, "What it may do unasked. Default: edit."),
-            "allowed_tools": _said(_WORDS, "Tools it may use, in the agent's own words."),
-            "max_turns": _said({"type": "integer", "minimum": 1}, "Turns after which it is stopped."),
-            "verify": _said({"anyOf": [_TEXT, _WORDS]}, "A command that must succeed after the agent has."),
-            "on_resume": _said({"enum": list(get_args(OnResume))}, "When it was cut off. Default: continue."),
-            "command": _said(_WORDS, "Of agent: command, what to run."),
-            "schema": _said({"type": "object"}, "JSON Schema of the final answer."),
+            "prompt": _describe(_TEXT, "What it is to do."),
+            "model": _describe(_TEXT, "Default: the agent's own choice."),
+            "permissions": _describe({"enum": list(get_args(Permissions))}, "What it may do unasked. Default: edit."),
+            "allowed_tools": _describe(_WORDS, "Tools it may use, in the agent's own words."),
+            "max_turns": _describe({"type": "integer", "minimum": 1}, "Turns after which it is stopped."),
+            "verify": _describe({"anyOf": [_TEXT, _WORDS]}, "A command that must succeed after the agent has."),
+            "on_resume": _describe({"enum": list(get_args(OnResume))}, "When it was cut off. Default: continue."),
+            "command": _describe(_WORDS, "Of agent: command, what to run."),
+            "schema": _describe({"type": "object"}, "JSON Schema of the final answer."),
             "budget": _BUDGET,
         },
     ),
     "llm": (
-        _said(_TEXT, "A model's name."),
+        _describe(_TEXT, "A model's name."),
         {
-            "prompt": _said(_TEXT, "What it is asked."),
-            "messages": _said({"type": "array", "items": {"type": "object"}}, "The conversation before the prompt."),
-            "system": _said(_TEXT, "What it is told first."),
-            "base_url": _said(_TEXT, "Of the endpoint. Default: what the settings say."),
-            "key_name": _said(_TEXT, "The NAME of the environment variable that holds the key."),
-            "key_command": _said(_WORDS, "A command that prints the key."),
-            "schema": _said({"type": "object"}, "JSON Schema of the answer."),
-            "max_tokens": _said({"type": "integer", "minimum": 1}, "Of the answer."),
-            "temperature": _said({"type": "number", "minimum": 0}, "Default: the model's own."),
+            "prompt": _describe(_TEXT, "What it is asked."),
+            "messages": _describe(
+                {"type": "array", "items": {"type": "object"}}, "The conversation before the prompt."
+            ),
+            "system": _describe(_TEXT, "What it is told first."),
+            "base_url": _describe(_TEXT, "Of the endpoint. Default: what the settings say."),
+            "key_name": _describe(_TEXT, "The NAME of the environment variable that holds the key."),
+            "key_command": _describe(_WORDS, "A command that prints the key."),
+            "schema": _describe({"type": "object"}, "JSON Schema of the answer."),
+            "max_tokens": _describe({"type": "integer", "minimum": 1}, "Of the answer."),
+            "temperature": _describe({"type": "number", "minimum": 0}, "Default: the model's own."),
             "budget": _BUDGET,
         },
     ),
-    "approval": (_said(_APPROVE, "Only a question: what needs this task waits for the answer."), {}),
+    "approval": (_describe(_APPROVE, "Only a question: what needs this task waits for the answer."), {}),
 }
 """What a task does: the key, and the settings that go with it alone."""
 
@@ -191,20 +195,22 @@ def file_schema() -> Schema:
         "required": ["tasks"],
         "additionalProperties": False,
         "properties": {
-            "name": _said({"type": ["string", "number"]}, "Default: the name of the file."),
-            "params": _said(
+            "name": _describe({"type": ["string", "number"]}, "Default: the name of the file."),
+            "params": _describe(
                 {"anyOf": [{"type": "object"}, {"type": "array", "items": _TEXT}]},
                 "Parameters with their defaults; one with nothing behind it must be given by every run.",
             ),
-            "secrets": _said(_one_or_more(_TEXT), "Environment variables whose values are masked."),
-            "max_concurrency": _said({"type": "integer", "minimum": 1}, "Attempts at the same time. Default: 16."),
-            "schedule": _said(
+            "secrets": _describe(_one_or_more(_TEXT), "Environment variables whose values are masked."),
+            "max_concurrency": _describe({"type": "integer", "minimum": 1}, "Attempts at the same time. Default: 16."),
+            "schedule": _describe(
                 {"enum": list(SCHEDULES)}, "layers (default), or ready: start as soon as needs are done."
             ),
-            "decision_points": _said({"enum": list(DECISION_POINTS)}, "Where a run stops and asks. Default: never."),
+            "decision_points": _describe(
+                {"enum": list(DECISION_POINTS)}, "Where a run stops and asks. Default: never."
+            ),
             "budget": _BUDGET,
-            "env": _said(_ENV, "Environment variables of every task; values may refer to params."),
-            "defaults": _said(
+            "env": _describe(_ENV, "Environment variables of every task; values may refer to params."),
+            "defaults": _describe(
                 _map({name: settings.get(name, WORK["run"][1].get(name, {})) for name in DEFAULTS}),
                 "Settings of every task that runs something and does not say otherwise.",
             ),

@@ -112,7 +112,7 @@ def _finish(
     if fan_out:
         if fields.get("for_each") is None:
             raise BadSetting(f"{', '.join(fan_out)} without for_each")
-        fields["for_each"] = _checked("for_each", {**_fields(fields["for_each"]), **fan_out}, ForEach)
+        fields["for_each"] = _convert_fields("for_each", {**_fields(fields["for_each"]), **fan_out}, ForEach)
 
 
 def _read_work(fields: dict[str, Any], kind: str, name: str, value: Any) -> None:
@@ -145,7 +145,7 @@ def _read_work(fields: dict[str, Any], kind: str, name: str, value: Any) -> None
 def _is_plain(name: str, value: Any) -> bool:
     """Whether it is stored as it is: without NUL, half a surrogate pair, and the like."""
     try:
-        return bool(_stored(name, value) == msgspec.json.decode(msgspec.json.encode(value)))
+        return bool(_stored_value(name, value) == msgspec.json.decode(msgspec.json.encode(value)))
     except UnicodeEncodeError:
         return False
 
@@ -180,7 +180,7 @@ def _call(value: Any) -> str:
 
 
 def _inputs(value: Any) -> Mapping[str, Any]:
-    return {name: _stored(name, item) for name, item in _names("inputs", value).items()}
+    return {name: _stored_value(name, item) for name, item in _names("inputs", value).items()}
 
 
 def read_env(value: Any) -> Mapping[str, str]:
@@ -219,7 +219,7 @@ def _items(value: Any) -> Any:
     if isinstance(value, range):
         value = list(value)
     if isinstance(value, (list, tuple, str)):
-        return _stored("for_each", value)
+        return _stored_value("for_each", value)
     raise BadSetting(f"for_each takes a list, or a reference to one, not {value!r}")
 
 
@@ -304,7 +304,7 @@ def _names(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _stored(name: str, value: Any) -> Any:
+def _stored_value(name: str, value: Any) -> Any:
     try:
         return to_stored(value)
     except ValueEncodingError as error:
@@ -313,14 +313,14 @@ def _stored(name: str, value: Any) -> Any:
 
 def _struct(name: str, value: Any, kind: type[Any], also: str) -> Any:
     if isinstance(value, kind):
-        return _checked(name, _fields(value), kind)  # its constructor checks nothing
+        return _convert_fields(name, _fields(value), kind)  # its constructor checks nothing
     if not isinstance(value, Mapping):
         raise BadSetting(f"{name} takes {also}, not {value!r}")
     given = {"as" if key == "as_" else key: item for key, item in value.items()}
     for key in given:
         if key not in kind.__struct_encode_fields__:
             raise BadSetting(f"unknown key {key!r} in {name}{nearest(str(key), kind.__struct_encode_fields__)}")
-    return _checked(name, given, kind)
+    return _convert_fields(name, given, kind)
 
 
 def _fields(struct: Any) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def _fields(struct: Any) -> dict[str, Any]:
     return {written: getattr(struct, field) for written, field in names}
 
 
-def _checked(name: str, fields: Mapping[str, Any], kind: type[Any]) -> Any:
+def _convert_fields(name: str, fields: Mapping[str, Any], kind: type[Any]) -> Any:
     try:
         return typed.convert(fields, kind)
     except msgspec.ValidationError as error:

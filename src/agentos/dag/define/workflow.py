@@ -74,7 +74,7 @@ TaskSettings = TypedDict(
 """The settings of a task. `if_` and `as_` stand for `if` and `as`, which Python keeps for itself."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where a workflow was defined, so that a later process can find it again."""
 
     file: str
@@ -97,7 +97,7 @@ def maker(function: Callable[Given, Workflow]) -> Callable[Given, Workflow]:
     """
 
     @wraps(function)
-    def made(*args: Given.args, **arguments: Given.kwargs) -> Workflow:
+    def make(*args: Given.args, **arguments: Given.kwargs) -> Workflow:
         if args:
             raise TypeError(f"{function.__name__} takes its arguments by name, so that they can be kept")
         flow = function(*args, **arguments)
@@ -107,8 +107,8 @@ def maker(function: Callable[Given, Workflow]) -> Callable[Given, Workflow]:
             flow.source = msgspec.structs.replace(origin, maker=function.__qualname__, arguments=kept)
         return flow
 
-    setattr(made, MAKER, True)
-    return made
+    setattr(make, MAKER, True)
+    return make
 
 
 class Workflow:
@@ -143,7 +143,7 @@ class Workflow:
         self.drafts: list[Draft] = []
         self.functions: dict[TaskId, Callable[..., Any]] = {}
         """The function of each python task that was given as one."""
-        self.source: Source | None = _source(_caller(self))
+        self.source: WorkflowSource | None = _source(_caller(self))
         self.findings: list[Finding] = []
         """What the file it was read from has wrong already; told together with the rest."""
         self.locate: Callable[[Finding], Finding] = _as_it_is
@@ -210,11 +210,11 @@ def _caller(flow: Workflow) -> FrameType:
     return frame
 
 
-def _source(frame: FrameType) -> Source | None:
+def _source(frame: FrameType) -> WorkflowSource | None:
     return _source_in(frame.f_globals)
 
 
-def _source_in(names: Mapping[str, Any]) -> Source | None:
+def _source_in(names: Mapping[str, Any]) -> WorkflowSource | None:
     file, module = names.get("__file__"), names.get("__name__")
     if not isinstance(file, str) or not isinstance(module, str):
         return None
@@ -222,4 +222,4 @@ def _source_in(names: Mapping[str, Any]) -> Source | None:
         # `python -m package.flow` knows its real name; a script is imported by the name of its file.
         spec = names.get("__spec__")
         module = getattr(spec, "name", None) or file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
-    return Source(file=file, module=module)
+    return WorkflowSource(file=file, module=module)

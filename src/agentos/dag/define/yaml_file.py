@@ -18,12 +18,12 @@ from agentos.dag.define.settings import draft, known_settings
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import format_path
 from agentos.dag.language.yaml_document import (
-    Document,
     Items,
     Map,
     Node,
-    Place,
+    Position,
     Scalar,
+    YamlDocument,
     is_blank,
     nodes_below,
     read_document,
@@ -76,12 +76,12 @@ def read_workflow(data: bytes, *, file: str, name: str) -> Workflow:
     return _Reader(file, document.root, flaws).workflow(name)
 
 
-def _flaw(file: str, message: str, place: Place | None, where: str = "") -> Finding:
+def _flaw(file: str, message: str, place: Position | None, where: str = "") -> Finding:
     line, column = (place.line, place.column) if place is not None else (0, 0)
     return Finding(problem="bad file", message=message, file=file, line=line, column=column, where=where)
 
 
-def _no_map(document: Document, file: str) -> Finding:
+def _no_map(document: YamlDocument, file: str) -> Finding:
     kind = "a list" if isinstance(document.root, Items) else "a single value"
     place = document.root.place if document.root is not None else None
     return _flaw(file, f"a workflow file is a map with `tasks`, this one is {kind}", place)
@@ -110,14 +110,14 @@ class _Reader:
             flow.drafts.append(draft_mapping(task_id, _with_defaults(task_values(node), defaults)))
         flow.source = None
         flow.findings = self.findings
-        flow.locate = self.places.located
+        flow.locate = self.places.locate
         return flow
 
     def _node(self, key: str) -> Node | None:
         entry = self.root.entries.get(key)
         return entry[1] if entry is not None else None
 
-    def _complain(self, place: Place, where: str, message: str) -> None:
+    def _complain(self, place: Position, where: str, message: str) -> None:
         self.findings.append(_flaw(self.places.file, message, place, where))
 
     def _unknown_keys(self, node: Map, known: tuple[str, ...], where: str) -> None:
@@ -226,7 +226,7 @@ class Places:
         tasks = root.entries.get("tasks")
         self._tasks = tasks[1].entries if tasks is not None and isinstance(tasks[1], Map) else {}
 
-    def located(self, finding: Finding) -> Finding:
+    def locate(self, finding: Finding) -> Finding:
         """The finding with the line it is about, as close as can be told."""
         if finding.file:
             return finding
@@ -252,17 +252,17 @@ class Places:
         message = _short(finding.message.removeprefix(f"{finding.setting}: "), _SHOWN)
         return replace(finding, message=message, file=self.file, line=place.line, column=place.column, where=where)
 
-    def _around(self, task_id: str) -> tuple[list[str], dict[str, tuple[Place, Node]]]:
+    def _around(self, task_id: str) -> tuple[list[str], dict[str, tuple[Position, Node]]]:
         """The path to a task (or to the whole), and the keys there."""
         if not task_id:
             return [], self._root.entries
         steps = ["tasks", task_id]
         return steps, self._entries_of(self._tasks.get(task_id))
 
-    def _entries(self, node: Map, key: str) -> dict[str, tuple[Place, Node]]:
+    def _entries(self, node: Map, key: str) -> dict[str, tuple[Position, Node]]:
         return self._entries_of(node.entries.get(key))
 
-    def _entries_of(self, entry: tuple[Place, Node] | None) -> dict[str, tuple[Place, Node]]:
+    def _entries_of(self, entry: tuple[Position, Node] | None) -> dict[str, tuple[Position, Node]]:
         return entry[1].entries if entry is not None and isinstance(entry[1], Map) else {}
 
 
@@ -270,7 +270,7 @@ _LOOKED_AT = 200
 _QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'")
 
 
-def _closest(key: Place, node: Node, finding: Finding) -> Place:
+def _closest(key: Position, node: Node, finding: Finding) -> Position:
     """The value, or the part of it whose text the message quotes; the key itself where that is what is wrong."""
     told = finding.message.partition(" (did you mean")[0]
     quoted = [first or second for first, second in _QUOTED.findall(told)[:3]]

@@ -154,15 +154,15 @@ def _operand(scanner: Scanner, depth: int) -> Term:
         return inner
     if token == "${{":
         scanner.take()
-        return _wrapped(scanner, depth + 1)
+        return _braced_term(scanner, depth + 1)
     if kind in ("text", "number") or (kind == "name" and token in LITERALS):
         return Value(scanner.take_literal())
     if kind == "name" and token not in ("and", "or", "not"):
-        return _named(scanner)
+        return _path_or_status(scanner)
     raise scanner.error("expected a path, a literal or a status function" + _hint(scanner))
 
 
-def _wrapped(scanner: Scanner, depth: int) -> Term:
+def _braced_term(scanner: Scanner, depth: int) -> Term:
     inner = _either(scanner, depth)
     if isinstance(inner, Reference) and scanner.peek() == "||":
         scanner.take()
@@ -171,7 +171,7 @@ def _wrapped(scanner: Scanner, depth: int) -> Term:
     return inner
 
 
-def _named(scanner: Scanner) -> Term:
+def _path_or_status(scanner: Scanner) -> Term:
     before = scanner.position
     name = scanner.take()
     if scanner.peek() != "(":

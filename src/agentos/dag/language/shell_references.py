@@ -37,12 +37,12 @@ def shell_environment(definition: TaskDef) -> tuple[str, dict[str, Reference]]:
         raise ValueError(f"task {definition.id!r} runs a list of words, not a script")
     variables: dict[str, Reference] = {}
     script = ""
-    for piece, name in _named(definition.run):
+    for piece, name in _pieces_with_names(definition.run):
         if isinstance(piece, str):
             script += piece
         else:
             variables[name] = piece.reference
-            script += _written(name, piece.quoted)
+            script += _shell_expansion(name, piece.quoted)
     return script, variables
 
 
@@ -50,7 +50,7 @@ def script_for(script: str, scope: Mapping[str, Any]) -> tuple[str, dict[str, st
     """The script to run and the variables it needs. EvaluationError where a reference has no value."""
     variables: dict[str, str] = {}
     written = ""
-    for piece, name in _named(script):
+    for piece, name in _pieces_with_names(script):
         if isinstance(piece, str):
             written += piece
             continue
@@ -58,10 +58,10 @@ def script_for(script: str, scope: Mapping[str, Any]) -> tuple[str, dict[str, st
         if piece.spreads and isinstance(value, (list, tuple)):
             names = [f"{name}_{index}" for index in range(1, len(value) + 1)]
             variables |= {each: _variable_text(item) for each, item in zip(names, value, strict=True)}
-            written += " ".join(_written(each, False) for each in names)
+            written += " ".join(_shell_expansion(each, False) for each in names)
         else:
             variables[name] = _variable_text(value)
-            written += _written(name, piece.quoted)
+            written += _shell_expansion(name, piece.quoted)
     return written, variables
 
 
@@ -77,7 +77,7 @@ def arguments_for(run: tuple[str, ...], scope: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _named(script: str) -> Iterator[tuple[str | Slot, str]]:
+def _pieces_with_names(script: str) -> Iterator[tuple[str | Slot, str]]:
     """The pieces of a script; each reference has one variable, however often it stands in it."""
     if OPEN not in script:
         yield script, ""
@@ -96,7 +96,7 @@ def _named(script: str) -> Iterator[tuple[str | Slot, str]]:
             yield piece, names.setdefault(str(piece.reference), f"{_VARIABLE}{len(names) + 1}")
 
 
-def _written(variable: str, quoted: bool) -> str:
+def _shell_expansion(variable: str, quoted: bool) -> str:
     return f"${{{variable}}}" if quoted else f'"${variable}"'
 
 

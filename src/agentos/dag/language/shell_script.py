@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from agentos.dag.language.references import Reference, format_path, positioned_parts
-from agentos.dag.language.shell_words import COMPUTED, EXPANSION, Document, Words
+from agentos.dag.language.shell_words import COMPUTED, EXPANSION, HereDocument, Words
 
 _IN_SINGLE_QUOTES = "stands in single quotes, where the shell expands nothing: use double quotes"
 _IN_BACKQUOTES = "stands in backquotes: use $(…)"
@@ -81,12 +81,12 @@ class _Scanner:
         outermost = self._words()
         outermost.end_word()
         if outermost.test is not None:
-            raise self._lost("]] is missing")
+            raise self._error("]] is missing")
         outermost.end_command()
         if len(self.frames) > 1:
-            raise self._lost(f"{self.frames[-1].close} is missing")
+            raise self._error(f"{self.frames[-1].close} is missing")
         if outermost.documents:
-            raise self._lost(f"the here-document {outermost.documents[0].delimiter} has no end")
+            raise self._error(f"the here-document {outermost.documents[0].delimiter} has no end")
         self.refused += outermost.refused
         pieces: list[str | Slot] = []
         for index, unit in enumerate(self.units):
@@ -118,7 +118,7 @@ class _Scanner:
     def _follows(self, text: str) -> bool:
         return all(self._next(index) == character for index, character in enumerate(text))
 
-    def _lost(self, why: str) -> ScriptError:
+    def _error(self, why: str) -> ScriptError:
         line = 1 + self.units[: self.at].count("\n")
         return ScriptError(f"line {line}: {why}, so it cannot be told where its references stand")
 
@@ -160,7 +160,7 @@ class _Scanner:
             # `]]` may just have ended the test: then the unit is looked at again as what it is outside.
             self.at += words.test is not None
         elif words.opens_subscript:
-            raise self._lost("an index with blanks or signs in it is beyond what can be followed")
+            raise self._error("an index with blanks or signs in it is beyond what can be followed")
         elif unit in " \t":
             words.end_word()
             self.at += 1
@@ -211,7 +211,7 @@ class _Scanner:
         if self._follows("$(("):
             self._open(_Opaque("))", COMPUTED, quoted=quoted), 3)
         elif self._follows("$("):
-            self._open(Words(")", refuses=self._inherited()), 2)
+            self._open(Words(")", refuses=self._inherited_refusal()), 2)
         elif self._follows("${"):
             self._open(_Opaque("}", _IN_EXPANSION, quoted=quoted), 2)
         elif self._follows("$["):
@@ -224,7 +224,7 @@ class _Scanner:
             while isinstance(unit := self._next(), str) and (unit.isalnum() or unit == "_"):
                 self.at += 1
 
-    def _inherited(self) -> str:
+    def _inherited_refusal(self) -> str:
         """Why nothing that a substitution gives may stand here: then no reference may stand in it either."""
         frame = self.frames[-1]
         return frame.why if isinstance(frame, _Opaque) and frame.close != "}" else self._words().refusal
@@ -250,10 +250,10 @@ class _Scanner:
                 self._take(unit, why)
                 continue
             if unit == "":
-                raise self._lost(f"{close} is missing")
+                raise self._error(f"{close} is missing")
             if unit == "\\" and (close == "`" or opening == 2):
                 if close == "'" and self._next(1) == "'":
-                    raise self._lost("\\' inside $'…' ends it for a plain sh and does not for bash")
+                    raise self._error("\\' inside $'…' ends it for a plain sh and does not for bash")
                 if isinstance(self._next(1), str):
                     self.at += 1
             words.add(unit if close == "'" else "")
@@ -269,12 +269,12 @@ class _Scanner:
         elif self._follows(";;") or self._follows(";&"):
             words.end_command()
             if not words.cases:
-                raise self._lost("there is a ;; outside of case")
+                raise self._error("there is a ;; outside of case")
             words.position = "pattern"
             self.at += 3 if self._follows(";;&") else 2
         else:
             if self._follows("&>"):
-                raise self._lost("&> is one thing to bash and two to a plain sh (write > FILE 2>&1)")
+                raise self._error("&> is one thing to bash and two to a plain sh (write > FILE 2>&1)")
             words.end_command(piped=unit == "|" and not self._follows("||"))
             self.at += 2 if self._next(1) == unit else 1
 
@@ -288,13 +288,13 @@ class _Scanner:
         elif self._ends_function_name(words):
             return
         elif words.word is not None:
-            raise self._lost(f"{words.word}( is no command")
+            raise self._error(f"{words.word}( is no command")
         elif self._follows("((") and (words.position == "name" or words.name == "for"):
             self._open(_Opaque("))", COMPUTED, quoted=False), 2)
         elif words.position == "name":
             self._open(Words(")"), 1)
         else:
-            raise self._lost("there is a ( that no command begins with")
+            raise self._error("there is a ( that no command begins with")
 
     def _ends_function_name(self, words: Words) -> bool:
         ahead = 1
@@ -315,11 +315,11 @@ class _Scanner:
         elif words.close == ")":
             words.end_command()
             if words.documents:
-                raise self._lost("a here-document does not end inside its parentheses")
+                raise self._error("a here-document does not end inside its parentheses")
             self.frames.pop()
             self._words().absorb(words)
         else:
-            raise self._lost("there is a ) that nothing opened")
+            raise self._error("there is a ) that nothing opened")
         self.at += 1
 
     def _redirection(self, words: Words) -> None:
@@ -335,7 +335,7 @@ class _Scanner:
         if sign in ("<<", "<<-"):
             self._announce(words, tabs=sign == "<<-")
         elif sign in ("<&", ">&") and self._target_refers():
-            raise self._lost(f"what stands behind {sign} can be computed, and must be plain")
+            raise self._error(f"what stands behind {sign} can be computed, and must be plain")
         else:
             words.target = True
 
@@ -355,13 +355,13 @@ class _Scanner:
         delimiter, quoted = "", False
         while (unit := self._next()) not in ("", " ", "\t", "\n", ";", "&", "|", "(", ")", "<", ">"):
             if isinstance(unit, Reference) or unit in "$`":
-                raise self._lost("the end of a here-document must be plain text")
+                raise self._error("the end of a here-document must be plain text")
             if unit in "'\"":
                 quoted = True
                 self.at += 1
                 while (inner := self._next()) != unit:
                     if not isinstance(inner, str) or inner in ("", "\n", "\\"):
-                        raise self._lost("the end of a here-document must be plain text")
+                        raise self._error("the end of a here-document must be plain text")
                     delimiter += inner
                     self.at += 1
             elif unit == "\\":
@@ -372,8 +372,8 @@ class _Scanner:
                 delimiter += unit
             self.at += 1
         if not delimiter:
-            raise self._lost("a here-document has no name")
-        words.announce(Document(delimiter, tabs=tabs, quoted=quoted))
+            raise self._error("a here-document has no name")
+        words.announce(HereDocument(delimiter, tabs=tabs, quoted=quoted))
 
     def _newline(self, words: Words) -> None:
         if words.elements or words.position in ("pattern", "subject", "in"):
@@ -385,12 +385,12 @@ class _Scanner:
         for document in documents:
             self._document(words, document)
 
-    def _document(self, words: Words, document: Document) -> None:
+    def _document(self, words: Words, document: HereDocument) -> None:
         """Past the text of a here-document, up to and with the line that ends it."""
         start, stop, after = self.at, self.at, self.at
         while True:
             if after >= self.end:
-                raise self._lost(f"the here-document {document.delimiter} has no end")
+                raise self._error(f"the here-document {document.delimiter} has no end")
             stop = after
             line: list[Unit] = []
             while after < self.end and self.units[after] != "\n":
@@ -401,11 +401,11 @@ class _Scanner:
             if (text.lstrip("\t") if document.tabs else text) == document.delimiter:
                 break
             if not document.quoted and text.endswith("\\"):
-                raise self._lost("a line of a here-document ends with a backslash")
+                raise self._error("a line of a here-document ends with a backslash")
         self._document_text(words, document, start, stop)
         self.at = min(after, self.end)
 
-    def _document_text(self, words: Words, document: Document, start: int, stop: int) -> None:
+    def _document_text(self, words: Words, document: HereDocument, start: int, stop: int) -> None:
         refusal = _IN_QUOTED_DOCUMENT if document.quoted else _IN_CODE if document.code else ""
         if refusal:
             for self.at in range(start, stop):
@@ -420,7 +420,7 @@ class _Scanner:
         end, self.end, self.at = self.end, stop, start
         self._scan()
         if len(self.frames) != 2:
-            raise self._lost(f"the here-document {document.delimiter} leaves something open")
+            raise self._error(f"the here-document {document.delimiter} leaves something open")
         self.frames, self.end = outside, end
         self.refused += text.refused
 
@@ -447,7 +447,7 @@ class _Scanner:
         elif unit in "'\"" and opaque.quoted and not arithmetic:
             self._skip_plain_quotes(unit, opaque.why)
         elif unit in "\n`" or (unit in "'\"\\" and arithmetic):
-            raise self._lost(f"{unit!r} inside {'$((…))' if arithmetic else '${…}'} is beyond what can be followed")
+            raise self._error(f"{unit!r} inside {'$((…))' if arithmetic else '${…}'} is beyond what can be followed")
         elif unit == "'":
             self._skip(self._words(), 1, "'", opaque.why)
         elif unit == '"':
@@ -465,7 +465,7 @@ class _Scanner:
             if isinstance(unit, Reference):
                 self._take(unit, why)
             elif unit == "" or unit in "{}'\"\\$`\n":
-                raise self._lost("quotes inside ${…} inside quotes are beyond what can be followed")
+                raise self._error("quotes inside ${…} inside quotes are beyond what can be followed")
             else:
                 self.at += 1
         self.at += 1

@@ -40,7 +40,7 @@ _SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]]*\Z")
 _CODE_OPTION = re.compile(r"-[a-z]*c")
 
 
-class Document:
+class HereDocument:
     """A here-document that was announced and begins on the next line."""
 
     def __init__(self, delimiter: str, *, tabs: bool, quoted: bool) -> None:
@@ -55,12 +55,12 @@ class Words:
     def __init__(self, close: str = "", *, elements: bool = False, pattern: bool = False, refuses: str = "") -> None:
         self.close, self.elements, self.pattern, self.refuses = close, elements, pattern, refuses
         self.cases = 0
-        self.documents: list[Document] = []
+        self.documents: list[HereDocument] = []
         self.refused: list[tuple[Reference, str]] = []
         self.taken: list[Reference] = []
         """Every reference in it, however deep."""
         self._piped: list[Reference] = []
-        self._piped_documents: list[Document] = []
+        self._piped_documents: list[HereDocument] = []
         self.begin()
 
     def begin(self) -> None:
@@ -100,7 +100,7 @@ class Words:
         elif self._plain is not None and sign not in " \t":
             self._plain.end_command()
 
-    def announce(self, document: Document) -> None:
+    def announce(self, document: HereDocument) -> None:
         self.documents.append(document)
         self._piped_documents.append(document)
 
@@ -241,12 +241,12 @@ class Words:
             if self._prefix == "command" and word in ("-v", "-V"):  # it only looks the next word up
                 self.name, self.position = "command", "arguments"
             else:
-                self._owed = self._owed_to(word)
+                self._owed = self._takes_word(word)
             return True
         owed, self._owed = self._owed, ""
         return bool(owed or _ASSIGNMENT.match(word) or (self._prefix and "=" in word))
 
-    def _owed_to(self, option: str) -> Literal["", "surely", "maybe"]:
+    def _takes_word(self, option: str) -> Literal["", "surely", "maybe"]:
         if option.startswith("--"):
             return "" if "=" in option else "maybe"
         if option[-1] not in _PREFIXES[self._prefix]:

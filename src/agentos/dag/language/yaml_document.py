@@ -43,7 +43,7 @@ _MANY_DIGITS = 4000
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Place(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True):
     """Counted from 1."""
 
     line: int
@@ -51,20 +51,20 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    place: Place
+    place: Position
     text: str
     plain: bool
     """Written without quotes: it may mean a number, a boolean or null."""
 
 
 class Items(msgspec.Struct, frozen=True):
-    place: Place
+    place: Position
     items: list[Node]
 
 
 class Map(msgspec.Struct, frozen=True):
-    place: Place
-    entries: dict[str, tuple[Place, Node]]
+    place: Position
+    entries: dict[str, tuple[Position, Node]]
     """By key: where the key stands, and the value."""
 
 
@@ -75,31 +75,31 @@ class Flaw(msgspec.Struct, frozen=True):
     """Something wrong with the document itself."""
 
     message: str
-    place: Place | None = None
+    place: Position | None = None
 
 
-class Document(msgspec.Struct, frozen=True):
+class YamlDocument(msgspec.Struct, frozen=True):
     root: Node | None
     """None where the file cannot be read at all, or holds nothing."""
     flaws: tuple[Flaw, ...] = ()
 
 
-def read_document(data: bytes) -> Document:
+def read_document(data: bytes) -> YamlDocument:
     """The document. Never raises: what is wrong is in its flaws, all of it where reading can go on."""
-    text, flaw = _decoded(data)
+    text, flaw = _decode(data)
     if flaw is not None:
-        return Document(None, (flaw,))
+        return YamlDocument(None, (flaw,))
     builder = _Builder()
     try:
         for event in yaml.parse(text, Loader=_PARSER):
             builder.take(event)
     except _Hopeless as stop:
-        return Document(None, (*builder.flaws, stop.flaw))
+        return YamlDocument(None, (*builder.flaws, stop.flaw))
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: escapes that name no character
-        return Document(None, (*builder.flaws, _syntax_flaw(error, text)))
+        return YamlDocument(None, (*builder.flaws, _syntax_flaw(error, text)))
     if builder.root is None and not builder.flaws:
-        return Document(None, (Flaw("the file is empty"),))
-    return Document(builder.root, tuple(builder.flaws))
+        return YamlDocument(None, (Flaw("the file is empty"),))
+    return YamlDocument(builder.root, tuple(builder.flaws))
 
 
 def value_of(node: Node) -> Any:
@@ -136,7 +136,7 @@ def plain_value(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def nodes_below(node: Node) -> Iterator[tuple[Place, Node]]:
+def nodes_below(node: Node) -> Iterator[tuple[Position, Node]]:
     """The children of a node, each with the place to point at: that of its key, where it has one."""
     if isinstance(node, Items):
         yield from ((item.place, item) for item in node.items)
@@ -157,9 +157,9 @@ class _Hopeless(Exception):
 class _Open:
     """A list or map that is being read."""
 
-    def __init__(self, node: Items | Map, anchor: str | None, place: Place) -> None:
+    def __init__(self, node: Items | Map, anchor: str | None, place: Position) -> None:
         self.node, self.anchor, self.place = node, anchor, place
-        self.key: tuple[str, Place] | None = None
+        self.key: tuple[str, Position] | None = None
         self.awaits_key = isinstance(node, Map)
         self.size, self.height = 1, 1
 
@@ -177,7 +177,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: Any) -> None:
-        place = Place(event.start_mark.line + 1, event.start_mark.column + 1)
+        place = Position(event.start_mark.line + 1, event.start_mark.column + 1)
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
@@ -196,25 +196,25 @@ class _Builder:
             self._add(done.node, done.place, done.size, done.height, done.anchor)
             self._count(1, done.place)  # what is inside was counted when it was read
 
-    def _scalar(self, event: Any, place: Place) -> None:
+    def _scalar(self, event: Any, place: Position) -> None:
         if event.tag not in _TEXT_TAGS:
             self._check_tag(event.tag, place)
         plain = event.style in (None, "") and event.tag is None
         self._add(Scalar(place, event.value, plain), place, 1, 0, event.anchor)
         self._count(1, place)
 
-    def _alias(self, name: str, place: Place) -> None:
+    def _alias(self, name: str, place: Position) -> None:
         found = self._anchors.get(name)
         if found is None:
             around = any(frame.anchor == name for frame in self._open)
             why = "stands inside what it refers to" if around else "refers to nothing above it"
-            raise _Hopeless(Flaw(f"the alias *{_shown(name)} {why}", place))
+            raise _Hopeless(Flaw(f"the alias *{_shorten(name)} {why}", place))
         node, size, height = found
         self._check_depth(height, place)
         self._count(size, place)
         self._add(node, place, size, height, None)
 
-    def _add(self, node: Node, place: Place, size: int, height: int, anchor: str | None) -> None:
+    def _add(self, node: Node, place: Position, size: int, height: int, anchor: str | None) -> None:
         if anchor is not None:
             self._anchors[anchor] = (node, size, height)
         if not self._open:
@@ -225,7 +225,7 @@ class _Builder:
         frame.height = max(frame.height, height + 1)
         self._attach(frame, node, place)
 
-    def _attach(self, frame: _Open, node: Node, place: Place) -> None:
+    def _attach(self, frame: _Open, node: Node, place: Position) -> None:
         if isinstance(frame.node, Items):
             frame.node.items.append(node)
         elif frame.awaits_key:
@@ -237,31 +237,31 @@ class _Builder:
                 key, where = frame.key
                 frame.node.entries[key] = (where, node)
 
-    def _key(self, node: Node, place: Place, into: Map) -> tuple[str, Place] | None:
+    def _key(self, node: Node, place: Position, into: Map) -> tuple[str, Position] | None:
         """The key to use; None, with a flaw, where its value has to be left out."""
         if not isinstance(node, Scalar) or is_blank(node):
             self.flaws.append(Flaw("a key is text, not a list, a map or nothing", place))
         elif node.plain and node.text == "<<":
             self.flaws.append(Flaw("`<<` is not supported: use `defaults` for what all tasks share", place))
         elif (first := into.entries.get(node.text)) is not None:
-            message = f"the key {_shown(node.text)!r} is here twice: it is in line {first[0].line} already"
+            message = f"the key {_shorten(node.text)!r} is here twice: it is in line {first[0].line} already"
             self.flaws.append(Flaw(message, place))
         else:
             return node.text, place
         return None
 
-    def _count(self, values: int, place: Place) -> None:
+    def _count(self, values: int, place: Position) -> None:
         self._values += values
         if self._values > MAX_VALUES:
             message = f"the file holds more than {MAX_VALUES:,} values, with its aliases written out"
             raise _Hopeless(Flaw(message, place))
 
-    def _check_tag(self, tag: str | None, place: Place) -> None:
+    def _check_tag(self, tag: str | None, place: Position) -> None:
         if tag is not None:
-            shown = _shown(tag.replace("tag:yaml.org,2002:", "!!"))
+            shown = _shorten(tag.replace("tag:yaml.org,2002:", "!!"))
             self.flaws.append(Flaw(f"the tag {shown} is not allowed: workflow files hold plain data", place))
 
-    def _check_depth(self, height: int, place: Place) -> None:
+    def _check_depth(self, height: int, place: Position) -> None:
         if len(self._open) + height > MAX_DEPTH:
             raise _Hopeless(Flaw(f"lists and maps are nested more than {MAX_DEPTH} deep", place))
 
@@ -269,7 +269,7 @@ class _Builder:
 # --- what goes wrong before that ------------------------------------------------------------------------------------
 
 
-def _decoded(data: bytes) -> tuple[str, Flaw | None]:
+def _decode(data: bytes) -> tuple[str, Flaw | None]:
     if len(data) > MAX_BYTES:
         return "", Flaw(f"the file has more than {MAX_BYTES // 2**20} MiB, which is too much for a workflow file")
     try:
@@ -289,7 +289,7 @@ def _syntax_flaw(error: Exception, text: str) -> Flaw:
         return Flaw("a control character stands here, which YAML does not allow", place)
     mark = isinstance(error, yaml.MarkedYAMLError) and (error.problem_mark or error.context_mark)
     if not isinstance(error, yaml.MarkedYAMLError) or not mark:
-        return Flaw(f"not YAML: {_shown(str(error))}")
+        return Flaw(f"not YAML: {_shorten(str(error))}")
     lines = text.split("\n")
     if mark.line >= len(lines):  # the parser counts one line more than there are at the end of a file
         return Flaw(f"not YAML: {_why(error)}", _place_after(text))
@@ -297,19 +297,19 @@ def _syntax_flaw(error: Exception, text: str) -> Flaw:
     why = "a tab stands here, indent with spaces" if line[mark.column : mark.column + 1] == "\t" else _why(error)
     if "${{" in line:
         why += " (inside { } and [ ], text with ${{ }} has to stand in quotes)"
-    return Flaw(f"not YAML: {why}", Place(mark.line + 1, mark.column + 1))
+    return Flaw(f"not YAML: {why}", Position(mark.line + 1, mark.column + 1))
 
 
 def _why(error: yaml.MarkedYAMLError) -> str:
-    return _shown(" ".join(filter(None, (error.context, error.problem))))
+    return _shorten(" ".join(filter(None, (error.context, error.problem))))
 
 
 _UNPRINTABLE = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
-def _place_after(before: str) -> Place:
-    return Place(before.count("\n") + 1, len(before) - before.rfind("\n"))
+def _place_after(before: str) -> Position:
+    return Position(before.count("\n") + 1, len(before) - before.rfind("\n"))
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"

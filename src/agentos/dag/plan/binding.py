@@ -22,7 +22,7 @@ import msgspec
 from agentos.dag.define.settings import Draft
 from agentos.dag.define.stored_values import to_stored
 from agentos.dag.language.references import OPEN, output_of
-from agentos.dag.plan.findings import Finding, listed, nearest
+from agentos.dag.plan.findings import Finding, format_names, nearest
 from agentos.exceptions import ValueEncodingError
 
 CONTEXT = "ctx"
@@ -93,7 +93,7 @@ class Parameters:
                 setting="params",
                 parameter=name,
                 message=f"the run's parameter {name!r} is missing"
-                + (f"; tasks {listed(tasks, 5)} take it" if len(tasks) > 1 else "")
+                + (f"; tasks {format_names(tasks, 5)} take it" if len(tasks) > 1 else "")
                 + nearest(name, (self.declared | self.given.keys()) - {name}),
             )
             for name, tasks in self.asked.items()
@@ -166,12 +166,12 @@ def bind(
             needs.append(name)
         elif parameters.take(name, task_id, optional=optional):
             inputs[name] = f"{OPEN} params.{name} }}}}"
-    problems += _left_over(given, inputs, signature)
+    problems += _bind_extra_inputs(given, inputs, signature)
     findings += [Finding(problem="bad argument", task_id=task_id, message=problem) for problem in problems]
     return inputs, needs
 
 
-def _left_over(given: Mapping[str, Any], inputs: dict[str, Any], signature: Signature) -> list[str]:
+def _bind_extra_inputs(given: Mapping[str, Any], inputs: dict[str, Any], signature: Signature) -> list[str]:
     """Inputs that no parameter is named like: `**kwargs` takes them, else they are wrong."""
     problems = []
     if CONTEXT in given:

@@ -16,7 +16,7 @@ from agentos.dag.language.conditions import parse_condition
 from agentos.dag.language.references import OPEN, SECRETS, Reference, format_path, references_in, whole_reference
 from agentos.dag.language.shell_references import check_script
 from agentos.dag.language.tokens import LITERALS, NAME
-from agentos.dag.plan.findings import Finding, Problem, listed, nearest
+from agentos.dag.plan.findings import Finding, Problem, format_names, nearest
 from agentos.exceptions import ExpressionError
 from agentos.ids import MAX_ID, TaskId
 
@@ -338,7 +338,7 @@ def together_problems(definitions: Iterable[TaskDef], schedule: str, groups: dic
                 problem="bad setting",
                 setting="schedule",
                 message=f"schedule 'ready' lets file changes of tasks overlap that nothing could tell apart: "
-                f"{listed(unisolated)} need isolation 'worktree', other effects, or schedule 'layers'",
+                f"{format_names(unisolated)} need isolation 'worktree', other effects, or schedule 'layers'",
             )
         )
     return findings

@@ -53,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}{self.problem}: {self.message}"
 
 
-def located(findings: Iterable[Finding], locate: Callable[[Finding], Finding]) -> tuple[Finding, ...]:
+def locate_findings(findings: Iterable[Finding], locate: Callable[[Finding], Finding]) -> tuple[Finding, ...]:
     """The findings with their places and by their places, each once: a bad default is not told for every task."""
     found: dict[object, Finding] = {}
     for index, finding in enumerate(map(locate, findings)):
@@ -79,7 +79,7 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def listed(names: Iterable[str], limit: int = 10) -> str:
+def format_names(names: Iterable[str], limit: int = 10) -> str:
     """The first few names of many, as text."""
     quoted = [repr(name) for name in names]
     more = f" and {len(quoted) - limit} more" if len(quoted) > limit else ""

@@ -14,7 +14,7 @@ import msgspec
 from agentos.dag.define.task import Repeat, TaskDef
 from agentos.dag.plan.binding import Parameters
 from agentos.dag.plan.checks import changes_files, id_problem, references_of, together_problems
-from agentos.dag.plan.findings import Finding, listed
+from agentos.dag.plan.findings import Finding, format_names
 from agentos.dag.plan.fingerprint import changed_fingerprint
 from agentos.dag.plan.items import item_tasks
 from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
@@ -41,7 +41,7 @@ def with_tasks(
     if origin == "for_each" and parent is not None:
         _raise(plan, findings)
         above = plan.tasks[parent]
-        return _joined(
+        return _add_tasks(
             plan,
             [
                 plan_task(definition, above.layer, f"{above.place}.{index:06d}", origin, parent)
@@ -49,9 +49,9 @@ def with_tasks(
             ],
         )
     places = {definition.id: f"{plan.next_place + index:06d}" for index, definition in enumerate(new)}
-    linked = _linked(plan, new, parent, places, findings)
+    linked = _link_definitions(plan, new, parent, places, findings)
     waiting = _waiting_for(plan, linked)
-    layers = _layered(plan, {**linked, **{task.id: task.definition for task in waiting}}, min_layer, findings)
+    layers = _assign_layers(plan, {**linked, **{task.id: task.definition for task in waiting}}, min_layer, findings)
     _raise(plan, findings)
     moved = [task for task in waiting if layers[task.id] != task.layer]
     down = [msgspec.structs.replace(task, layer=layers[task.id]) for task in moved]
@@ -60,7 +60,7 @@ def with_tasks(
         plan_task(task, layers[i], places[i], origin, TaskId(i.rpartition("@")[0]) if origin == "repeat" else parent)
         for i, task in linked.items()
     ]
-    return _joined(_parted(plan, moved), [*down, *fresh])
+    return _add_tasks(_remove_tasks(plan, moved), [*down, *fresh])
 
 
 def with_definition(plan: Plan, task_id: TaskId, definition: TaskDef) -> Plan:
@@ -70,12 +70,12 @@ def with_definition(plan: Plan, task_id: TaskId, definition: TaskDef) -> Plan:
     if definition.id != task_id:
         findings.append(Finding(problem="bad id", task_id=task_id, message=f"it cannot become {definition.id!r}"))
         _raise(plan, findings)
-    linked = _linked(plan, [definition], old.parent, {}, findings)[task_id]
+    linked = _link_definitions(plan, [definition], old.parent, {}, findings)[task_id]
     if later := [need for need in linked.needs if plan.tasks[need].layer >= old.layer]:
-        message = f"it would have to wait for {listed(later)}, not planned before it: replan it instead"
+        message = f"it would have to wait for {format_names(later)}, not planned before it: replan it instead"
         findings.append(Finding(problem="bad reference", task_id=task_id, message=message))
     _raise(plan, findings)
-    return _joined(_parted(plan, [old]), [plan_task(linked, old.layer, old.place, old.origin, old.parent)])
+    return _add_tasks(_remove_tasks(plan, [old]), [plan_task(linked, old.layer, old.place, old.origin, old.parent)])
 
 
 def without_tasks(plan: Plan, task_ids: Iterable[TaskId], *, replaced: Iterable[TaskId] = ()) -> Plan:
@@ -100,7 +100,7 @@ def without_tasks(plan: Plan, task_ids: Iterable[TaskId], *, replaced: Iterable[
         if needing not in gone
     ]
     _raise(plan, findings)
-    return _parted(plan, [plan.tasks[task_id] for task_id in gone])
+    return _remove_tasks(plan, [plan.tasks[task_id] for task_id in gone])
 
 
 def round_tasks(plan: Plan, task_id: TaskId, number: int) -> list[TaskDef]:
@@ -136,7 +136,7 @@ def _id_findings(plan: Plan, definitions: Iterable[TaskDef]) -> Iterator[Finding
         seen.add(definition.id)
 
 
-def _linked(
+def _link_definitions(
     plan: Plan,
     definitions: Iterable[TaskDef],
     parent: TaskId | None,
@@ -170,11 +170,11 @@ def _repeats(plan: Plan, new: Sequence[TaskDef]) -> Callable[[], list[Repeat]]:
     """Every `repeat` of the plan and of the new tasks; only looked for where a reference may mean the round before."""
 
     @cache
-    def found() -> list[Repeat]:
+    def find_repeats() -> list[Repeat]:
         old = (task.definition for task in plan.tasks.values())
         return [task.repeat for task in (*old, *new) if task.repeat is not None]
 
-    return found
+    return find_repeats
 
 
 class _Order(Mapping[str, str]):
@@ -218,7 +218,7 @@ def _waiting_for(plan: Plan, new: Mapping[TaskId, TaskDef]) -> list[PlannedTask]
     return list(found.values())
 
 
-def _layered(
+def _assign_layers(
     plan: Plan, definitions: Mapping[TaskId, TaskDef], min_layer: int, findings: list[Finding]
 ) -> dict[TaskId, int]:
     known = {
@@ -237,7 +237,7 @@ def _layered(
 # --- joining and parting ------------------------------------------------------------------------------------------
 
 
-def _joined(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
+def _add_tasks(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
     """The plan with these tasks, which fit it."""
     by_layer: dict[int, list[PlannedTask]] = {}
     dependants: dict[TaskId, list[TaskId]] = {}
@@ -255,7 +255,7 @@ def _joined(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
     layers = list(plan.layers)
     layers += [()] * (max(by_layer, default=-1) + 1 - len(layers))
     for layer, more in by_layer.items():
-        layers[layer] = _merged(layers[layer], more, joined)
+        layers[layer] = _merge_layer(layers[layer], more, joined)
     roots = [int(task.place) for task in tasks if "." not in task.place]
     grown = msgspec.structs.replace(
         plan,
@@ -265,10 +265,10 @@ def _joined(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
         fingerprint=changed_fingerprint(plan.fingerprint, added=((task.id, task.fingerprint) for task in tasks)),
         next_place=max([plan.next_place, *(place + 1 for place in roots)]),
     )
-    return _warned(grown, {task.layer for task in tasks if changes_files(task.definition)})
+    return _refresh_warnings(grown, {task.layer for task in tasks if changes_files(task.definition)})
 
 
-def _merged(
+def _merge_layer(
     layer: tuple[TaskId, ...], more: Sequence[PlannedTask], tasks: Mapping[TaskId, PlannedTask]
 ) -> tuple[TaskId, ...]:
     """The layer with more tasks, in plan order."""
@@ -284,7 +284,7 @@ def _merged(
     return tuple(sorted((*layer, *(task.id for task in more)), key=place))
 
 
-def _parted(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
+def _remove_tasks(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
     """The plan without these tasks; whoever needs them still says so."""
     if not tasks:
         return plan
@@ -312,10 +312,10 @@ def _parted(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
         layers=tuple(layers),
         fingerprint=changed_fingerprint(plan.fingerprint, removed=((task.id, task.fingerprint) for task in tasks)),
     )
-    return _warned(parted, {task.layer for task in tasks if changes_files(task.definition)})
+    return _refresh_warnings(parted, {task.layer for task in tasks if changes_files(task.definition)})
 
 
-def _warned(plan: Plan, touched: set[int]) -> Plan:
+def _refresh_warnings(plan: Plan, touched: set[int]) -> Plan:
     """The plan with the warnings of these layers made anew."""
     if not touched:
         return plan

@@ -80,7 +80,7 @@ def retry_line(definition: TaskDef) -> str:
 # --- shell ---------------------------------------------------------------------------------------------------------
 
 
-class _Command(NamedTuple):
+class _ShellCommand(NamedTuple):
     words: tuple[str, ...]
     redirections: tuple[tuple[str, str], ...]
     """Operator and target."""
@@ -89,7 +89,7 @@ class _Command(NamedTuple):
 def _of_commands(run: str | tuple[str, ...]) -> Hints:
     if isinstance(run, str) and not _WORTH_READING.search(run):
         return Hints()
-    commands = [_Command(run, ())] if isinstance(run, tuple) else list(_commands(run))
+    commands = [_ShellCommand(run, ())] if isinstance(run, tuple) else list(_commands(run))
     doubts: dict[str, None] = {}
     moves_refs = ""
     # What the script itself begins anew may be appended to: the second run begins it anew as well.
@@ -105,9 +105,9 @@ def _of_commands(run: str | tuple[str, ...]) -> Hints:
         doubts.update(dict.fromkeys(_of_targets(targets, fresh)))
         if name in _MAKES_FILES:
             varying = (word for word in arguments if _VARIES.search(word))
-            doubts.update(dict.fromkeys(f"gives {_shown(word)} another name each time" for word in varying))
+            doubts.update(dict.fromkeys(f"gives {_shorten(word)} another name each time" for word in varying))
         if name == "git" and not moves_refs:
-            moves_refs = _moving(arguments)
+            moves_refs = _ref_moving_command(arguments)
     return Hints(tuple(doubts), moves_refs)
 
 
@@ -116,11 +116,11 @@ def _of_targets(targets: Sequence[tuple[str, str]], fresh: set[str]) -> Iterator
         if _UNHARMED.match(target):
             continue
         if _VARIES.search(target):
-            yield f"gives {_shown(target)} another name each time"
+            yield f"gives {_shorten(target)} another name each time"
         elif target.startswith("/tmp/"):  # noqa: S108 - read in a script, not used here
-            yield f"writes {_shown(target)}, outside of what is captured (mktemp gives a name of its own)"
+            yield f"writes {_shorten(target)}, outside of what is captured (mktemp gives a name of its own)"
         elif operator in (">>", "&>>") and target.replace("{", "").replace("}", "") not in fresh:
-            yield f"appends to {_shown(target)}"
+            yield f"appends to {_shorten(target)}"
         fresh.add(target)
 
 
@@ -131,7 +131,7 @@ def _without_assignments(words: Sequence[str]) -> list[str]:
     return list(words[start:])
 
 
-def _moving(arguments: Sequence[str]) -> str:
+def _ref_moving_command(arguments: Sequence[str]) -> str:
     """`git commit` and the like, from the arguments of git; empty for what only reads."""
     ahead = iter(arguments)
     for word in ahead:
@@ -148,11 +148,11 @@ def _moving(arguments: Sequence[str]) -> str:
     return ""
 
 
-def _shown(word: str) -> str:
+def _shorten(word: str) -> str:
     return word if len(word) <= _SHOWN else f"{word[:_SHOWN]}…"
 
 
-def _commands(script: str) -> Iterator[_Command]:
+def _commands(script: str) -> Iterator[_ShellCommand]:
     """The commands of a script, roughly: quotes taken off, comments and here-documents left out."""
     words: list[str] = []
     redirections: list[tuple[str, str]] = []
@@ -165,14 +165,14 @@ def _commands(script: str) -> Iterator[_Command]:
             words.append(text)
         elif text[0] in _END and text not in ("&>", "&>>"):
             if words or redirections:
-                yield _Command(tuple(words), tuple(redirections))
+                yield _ShellCommand(tuple(words), tuple(redirections))
             words, redirections, operator = [], [], ""
         else:
             operator = text if text in _WRITES else "<"
             if words and words[-1].isdecimal():
                 words.pop()  # the number of what is redirected
     if words or redirections:
-        yield _Command(tuple(words), tuple(redirections))
+        yield _ShellCommand(tuple(words), tuple(redirections))
 
 
 def _tokens(script: str) -> Iterator[tuple[bool, str]]:
@@ -215,7 +215,7 @@ def _word(script: str, at: int) -> tuple[str, int]:
             end = _find(script, "'", at + 1)
             word, at = word + script[at + 1 : end], end + 1
         elif character == '"':
-            inner, at = _quoted(script, at + 1)
+            inner, at = _quoted_text(script, at + 1)
             word += inner
         elif end := _substitution(script, at):
             word, at = word + script[at:end], end
@@ -224,7 +224,7 @@ def _word(script: str, at: int) -> tuple[str, int]:
     return word, at
 
 
-def _quoted(script: str, at: int) -> tuple[str, int]:
+def _quoted_text(script: str, at: int) -> tuple[str, int]:
     word = ""
     while at < len(script) and script[at] != '"':
         end = _substitution(script, at) or at + 1 + (script[at] == "\\")
@@ -273,7 +273,7 @@ def _appends(source: str) -> Iterator[str]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (mode := _mode(node)) is not None and _APPENDING.fullmatch(mode):
-            yield f"opens {_opened(node)} for appending"
+            yield f"opens {_opened_file(node)} for appending"
 
 
 def _mode(call: ast.Call) -> str | None:
@@ -287,9 +287,9 @@ def _mode(call: ast.Call) -> str | None:
     return next((text for text in texts if _APPENDING.fullmatch(text)), None)
 
 
-def _opened(call: ast.Call) -> str:
+def _opened_file(call: ast.Call) -> str:
     if isinstance(call.func, ast.Name) and call.args:
-        return _shown(ast.unparse(call.args[0]))
+        return _shorten(ast.unparse(call.args[0]))
     if isinstance(call.func, ast.Attribute) and len(call.args) < 2:
-        return _shown(ast.unparse(call.func.value))
+        return _shorten(ast.unparse(call.func.value))
     return "a file"

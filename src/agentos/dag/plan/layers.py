@@ -7,7 +7,7 @@ from itertools import islice
 
 from agentos.dag.define.task import TaskDef
 from agentos.dag.plan.checks import changes_files
-from agentos.dag.plan.findings import Finding, listed
+from agentos.dag.plan.findings import Finding, format_names
 from agentos.ids import TaskId
 
 _MAX_CYCLES = 20
@@ -112,7 +112,7 @@ def overlap_warnings(layer: int, tasks: Sequence[TaskDef], max_concurrency: int)
     fanned_out = any(task.for_each is not None for task in writers)
     if max_concurrency == 1 or (len(writers) < 2 and not fanned_out) or _one_at_a_time(writers):
         return ()
-    names = listed(task.id for task in writers)
+    names = format_names(task.id for task in writers)
     items = " (or its items)" if len(writers) == 1 else ""
     warnings = [
         f"layer {layer}: {names}{items} may change files at the same time: if the run is killed meanwhile, those that "
@@ -120,7 +120,7 @@ def overlap_warnings(layer: int, tasks: Sequence[TaskDef], max_concurrency: int)
     ]
     if retried := [task.id for task in writers if task.retry.retries]:
         warnings.append(
-            f"layer {layer}: edits of a failed attempt are not undone before it is retried: {listed(retried)}"
+            f"layer {layer}: edits of a failed attempt are not undone before it is retried: {format_names(retried)}"
         )
     return tuple(warnings)
 

@@ -13,7 +13,7 @@ from agentos.dag.define.task import TaskDef
 from agentos.dag.language.references import references_in
 from agentos.dag.plan.binding import stored_parameters
 from agentos.dag.plan.checks import References, item_id_problems, together_problems, undeclared_secrets
-from agentos.dag.plan.findings import Finding, located
+from agentos.dag.plan.findings import Finding, locate_findings
 from agentos.dag.plan.fingerprint import plan_fingerprint, task_fingerprint
 from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
 from agentos.dag.plan.linking import link_workflow, take_parameters
@@ -88,7 +88,7 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
     if len(layers) < len(definitions):
         findings += cycle_findings({task_id: definitions[task_id] for task_id in definitions if task_id not in layers})
     if findings:
-        told = located(findings, flow.locate)
+        told = locate_findings(findings, flow.locate)
         raise WorkflowDefinitionError(told, name=flow.name, next_step=_what_to_give(told))
     planned = [
         plan_task(definition, layers[task_id], f"{index:06d}")

@@ -150,7 +150,7 @@ class Turn(NamedTuple):
     """Of an isolated one: what its worktree was made from."""
 
 
-class Refusal(NamedTuple):
+class GateRejection(NamedTuple):
     """A decision point that was answered no."""
 
     gate_id: GateId
@@ -191,7 +191,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gates: Map[GateId, GateFacts] = Map()
     open_gates: Map[GateId, bool] = Map()
     """All and only gates that wait for an answer."""
-    refused: Refusal | None = None
+    refused: GateRejection | None = None
     """A decision point that was answered no: neither its layer nor a later one begins any more."""
     children: Map[TaskId, tuple[TaskId, ...]] = Map()
     """For each for_each task that was expanded: its items' tasks, in order."""
@@ -213,7 +213,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """None before the first file task, and after a rollback."""
     half_done: HalfDone | None = None
     """What `files` still holds of attempts that wait for another try, or that a stop in order cut off."""
-    sessions: Map[TaskId, ev.Session] = Map()
+    sessions: Map[TaskId, ev.AgentSession] = Map()
     """Tasks with an attempt that is under way, or was cut off or put off and goes on, and has an agent's session."""
     turns: Map[TaskId, Turn] = Map()
     """The same, for what such a one had done to files."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agentos.exceptions import StateInvariantError
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
-from agentos.machine.facts.facts import NOTHING_ADDED, Facts, GateFacts, Refusal
+from agentos.machine.facts.facts import NOTHING_ADDED, Facts, GateFacts, GateRejection
 
 
 def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> Map[GateId, bool]:
@@ -60,7 +60,7 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         if event.kind == "ask" and event.task_id in ask:
             ask = ask.delete(event.task_id)
     elif event.answer == "rejected":
-        refused = Refusal(event.gate_id, event.layer)
+        refused = GateRejection(event.gate_id, event.layer)
     was = facts.added.get(event.layer, NOTHING_ADDED)
     return replace(
         facts,

@@ -10,19 +10,19 @@ from agentos.machine.facts.facts import FAILED, Facts
 
 def validate_facts(facts: Facts) -> None:
     """Raise StateInvariantError, with all that is wrong, unless these are facts that a journal can lead to."""
-    if broken := sorted(_broken(facts)):
+    if broken := sorted(_violations(facts)):
         raise StateInvariantError(f"facts of run {facts.workflow_id!r} at event {facts.sequence}: {'; '.join(broken)}")
 
 
-def _broken(facts: Facts) -> Iterator[str]:
+def _violations(facts: Facts) -> Iterator[str]:
     if not facts.workflow_id.strip():
         yield "workflow_id is blank"
-    yield from _broken_tasks(facts)
-    yield from _broken_gates(facts)
-    yield from _broken_layers(facts)
+    yield from _task_violations(facts)
+    yield from _gate_violations(facts)
+    yield from _layer_violations(facts)
 
 
-def _broken_tasks(facts: Facts) -> Iterator[str]:
+def _task_violations(facts: Facts) -> Iterator[str]:
     for task_id, task in facts.tasks.items():
         under_way = task_id in facts.running or (task_id in facts.children and not task.ended)
         if (task.status == "running") != under_way:
@@ -42,7 +42,7 @@ def _broken_tasks(facts: Facts) -> Iterator[str]:
             yield f"items of {parent!r} stand in it twice"
 
 
-def _broken_gates(facts: Facts) -> Iterator[str]:
+def _gate_violations(facts: Facts) -> Iterator[str]:
     for gate_id in facts.open_gates:
         gate = facts.gates.get(gate_id)
         if gate is None:
@@ -55,7 +55,7 @@ def _broken_gates(facts: Facts) -> Iterator[str]:
         yield f"gate {facts.refused.gate_id!r} refused and was not rejected"
 
 
-def _broken_layers(facts: Facts) -> Iterator[str]:
+def _layer_violations(facts: Facts) -> Iterator[str]:
     for task_id, task in facts.tasks.items():
         if not 0 <= task.layer < max(facts.total_layers, 1):
             yield f"task {task_id!r} has layer {task.layer} of {facts.total_layers}"

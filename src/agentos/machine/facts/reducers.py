@@ -19,7 +19,7 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.facts import gate_reducers, task_reducers
 from agentos.machine.facts.facts import PENDING, EndPoint, Facts, FilePoint, Status, TaskFacts, Turn, result_mark
-from agentos.machine.facts.saved_states import SavedState, spliced
+from agentos.machine.facts.saved_states import SavedState, splice_state
 from agentos.machine.facts.task_reducers import TaskEnd
 from agentos.machine.state import TaskStatus
 
@@ -65,14 +65,14 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     children = facts.children
     for parent in event.regrown:
         for child in children.get(parent, ()):
-            added = task_reducers.counted(added, facts.task(child), -1)
+            added = task_reducers.count_result(added, facts.task(child), -1)
             tasks[child] = _set_back(facts.task(child), "pending")
             failed.pop(child, None)
         children = children.delete(parent) if parent in children else children
     for task_id in event.reset:
         was = facts.task(task_id)
         failed.pop(task_id, None)
-        added = task_reducers.counted(added, was, -1)
+        added = task_reducers.count_result(added, was, -1)
         if was.status == "running" and task_id not in event.regrown:
             tasks[task_id] = replace(was, outdated=True)
         else:
@@ -127,7 +127,7 @@ def _set_back(was: TaskFacts, status: TaskStatus) -> TaskFacts:
     )
 
 
-def _rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
+def _run_rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
     with facts.tasks.mutate() as tasks:
         for task_id, task in facts.tasks.items():
             if not task.ended:
@@ -199,21 +199,21 @@ _RESULTS: Mapping[str, type[TaskEnd]] = {result.type: result for result in RESUL
 
 
 def _state_saved(facts: Facts, event: ev.StateSaved) -> Facts:
-    saved = spliced(facts.saved or SavedState(), event)
+    saved = splice_state(facts.saved or SavedState(), event)
     return replace(facts, sequence=event.seq, current_layer=event.current_layer, saved=saved)
 
 
 def _run_ended(status: Status) -> Callable[[Facts, ev.Event], Facts]:
-    def ended(facts: Facts, event: ev.Event) -> Facts:
-        return replace(facts, sequence=event.seq, status=status, files=_closed(facts))
+    def end_run(facts: Facts, event: ev.Event) -> Facts:
+        return replace(facts, sequence=event.seq, status=status, files=_close_files(facts))
 
-    return ended
+    return end_run
 
 
 def _workflow_paused(facts: Facts, event: ev.WorkflowPaused) -> Facts:
     statuses: dict[str, Status] = {"waiting": "waiting", "drained": "interrupted", "answered": "interrupted"}
     status = statuses.get(event.reason, "paused")
-    return replace(facts, sequence=event.seq, status=status, files=_closed(facts))
+    return replace(facts, sequence=event.seq, status=status, files=_close_files(facts))
 
 
 # --- the files of the worktree ------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def _end_point(event: ev.FilesCaptured) -> EndPoint:
     )
 
 
-def _closed(facts: Facts) -> FilePoint | None:
+def _close_files(facts: Facts) -> FilePoint | None:
     """After an orderly end nothing is put back by itself: somebody may have mended something since.
 
     A drive that only applied a command says nothing about attempts that a kill left behind.
@@ -282,7 +282,7 @@ REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
     ev.TaskSkipped: task_reducers.task_skipped,
     ev.TaskWarning: _only_sequence,
     ev.StateUpdated: _only_sequence,
-    ev.Checkpointed: task_reducers.checkpointed,
+    ev.Checkpointed: task_reducers.layer_checkpointed,
     ev.CheckpointFailed: _only_sequence,
     ev.DecisionRequired: gate_reducers.decision_required,
     ev.DecisionMade: gate_reducers.decision_made,
@@ -290,7 +290,7 @@ REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
     ev.CommandApplied: gate_reducers.command_settled,
     ev.CommandRefused: gate_reducers.command_settled,
     ev.PlanChanged: gate_reducers.plan_changed,
-    ev.RolledBack: _rolled_back,
+    ev.RolledBack: _run_rolled_back,
     ev.RunForked: _run_forked,
     ev.StateSaved: _state_saved,
     ev.FilesCaptured: _files_captured,

@@ -20,7 +20,7 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     context: Mapping[str, Raw] = {}
 
 
-def spliced(was: SavedState, event: StateSaved) -> SavedState:
+def splice_state(was: SavedState, event: StateSaved) -> SavedState:
     """The state after an event that holds what differs from the one before."""
     context = {key: value for key, value in was.context.items() if key not in event.context_removed}
     context.update(msgspec.json.decode(event.context_set, type=dict[str, Raw] | None) or {})

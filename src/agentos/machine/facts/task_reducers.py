@@ -87,9 +87,9 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
         layer=event.layer,
         place=event.place,
         attempts=was.attempts,
-        settled=_settled(facts, event.task_id, was),
+        settled=_count_settled(facts, event.task_id, was),
         seq=event.seq if was.attempts else was.seq,
-        output=_gathered(facts, event.task_id) if event.gathered else event.output,
+        output=_gather_outputs(facts, event.task_id) if event.gathered else event.output,
         messages=event.messages,
         context=event.context,
         execution_time_ms=event.execution_time_ms,
@@ -101,7 +101,7 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
     return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=merge)
 
 
-def _gathered(facts: Facts, parent: TaskId) -> Raw:
+def _gather_outputs(facts: Facts, parent: TaskId) -> Raw:
     outputs = (bytes(facts.task(child).output) for child in facts.children.get(parent, ()))
     return Raw(b"[" + b",".join(outputs) + b"]")
 
@@ -114,7 +114,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         place=event.place,
         attempts=was.attempts,
         tries=was.tries,
-        settled=_settled(facts, event.task_id, was),
+        settled=_count_settled(facts, event.task_id, was),
         seq=event.seq if was.attempts else was.seq,
         error=event.error,
         execution_time_ms=event.execution_time_ms,
@@ -140,7 +140,7 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
     return _with_result(facts, event, was, task)
 
 
-def _settled(facts: Facts, task_id: TaskId, was: TaskFacts) -> int:
+def _count_settled(facts: Facts, task_id: TaskId, was: TaskFacts) -> int:
     return was.settled + (task_id in facts.running)
 
 
@@ -155,7 +155,7 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
         failed=facts.failed.set(task_id, True) if task.status in FAILED else facts.failed,
         open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
-        added=counted(facts.added, task, 1),
+        added=count_result(facts.added, task, 1),
     )
 
 
@@ -208,7 +208,7 @@ def without_session(facts: Facts, task_id: TaskId) -> Facts:
     return replace(facts, sessions=sessions, turns=turns)
 
 
-def counted(added: Map[int, Added], task: TaskFacts, sign: int) -> Map[int, Added]:
+def count_result(added: Map[int, Added], task: TaskFacts, sign: int) -> Map[int, Added]:
     """The counts of the task's layer with its result, or without it again."""
     tasks, messages, decisions, keys = added.get(task.layer, NOTHING_ADDED)
     if sign < 0 and (not tasks or not task.ended):
@@ -220,7 +220,7 @@ def counted(added: Map[int, Added], task: TaskFacts, sign: int) -> Map[int, Adde
     return added.set(task.layer, Added(tasks + sign, messages, decisions, keys))
 
 
-def checkpointed(facts: Facts, event: ev.Checkpointed) -> Facts:
+def layer_checkpointed(facts: Facts, event: ev.Checkpointed) -> Facts:
     return replace(
         facts,
         sequence=event.seq,

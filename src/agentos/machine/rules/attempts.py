@@ -52,17 +52,17 @@ def usage_known(board: Board, given: UsageKnown) -> None:
     board.emit(ev.TaskUsage(task_id=given.task_id, layer=layer, attempt=given.attempt, usage=given.usage))
 
 
-def ended(board: Board, given: AttemptEnded) -> None:
+def end_attempt(board: Board, given: AttemptEnded) -> None:
     """An attempt is over. One that no longer counts changes nothing."""
     if board.facts.running.get(given.task_id) != given.attempt:
         return
     task = board.plan.tasks[given.task_id]
     if given.captured is not None:
-        files.captured(board, given.captured)
+        files.record_capture(board, given.captured)
     for message in given.warnings:
         board.warn(task, message, attempt=given.attempt)
     if given.error is None:
-        _succeeded(board, task, given)
+        _complete_task(board, task, given)
     elif given.cancelled:
         board.fail(task, given.error, status="cancelled", given=given)
     elif given.cut_off and may_have_happened(task) and board.facts.stopping != "abort":
@@ -75,7 +75,7 @@ def ended(board: Board, given: AttemptEnded) -> None:
         board.fail(task, given.error, status=failed_status(task), given=given)
 
 
-def _succeeded(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
+def _complete_task(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
     change = None
     if given.injected:
         try:
@@ -106,7 +106,7 @@ def _injection(board: Board, task: PlannedTask, given: AttemptEnded) -> ev.PlanC
     wanted = [task_from_mapping(task_id, mapping) for task_id, mapping in given.injected]
     known: set[TaskId] = set()
     if any(definition.id in board.plan.tasks for definition in wanted):
-        known = _injected_before(board.facts, task, wanted)
+        known = _earlier_injections(board.facts, task, wanted)
     added = tuple(definition for definition in wanted if definition.id not in known)
     if not added:
         return None
@@ -115,7 +115,7 @@ def _injection(board: Board, task: PlannedTask, given: AttemptEnded) -> ev.PlanC
     return change
 
 
-def _injected_before(facts: Facts, task: PlannedTask, wanted: list[TaskDef]) -> set[TaskId]:
+def _earlier_injections(facts: Facts, task: PlannedTask, wanted: list[TaskDef]) -> set[TaskId]:
     before = {
         definition.id: definition
         for change in facts.changes
@@ -154,7 +154,7 @@ def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
     row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was cut off: {first_line}")
     planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=(task.id,), revision=board.facts.plan_revision)
     drive_start.follow_up(board, planned)
-    board.frontier.attempt_over(task)
+    board.frontier.record_attempt_end(task)
     board.frontier.offer(task.id)
 
 

@@ -35,10 +35,10 @@ def money(usd: float) -> str:
     return f"${whole}.{cents[:2]}{cents[2:].rstrip('0')}"
 
 
-def left_for(plan: Plan, facts: Facts, task: PlannedTask) -> Budget:
+def remaining_budget(plan: Plan, facts: Facts, task: PlannedTask) -> Budget:
     """What an attempt of the task may still spend; never below zero."""
-    own = _left(_allowed(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
-    all_of_it = _left(_allowed(facts, plan.settings.budget, "run"), facts.spent_in_all)
+    own = _remainder(_allowance(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
+    all_of_it = _remainder(_allowance(facts, plan.settings.budget, "run"), facts.spent_in_all)
     return Budget(cost_usd=_least(own.cost_usd, all_of_it.cost_usd), tokens=_least(own.tokens, all_of_it.tokens))
 
 
@@ -48,7 +48,7 @@ def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.D
     One that is open is waited for, also where an answer to another one has allowed the run more meanwhile; only where
     the budget that it asks about was edited may there be nothing left to ask.
     """
-    whose = _used_up(plan, facts, task)
+    whose = _exhausted_budget(plan, facts, task)
     gate, name = newest_gate(facts, "budget", task.id, task.id)
     if gate is not None and gate.opened.gate_id in facts.open_gates:
         asked = _whose(gate.opened)
@@ -85,16 +85,16 @@ def _whose(gate: ev.DecisionRequired) -> Whose:
     return "task" if gate.shown.startswith("task") else "run"
 
 
-def _used_up(plan: Plan, facts: Facts, task: PlannedTask) -> Whose | None:
+def _exhausted_budget(plan: Plan, facts: Facts, task: PlannedTask) -> Whose | None:
     if task.definition.agent is None and task.definition.llm is None:
         return None
-    own = _left(_allowed(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
+    own = _remainder(_allowance(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
     if own.used_up:
         return "task"
-    return "run" if _left(_allowed(facts, plan.settings.budget, "run"), facts.spent_in_all).used_up else None
+    return "run" if _remainder(_allowance(facts, plan.settings.budget, "run"), facts.spent_in_all).used_up else None
 
 
-def _allowed(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None = None) -> Budget:
+def _allowance(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None = None) -> Budget:
     """The budget, and as much again for each time somebody allowed that in this epoch."""
     if not budget:
         return budget
@@ -122,7 +122,7 @@ def _more(allowed: Budget, spent: ev.Usage, budget: Budget) -> Budget:
     )
 
 
-def _left(budget: Budget, spent: ev.Usage) -> Budget:
+def _remainder(budget: Budget, spent: ev.Usage) -> Budget:
     return Budget(
         cost_usd=None if budget.cost_usd is None else max(budget.cost_usd - spent.cost_usd, 0.0),
         tokens=None if budget.tokens is None else max(budget.tokens - spent.tokens, 0),

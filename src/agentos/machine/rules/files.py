@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from agentos.machine import events as ev
 from agentos.machine.board import Board
 from agentos.machine.facts.fold import Facts
-from agentos.machine.inputs import Captured
+from agentos.machine.inputs import CaptureEnded
 from agentos.machine.rules import merges
 
 _SHOWN = 10
@@ -26,13 +26,15 @@ def wait_for_capture(board: Board, layer: int) -> bool:
     return True
 
 
-def captured(board: Board, given: Captured) -> None:
+def record_capture(board: Board, given: CaptureEnded) -> None:
     """Write a snapshot down, unless the newest one says the same already."""
     if given.why == "merge" and (board.facts.merge is None or not board.facts.merge.tree):
         return  # set aside meanwhile
     if given.why in ("layer", "merge"):
         board.capture_wanted = None
-        if not board.frontier.unfinished(given.layer):  # else it was merged for a task that could not wait for the rest
+        if not board.frontier.has_unfinished(
+            given.layer
+        ):  # else it was merged for a task that could not wait for the rest
             board.captured_layer, board.uncaptured = given.layer, given.problem
         if given.changed:
             _name_suspects(board, given)
@@ -65,7 +67,7 @@ def captured(board: Board, given: Captured) -> None:
         board.frontier.release_merged()
 
 
-def _turn(board: Board, given: Captured) -> None:
+def _turn(board: Board, given: CaptureEnded) -> None:
     """What an agent has done so far. One that could not be captured is no point to go on from, and no harm."""
     if given.task_id in board.facts.running and given.snapshot and not given.partial:
         board.emit(
@@ -94,7 +96,7 @@ def snapshots_in_use(facts: Facts) -> set[str]:
     return used - {""}
 
 
-def _name_suspects(board: Board, given: Captured) -> None:
+def _name_suspects(board: Board, given: CaptureEnded) -> None:
     """Files changed and no file task was at work: somebody's hands, or a task that says it changes none."""
     tasks = (board.plan.tasks[name] for name in board.plan.layers[given.layer])
     suspects = [
@@ -106,7 +108,7 @@ def _name_suspects(board: Board, given: Captured) -> None:
     ]
     if not suspects:
         return
-    paths, named = _listed(given.changed), _listed(suspects)
+    paths, named = _join_names(given.changed), _join_names(suspects)
     for task_id in suspects[:1]:
         task = board.plan.tasks[task_id]
         board.warn(
@@ -116,16 +118,16 @@ def _name_suspects(board: Board, given: Captured) -> None:
         )
 
 
-def _name_company(board: Board, given: Captured) -> None:
+def _name_company(board: Board, given: CaptureEnded) -> None:
     """Files changed while several tasks were at work: without isolation nobody can tell whose change is whose."""
     first = board.plan.tasks.get(given.together[0])
     if first is not None:
         board.warn(
             first,
-            f"{_listed(given.together)} were at work at the same time, and which of them changed what cannot be told: "
-            f"{_listed(given.changed)} (isolation 'worktree' keeps them apart)",
+            f"{_join_names(given.together)} were at work at the same time; which of them changed what cannot be told: "
+            f"{_join_names(given.changed)} (isolation 'worktree' keeps them apart)",
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")

@@ -26,7 +26,7 @@ def close(board: Board) -> None:
     if by_layers(board.plan) and not board.over:
         _open_next(board)
     if board.frontier.behind_merge:
-        merges.let_go(board)
+        merges.release_waiting(board)
 
 
 def _withdraw_points(board: Board) -> None:
@@ -36,7 +36,7 @@ def _withdraw_points(board: Board) -> None:
         if point.kind == "merge":
             if merges.is_outdated(board, point):
                 requests.withdraw_gate(board, point)
-        elif point.layer in board.frontier.opened or not board.frontier.unfinished(point.layer):
+        elif point.layer in board.frontier.opened or not board.frontier.has_unfinished(point.layer):
             requests.withdraw_gate(board, point)
     board.points = [point.gate_id for point in open_points if point.gate_id in board.facts.open_gates]
 
@@ -44,7 +44,7 @@ def _withdraw_points(board: Board) -> None:
 def cut_finished(board: Board) -> bool:
     """Cut a checkpoint for the first layer without one, if it is finished. Whether it is."""
     layer = board.frontier.next_cut
-    if layer >= len(board.frontier.left) or board.frontier.unfinished(layer):
+    if layer >= len(board.frontier.left) or board.frontier.has_unfinished(layer):
         return False
     if files.wait_for_capture(board, layer):
         return False
@@ -69,12 +69,12 @@ def begin_if_new(board: Board, layer: int) -> None:
 
 def _open_next(board: Board) -> None:
     layer = board.frontier.next_cut
-    if layer in board.frontier.opened or not board.frontier.unfinished(layer):
+    if layer in board.frontier.opened or not board.frontier.has_unfinished(layer):
         return
     # A crash moves no boundary: commands that came while an earlier drive was in this layer wait for its end.
     if not (board.facts.interrupted and layer <= board.facts.begun_layer):
         requests.at_boundary(board)
-    if board.over or board.stopping or not board.frontier.unfinished(layer):
+    if board.over or board.stopping or not board.frontier.has_unfinished(layer):
         return
     if not _skip_after_broken_files(board) and _may_open(board, layer):
         begin_if_new(board, layer)

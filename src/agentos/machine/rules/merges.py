@@ -22,7 +22,7 @@ from agentos.machine import events as ev
 from agentos.machine.board import Board, order
 from agentos.machine.facts.fold import Facts
 from agentos.machine.frontier import by_layers
-from agentos.machine.inputs import Merged
+from agentos.machine.inputs import MergeEnded
 from agentos.machine.rules.gates import answer_command, newest_gate
 from agentos.values import decode_value
 
@@ -74,28 +74,28 @@ def pending(board: Board, layer: int) -> list[PlannedTask]:
     return sorted((task for task in known if task is not None and (everything or task.layer <= layer)), key=order)
 
 
-def comes_first(board: Board, task: PlannedTask) -> bool:
+def must_merge_first(board: Board, task: PlannedTask) -> bool:
     """Whether something must be merged before the task may start; if so, that is asked for. Never by layers."""
     if by_layers(board.plan) or not board.facts.unmerged:
         return False
     unmerged = (board.plan.tasks.get(task_id) for task_id in board.facts.unmerged)
     if not any(other is not None and other.layer < task.layer for other in unmerged):
         return False
-    ask_for(board)
+    request_merge(board)
     return True
 
 
-def ask_for(board: Board) -> None:
+def request_merge(board: Board) -> None:
     """Have whoever drives merge what has finished, unless somebody has to answer first."""
     layer = board.facts.merge.layer if board.facts.merge is not None else board.frontier.next_cut
     if board.captures and board.capture_wanted is None and may_go_on(board, layer):
         board.capture_wanted = layer
 
 
-def let_go(board: Board) -> None:
+def release_waiting(board: Board) -> None:
     """Look again at tasks that wait for a merge: it was made, is not needed any more, or can be made now."""
     if board.facts.unmerged:
-        ask_for(board)
+        request_merge(board)
     else:
         board.frontier.release_merged()
 
@@ -124,7 +124,7 @@ def open_conflicts(facts: Facts) -> tuple[ev.MergeConflict, ...]:
     return facts.merge.conflicts if facts.merge is not None and not facts.merge.tree else ()
 
 
-def merged(board: Board, given: Merged) -> None:
+def record_merge(board: Board, given: MergeEnded) -> None:
     """The files were looked at: write the merge down, or ask."""
     tasks = tuple(task.id for task in pending(board, given.layer))
     if tasks != given.tasks or not may_go_on(board, given.layer):
@@ -145,7 +145,7 @@ def merged(board: Board, given: Merged) -> None:
         board.open_gate(_question(board, given))
 
 
-def _question(board: Board, given: Merged) -> ev.DecisionRequired:
+def _question(board: Board, given: MergeEnded) -> ev.DecisionRequired:
     facts, conflicts = board.facts, open_conflicts(board.facts)
     paths = [conflict.path for conflict in conflicts]
     _, name = newest_gate(facts, "merge", str(given.layer))

@@ -36,7 +36,7 @@ def apply_change(plan: Plan, change: PlanChanged) -> Plan:
         next_place = plan.next_place
         plan = with_tasks(plan, change.added, origin=origin, min_layer=change.min_layer)
         if change.under:
-            plan = _placed(plan, _places(change.added, change.under), next_place)
+            plan = _move_tasks(plan, _places(change.added, change.under), next_place)
     return plan
 
 
@@ -47,7 +47,7 @@ def _with_round(plan: Plan, change: PlanChanged) -> Plan:
     grown = with_tasks(grown, change.added, origin="repeat", min_layer=change.min_layer)
     grown = with_tasks(grown, change.changed, origin="replan", min_layer=change.min_layer)
     places = _places(change.added, change.under) | {task_id: task.place for task_id, task in before.items()}
-    placed = _placed(grown, places, plan.next_place)
+    placed = _move_tasks(grown, places, plan.next_place)
     back = {task_id: replace(placed.tasks[task_id], origin=task.origin) for task_id, task in before.items()}
     return replace(placed, tasks=placed.tasks.update(back))
 
@@ -56,7 +56,7 @@ def _places(added: Iterable[TaskDef], under: str) -> dict[TaskId, str]:
     return {definition.id: f"{under}.{index:06d}" for index, definition in enumerate(added)}
 
 
-def _placed(plan: Plan, places: Mapping[TaskId, str], next_place: int) -> Plan:
+def _move_tasks(plan: Plan, places: Mapping[TaskId, str], next_place: int) -> Plan:
     """The plan with its newest tasks, which stand at its end, moved to these places, behind the task that asked.
 
     At the end they would stand in the order in which tasks finished, and no two runs need agree on that.

@@ -32,7 +32,7 @@ Act = Callable[[], None]
 """What a command does, once it is on the record as applied."""
 
 
-def take(board: Board, asked: cmd.Asked) -> None:
+def take(board: Board, asked: cmd.CommandRequest) -> None:
     """A command has arrived."""
     # A deadline that passed before it was asked counts first, whenever a driver gets to see both.
     fire_timers(board, min(asked.at, board.now))
@@ -73,7 +73,7 @@ def at_boundary(board: Board) -> None:
         except CommandRefusedError as error:  # from another version of AgentOS
             _refuse(board, received, str(error))
             continue
-        asked = cmd.Asked(
+        asked = cmd.CommandRequest(
             command_id=received.command_id,
             author=received.author,
             attempt_id=received.attempt_id,
@@ -101,11 +101,11 @@ def _refuse(board: Board, received: ev.CommandReceived, why: str) -> None:
     )
 
 
-def _settle(board: Board, asked: cmd.Asked) -> None:
+def _settle(board: Board, asked: cmd.CommandRequest) -> None:
     """Apply the command, or refuse it; either way on the record."""
     data = cmd.command_to_data(asked.command)
     try:
-        act = _prepared(board, asked)
+        act = _prepare_command(board, asked)
     except AgentosError as error:
         board.emit(ev.CommandRefused(command_id=asked.command_id, author=asked.author, command=data, why=str(error)))
         return
@@ -113,7 +113,7 @@ def _settle(board: Board, asked: cmd.Asked) -> None:
     act()
 
 
-def _prepared(board: Board, asked: cmd.Asked) -> Act:
+def _prepare_command(board: Board, asked: cmd.CommandRequest) -> Act:
     """What the command will do. Raises, with the reason, where it cannot be applied."""
     if board.facts.stopping == "abort":
         raise CommandRefusedError("the run is being aborted")
@@ -215,7 +215,7 @@ def _skip_behind(board: Board, point: ev.DecisionRequired) -> None:
             board.skip(task, point.gate_id)
 
 
-def _answer(board: Board, asked: cmd.Asked, command: cmd.ApprovalResponse) -> Act:
+def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalResponse) -> Act:
     gate_id = GateId(command.gate_id)
     if gate_id not in board.facts.open_gates:
         still_open = ", ".join(sorted(board.facts.open_gates)) or "none"
@@ -271,7 +271,7 @@ def _what_became_of(board: Board, gate_id: GateId) -> str:
     return f"was already answered ({known.answer} by {known.author})"
 
 
-def _continue(board: Board, asked: cmd.Asked) -> Act:
+def _continue(board: Board, asked: cmd.CommandRequest) -> Act:
     points = [gate_id for gate_id in board.facts.open_gates if board.facts.gates[gate_id].opened.task_id is None]
     if not points:
         raise CommandRefusedError("no decision point is open; only `approval_response` answers other gates")
@@ -282,7 +282,7 @@ def _continue(board: Board, asked: cmd.Asked) -> Act:
 # --- the plan ---------------------------------------------------------------------------------------------------
 
 
-def _changing(board: Board, change: ev.PlanChanged) -> Act:
+def _plan_change(board: Board, change: ev.PlanChanged) -> Act:
     """Change the plan. WorkflowDefinitionError, now, where the change does not fit it."""
     if board.facts.refused is not None:
         raise CommandRefusedError(f"the run was rejected at {board.facts.refused.gate_id}; fork it to go on")
@@ -292,7 +292,7 @@ def _changing(board: Board, change: ev.PlanChanged) -> Act:
 
 def _injection(board: Board, command: cmd.InjectTasks) -> Act:
     added = tuple(tasks_from_mappings(command.tasks))
-    return _changing(board, ev.PlanChanged(origin="inject", added=added, min_layer=board.next_layer))
+    return _plan_change(board, ev.PlanChanged(origin="inject", added=added, min_layer=board.next_layer))
 
 
 def _layer_skip(board: Board, command: cmd.SkipLayer) -> Act:
@@ -315,7 +315,7 @@ def _has_started(board: Board, task_id: TaskId) -> bool:
     return task.ended or task.attempts > 0 or task_id in board.facts.children
 
 
-def _not_started(board: Board, task_id: str, what: str) -> TaskId:
+def _require_not_started(board: Board, task_id: str, what: str) -> TaskId:
     known = TaskId(task_id)
     if known not in board.plan.tasks:
         raise CommandRefusedError(f"there is no task {task_id!r} to {what}")
@@ -326,29 +326,29 @@ def _not_started(board: Board, task_id: str, what: str) -> TaskId:
 
 
 def _modification(board: Board, command: cmd.ModifyArgs) -> Act:
-    task = board.plan.tasks[_not_started(board, command.task_id, "modify")]
+    task = board.plan.tasks[_require_not_started(board, command.task_id, "modify")]
     updates = {name: to_stored(value) for name, value in command.updates.items()}
     changed = replace(task.definition, inputs={**task.definition.inputs, **updates})
     # With the needs that the new inputs imply, so that it reads the same wherever it is applied.
     linked = with_definition(board.plan, task.id, changed).tasks[task.id].definition
-    return _changing(board, ev.PlanChanged(origin="modify_args", changed=(linked,)))
+    return _plan_change(board, ev.PlanChanged(origin="modify_args", changed=(linked,)))
 
 
-def _replan(board: Board, asked: cmd.Asked, command: cmd.ReplanDag) -> Act:
+def _replan(board: Board, asked: cmd.CommandRequest, command: cmd.ReplanDag) -> Act:
     replaced = [task_id for task_id in command.tasks if task_id in board.plan.tasks]
     for task_id in (*command.remove, *replaced):
         _refuse_agent(board, asked, TaskId(task_id))
-    removed = [_not_started(board, task_id, "remove") for task_id in (*command.remove, *replaced)]
+    removed = [_require_not_started(board, task_id, "remove") for task_id in (*command.remove, *replaced)]
     change = ev.PlanChanged(
         origin="replan",
         added=tuple(tasks_from_mappings(command.tasks)),
         removed=tuple(dict.fromkeys(removed)),
         min_layer=board.next_layer,
     )
-    return _changing(board, change)
+    return _plan_change(board, change)
 
 
-def _refuse_agent(board: Board, asked: cmd.Asked, task_id: TaskId) -> None:
+def _refuse_agent(board: Board, asked: cmd.CommandRequest, task_id: TaskId) -> None:
     """An agent may not get round a human's gate by replacing what stands behind it."""
     if asked.attempt_id and task_id in board.plan.tasks and _waits_for_human(board, task_id):
         raise CommandRefusedError(f"task {task_id!r} waits for a human; {_actor(asked.attempt_id)} may not change it")

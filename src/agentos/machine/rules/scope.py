@@ -98,10 +98,10 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
     definition = task.definition
     scope = scope_of(plan, facts, task)
     if definition.for_each is None:
-        inputs, about = _shown(definition, scope)
+        inputs, about = _approval_subject(definition, scope)
     else:
         scopes = [{**scope, definition.for_each.as_: item} for item in resolve_items(definition, scope)]
-        shown = [_shown(definition, one) for one in scopes]
+        shown = [_approval_subject(definition, one) for one in scopes]
         inputs, about = [given for given, _ in shown], [full for _, full in shown]
     asked = [definition.approve.question, definition.approve.file] if definition.approve is not None else []
     if references_in(asked):
@@ -111,7 +111,7 @@ def shown_digest(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[str, str]
     return digest, text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
 
 
-def _shown(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+def _approval_subject(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     """The inputs and the work as they are shown, and all that a reference may change."""
     inputs = resolve_inputs(definition, scope)
     about = [inputs, resolve(definition.run, scope), resolve(dict(definition.env), scope)]

@@ -61,7 +61,7 @@ def _consider(board: Board, task: PlannedTask) -> None:
         _withdraw_outdated(board, task)
         board.open_gate(question)
     elif passed:
-        _go(board, task)
+        _start(board, task)
 
 
 def _must_be_looked_at(board: Board, task: PlannedTask) -> bool:
@@ -84,10 +84,10 @@ def _waits_for_its_time(board: Board, task: PlannedTask) -> bool:
     return not_before is not None and not_before > board.now
 
 
-def _go(board: Board, task: PlannedTask) -> None:
+def _start(board: Board, task: PlannedTask) -> None:
     definition = task.definition
     if definition.kind == "approval":
-        _approved(board, task)
+        _complete_approval(board, task)
     elif not board.starts:
         return
     elif definition.for_each is not None:
@@ -96,7 +96,7 @@ def _go(board: Board, task: PlannedTask) -> None:
         rounds.close_round(board, task, definition.repeat)
     elif board.facts.refused is not None and not by_layers(board.plan):
         board.skip(task, board.facts.refused.gate_id)
-    elif merges.comes_first(board, task):
+    elif merges.must_merge_first(board, task):
         board.frontier.wait_for_merge(task)
     elif board.held and definition.effects != ("none",):
         board.frontier.hold(task)
@@ -122,7 +122,7 @@ def _slot_is_free(board: Board, task: PlannedTask) -> bool:
     return group is None or board.frontier.slots[group.group] < group.slots
 
 
-def _approved(board: Board, task: PlannedTask) -> None:
+def _complete_approval(board: Board, task: PlannedTask) -> None:
     """The question that an approval task asks was answered yes: it is complete."""
     gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
     assert gate is not None  # it was passed

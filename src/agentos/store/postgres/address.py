@@ -76,10 +76,10 @@ def read_address(url: str) -> Address:
             next_step="Write postgresql://user@host:port/database?schema=agentos, special characters as %XX.",
         ) from error
     conninfo = make_conninfo("", **(_DEFAULTS | {key: str(value) for key, value in given.items() if value is not None}))
-    return Address(url=url, conninfo=conninfo, schema=_checked(named[-1] if named else SCHEMA, url))
+    return Address(url=url, conninfo=conninfo, schema=_check_schema(named[-1] if named else SCHEMA, url))
 
 
-def _checked(schema: str, url: str) -> str:
+def _check_schema(schema: str, url: str) -> str:
     problem = ""
     if not schema:
         problem = "it is empty"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agentos.machine.events import Checkpointed, Event, RolledBack
-from agentos.store.codec import Row
+from agentos.store.codec import EventRow
 from agentos.values import tagged_text
 
 _NUL = b"\\u0000"
@@ -47,7 +47,7 @@ class _Stretch(NamedTuple):
     before: int
 
 
-def event_rows(rows: Sequence[Row]) -> str:
+def event_rows(rows: Sequence[EventRow]) -> str:
     """The rows of `event`, but for the run they belong to."""
     return _encode(
         [
@@ -72,7 +72,7 @@ def _without_nul(value: Any) -> Any:
     return [_without_nul(item) for item in value] if isinstance(value, list) else value
 
 
-def cut_rows(events: Sequence[Event], rows: Sequence[Row]) -> str:
+def cut_rows(events: Sequence[Event], rows: Sequence[EventRow]) -> str:
     """The rows of `checkpoint`, but for the run they belong to.
 
     A statement does not see what it writes itself: a cut that a later rollback of the same batch leaves behind is

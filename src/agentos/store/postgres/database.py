@@ -10,7 +10,7 @@ from agentos.store.postgres import migrations
 from agentos.store.postgres.address import Address, read_address
 from agentos.store.postgres.driver import PATIENCE_S, insist
 from agentos.store.postgres.pool import POOLS, Pool
-from agentos.store.postgres.session import Session, asking, writing
+from agentos.store.postgres.session import QuerySession, autocommit_session, write_transaction
 from agentos.store.postgres.store import Durability, PostgresStore
 from agentos.store.sqlfiles import Migration
 
@@ -58,7 +58,7 @@ def open_store(
 
 
 def _prepare(pool: Pool, address: Address, known: Sequence[Migration], *, create: bool, readonly: bool) -> None:
-    with asking(pool, _nowhere) as session:
+    with autocommit_session(pool, _nowhere) as session:
         found = migrations.found_version(session, address)
         if readonly or (not found and not create):
             migrations.check(session, address, len(known))
@@ -66,10 +66,10 @@ def _prepare(pool: Pool, address: Address, known: Sequence[Migration], *, create
         if found == len(known) and session.rows("count_types")[0][0] >= migrations.EVENT_TYPES:
             pool.schema_version = len(known)
             return
-    with writing(pool, _nowhere) as session:
+    with write_transaction(pool, _nowhere) as session:
         migrations.lay_out(session, address, known)
     pool.schema_version = len(known)
 
 
-def _nowhere(_: Session) -> list[int]:
+def _nowhere(_: QuerySession) -> list[int]:
     return []

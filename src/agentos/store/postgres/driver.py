@@ -39,14 +39,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Driven(Protocol):
+class UsesPostgres(Protocol):
     """What has verbs that talk to PostgreSQL."""
 
     shown: str
     patience_s: float
 
 
-S = TypeVar("S", bound=Driven)
+S = TypeVar("S", bound=UsesPostgres)
 
 
 def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P], T]:
@@ -82,7 +82,7 @@ def insist(act: Callable[[], T], shown: str, patience_s: float, *, reached: bool
             return act()
         except (psycopg.Error, UnicodeError) as error:
             if not is_passing(error, reached=reached) or time.monotonic() + pause >= deadline:
-                raise translated(error, shown) from error
+                raise translate_error(error, shown) from error
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (only to break step with the others)
         pause = min(pause * 2, LONGEST_PAUSE_S)
 
@@ -103,7 +103,7 @@ def statement_pooling(shown: str) -> WorkflowConfigurationError:
     return WorkflowConfigurationError(f"the database {shown} {STATEMENTS.why}", next_step=STATEMENTS.next_step)
 
 
-def translated(error: Exception, shown: str) -> AgentosError:
+def translate_error(error: Exception, shown: str) -> AgentosError:
     """The error of ours that says what the driver's means, and what to do."""
     if isinstance(error, UnicodeError) or (isinstance(error, psycopg.DataError) and "NUL" in str(error)):
         return ValueEncodingError("$", f"an id or name holds what PostgreSQL takes for no text: {error}")
@@ -111,7 +111,7 @@ def translated(error: Exception, shown: str) -> AgentosError:
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     of_connection = not code and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     if of_connection or code.startswith(("08", "28", "3D")):
-        return _unreached(code, str(error), shown)
+        return _connection_error(code, str(error), shown)
     if code == "42501":
         return WorkflowConfigurationError(
             f"the user of {shown} may not do this: {said}",
@@ -131,7 +131,7 @@ def translated(error: Exception, shown: str) -> AgentosError:
     )
 
 
-def _unreached(code: str, text: str, shown: str) -> AgentosError:
+def _connection_error(code: str, text: str, shown: str) -> AgentosError:
     """A pooler may tell with a code, at the first statement, what a server says while connecting."""
     refusal, said = find_refusal(text)
     if refusal is not None:

@@ -17,14 +17,14 @@ from agentos.exceptions import CheckpointCutError
 from agentos.ids import WorkflowId
 from agentos.machine.events import Event, RolledBack, TaskComplete
 from agentos.store import codec
-from agentos.store.codec import Row
-from agentos.store.journal_reader import Head, JournalReader
+from agentos.store.codec import EventRow
+from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import Lease, Progress
 from agentos.store.postgres import batch
 from agentos.store.postgres.driver import verb
 from agentos.store.postgres.line import ShortBatch
 from agentos.store.postgres.pool import Pool
-from agentos.store.postgres.session import Scopes, asking
+from agentos.store.postgres.session import Scopes, autocommit_session
 
 SHORT = 1 << 13
 """Bytes of a batch that are taken by the buffers of a socket at once, whatever else is under way."""
@@ -50,8 +50,8 @@ class JournalWriter:
         plan: bytes | None,
         consumed: tuple[str, ...],
         *,
-        known: Head | None,
-    ) -> Head | None:
+        known: JournalHead | None,
+    ) -> JournalHead | None:
         """Where the journal stands then; None, and nothing written, where the lease or the place is not ours any more.
 
         `known` is where it stood when we last looked.
@@ -60,7 +60,7 @@ class JournalWriter:
         if head is None:
             return None
         rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
-        after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
+        after = JournalHead(head.no, rows[-1].seq, rows[-1].digest) if rows else head
         arguments = self._arguments(lease, events, rows, progress, (head, after))
         more: tuple[Any, ...] = ()
         revision = None
@@ -77,7 +77,7 @@ class JournalWriter:
         return after if self._stands(lease, after, None if rows else revision or 0) else None
 
     def short_batch(
-        self, lease: Lease, events: Sequence[Event], progress: Progress, known: Head | None
+        self, lease: Lease, events: Sequence[Event], progress: Progress, known: JournalHead | None
     ) -> ShortBatch | None:
         """The batch for a line; None where it takes more than that."""
         limit = min(SHORT, self._blob_limit)
@@ -86,11 +86,16 @@ class JournalWriter:
         rows, _ = codec.encode_events(events, known.digest, blob_limit=self._blob_limit)
         if sum(len(row.body) for row in rows) > SHORT:
             return None
-        after = Head(known.no, rows[-1].seq, rows[-1].digest)
+        after = JournalHead(known.no, rows[-1].seq, rows[-1].digest)
         return ShortBatch(lease.workflow_id, self._arguments(lease, events, rows, progress, (known, after)), after)
 
     def _arguments(
-        self, lease: Lease, events: Sequence[Event], rows: Sequence[Row], progress: Progress, heads: tuple[Head, Head]
+        self,
+        lease: Lease,
+        events: Sequence[Event],
+        rows: Sequence[EventRow],
+        progress: Progress,
+        heads: tuple[JournalHead, JournalHead],
     ) -> tuple[Any, ...]:
         """Of the statement `append`, which brings the journal from the first of two heads to the second."""
         head, after = heads
@@ -100,23 +105,25 @@ class JournalWriter:
         return (*named, batch.event_rows(rows), batch.cut_rows(events, rows), self._pool.address.schema)
 
     @verb
-    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event], known: Head | None) -> Head | None:
+    def _head_before(
+        self, workflow_id: WorkflowId, events: Sequence[Event], known: JournalHead | None
+    ) -> JournalHead | None:
         if known is not None and (not events or events[0].seq == known.sequence + 1):
             return known
-        with asking(self._pool, self._scopes) as session:
+        with autocommit_session(self._pool, self._scopes) as session:
             head = JournalReader(session).find_head(workflow_id)
         return None if head is None or (events and events[0].seq != head.sequence + 1) else head
 
     @verb
     def _plan_revision(self, no: int) -> int:
-        with asking(self._pool, self._scopes) as session:
+        with autocommit_session(self._pool, self._scopes) as session:
             rows = session.rows("find_plan", no)
         return rows[0][0] if rows else 0  # of a run that is gone; the fence tells
 
     @verb
     def _wrote(self, statement: str, arguments: tuple[Any, ...]) -> bool:
         try:
-            with asking(self._pool, self._scopes) as session:
+            with autocommit_session(self._pool, self._scopes) as session:
                 return bool(session.rows(statement, *arguments))
         except psycopg.IntegrityError as error:
             if error.diag.table_name != "checkpoint":
@@ -127,9 +134,9 @@ class JournalWriter:
             ) from error
 
     @verb
-    def _stands(self, lease: Lease, after: Head, revision: int | None) -> bool:
+    def _stands(self, lease: Lease, after: JournalHead, revision: int | None) -> bool:
         """Whether this very batch stands at the head: its digest proves it, of one without events its plan."""
-        with asking(self._pool, self._scopes) as session:
+        with autocommit_session(self._pool, self._scopes) as session:
             rows = session.rows("written_head", after.no)
         if not rows or rows[0][:3] != (lease.token, after.sequence, after.digest):
             return False

@@ -16,9 +16,9 @@ from agentos.exceptions import LeaseHeldError, NewerSchemaError, RunNotFoundErro
 from agentos.ids import WorkflowId
 from agentos.store.codec import NEWER
 from agentos.store.holder import is_alive
-from agentos.store.journal_reader import Head
+from agentos.store.journal_reader import JournalHead
 from agentos.store.port import Holder, Lease
-from agentos.store.postgres.session import Session
+from agentos.store.postgres.session import QuerySession
 
 Alive = Callable[[Holder], bool | None]
 
@@ -26,17 +26,17 @@ _encode = msgspec.json.Encoder().encode
 _decode = typed.decoder(Holder).decode
 
 
-def encoded(holder: Holder) -> str:
+def encode_holder(holder: Holder) -> str:
     return _encode(holder).decode()
 
 
-def held_by(stored: str | None) -> Holder | None:
+def decode_holder(stored: str | None) -> Holder | None:
     return None if stored is None else _decode(stored)
 
 
-def driver(stored: str | None, current: bool, alive: Alive = is_alive) -> Holder | None:
+def live_holder(stored: str | None, current: bool, alive: Alive = is_alive) -> Holder | None:
     """The process that drives the run now. None: the lease is free, run out (not `current`), or its holder is dead."""
-    holder = held_by(stored)
+    holder = decode_holder(stored)
     return None if holder is None or not current or alive(holder) is False else holder
 
 
@@ -50,22 +50,22 @@ class Taker(NamedTuple):
     seen: list[tuple[int, str | None]]
     """Token and holder that were there before each try of ours."""
 
-    def take(self, session: Session) -> tuple[Lease, Head]:
-        ours = encoded(self.holder)
+    def take(self, session: QuerySession) -> tuple[Lease, JournalHead]:
+        ours = encode_holder(self.holder)
         while True:
             rows = session.rows("find_lease", self.workflow_id)
             if not rows:
                 raise RunNotFoundError(self.workflow_id)
             no, token, stored, current, sequence, digest = rows[0]
-            head = Head(no, sequence, digest)
+            head = JournalHead(no, sequence, digest)
             if stored == ours and self.seen and token == self.seen[-1][0] + 1:
-                return self._lease(token, held_by(self.seen[-1][1])), head  # our try arrived, its answer did not
-            holding = driver(stored, current)
+                return self._lease(token, decode_holder(self.seen[-1][1])), head  # our try arrived, its answer did not
+            holding = live_holder(stored, current)
             if holding is not None:
                 raise LeaseHeldError(self.workflow_id, str(holding))
             self.seen.append((token, stored))
             if session.rows("take_lease", no, token, ours, self.lease_s, stored, self.schema):
-                return self._lease(token + 1, held_by(stored)), head
+                return self._lease(token + 1, decode_holder(stored)), head
             refuse_other_schema(session, self.schema)
 
     def _lease(self, token: int, before: Holder | None) -> Lease:
@@ -78,7 +78,7 @@ class Taker(NamedTuple):
         )
 
 
-def refuse_other_schema(session: Session, expected: str) -> None:
+def refuse_other_schema(session: QuerySession, expected: str) -> None:
     """A migration may have run since this store was opened; it waits for live leases, so none may begin now."""
     found = session.rows("read_version")[0][0]
     if found != expected:

@@ -17,7 +17,7 @@ from psycopg.pq.abc import PGresult
 from agentos import crashpoints
 from agentos.ids import WorkflowId
 from agentos.machine.events import Event
-from agentos.store.journal_reader import Head
+from agentos.store.journal_reader import JournalHead
 from agentos.store.port import Lease, Progress
 from agentos.store.postgres.pool import Connection, Pool
 
@@ -30,10 +30,10 @@ class ShortBatch(NamedTuple):
 
     workflow_id: WorkflowId
     arguments: tuple[int | str | bytes, ...]
-    after: Head
+    after: JournalHead
 
 
-class Line:
+class PostgresLine:
     """Appends on one connection, which is its own until it is closed."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Line:
         pool: Pool,
         connection: Connection,
         batch_of: Callable[[Lease, Sequence[Event], Progress], ShortBatch | None],
-        written: Callable[[WorkflowId, Head], None],
+        written: Callable[[WorkflowId, JournalHead], None],
     ) -> None:
         self.patience_s = pool.silence_s / 4  # to give up here loses nothing: the other way waits once more
         self._pool = pool

@@ -22,7 +22,7 @@ from agentos.machine.events import JOURNALED
 from agentos.store.codec import NEWER
 from agentos.store.postgres import leases
 from agentos.store.postgres.address import Address
-from agentos.store.postgres.session import Session
+from agentos.store.postgres.session import QuerySession
 from agentos.store.sqlfiles import Migration, migrations, script
 
 APPLICATION = "agentos"
@@ -34,7 +34,7 @@ def known_migrations() -> tuple[Migration, ...]:
     return migrations("postgres/migrations")
 
 
-def found_version(session: Session, address: Address) -> int:
+def found_version(session: QuerySession, address: Address) -> int:
     """The schema's version; 0 where there is nothing yet. ForeignDatabaseError where it is somebody else's."""
     rows = session.rows("tables_of", address.schema)
     if rows and not rows[0][2]:  # names in it would not be found, as if they were not there
@@ -55,12 +55,12 @@ def found_version(session: Session, address: Address) -> int:
     return int(facts["schema"])
 
 
-def _is_ours(session: Session, address: Address) -> bool:
+def _is_ours(session: QuerySession, address: Address) -> bool:
     """Whether `meta` looks like ours: a table of that name may have any columns."""
     return {column for (column,) in session.rows("columns_of", address.schema, "meta")} >= {"key", "value"}
 
 
-def check(session: Session, address: Address, known: int) -> None:
+def check(session: QuerySession, address: Address, known: int) -> None:
     """Refuse what cannot be read here. Writes nothing."""
     found = found_version(session, address)
     if found == 0:
@@ -70,7 +70,7 @@ def check(session: Session, address: Address, known: int) -> None:
     _refuse_newer(address, found, known)
 
 
-def lay_out(session: Session, address: Address, steps: Sequence[Migration]) -> None:
+def lay_out(session: QuerySession, address: Address, steps: Sequence[Migration]) -> None:
     """Make or migrate the schema. Inside a transaction of the caller's; others wait until it ends."""
     session.rows("use_schema", address.search_path)
     session.rows("lock_layout", address.schema)
@@ -99,7 +99,7 @@ def lay_out(session: Session, address: Address, steps: Sequence[Migration]) -> N
     session.each("set_fact", [("schema", str(len(steps)))])
 
 
-def _name_types(session: Session) -> None:
+def _name_types(session: QuerySession) -> None:
     """Event types may be added without a change of schema: keep their names for those who read by hand."""
     if session.rows("count_types")[0][0] < EVENT_TYPES:
         session.each("insert_type", [(code, kind.type) for code, kind in enumerate(JOURNALED, 1)])
@@ -113,9 +113,9 @@ def _refuse_newer(address: Address, found: int, known: int) -> None:
         )
 
 
-def _refuse_live(session: Session, address: Address) -> None:
+def _refuse_live(session: QuerySession, address: Address) -> None:
     for workflow_id, holder, current in session.rows("held_leases", None):
-        driver = leases.driver(holder, current)
+        driver = leases.live_holder(holder, current)
         if driver is not None:
             raise StoreUnavailableError(
                 f"{address.shown} has an older schema, and {driver} drives run {workflow_id} on it",

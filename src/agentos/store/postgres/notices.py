@@ -43,7 +43,7 @@ class Notices:
         """Whether news arrives; otherwise only looking helps."""
         return self._listening.is_set()
 
-    def heard(self, run: int) -> int:
+    def count(self, run: int) -> int:
         """Grows with every notice about this run, and whenever some may have been missed."""
         return self._counts[run] + self._all
 
@@ -61,7 +61,7 @@ class Notices:
                     connection.silence_s = None
                     self._connection = connection
                     if connection.is_session:
-                        self._hear(connection)
+                        self._receive(connection)
                     pause = FIRST_PAUSE_S if connection.is_session else _POOLED_S
             except (psycopg.Error, OSError, AgentosError) as error:
                 log.debug("no news from %s: %s", self._pool.address.shown, error)
@@ -71,7 +71,7 @@ class Notices:
             self._ended.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    def _hear(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         channel = sql.Identifier(self._pool.address.schema)
         connection.execute(sql.SQL("LISTEN {}").format(channel).as_string(connection))
         self._all += 1  # what was said before is not told again

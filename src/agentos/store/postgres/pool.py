@@ -39,7 +39,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         if self.silence_s is not None:
-            gen = _given_up(gen, self.silence_s)
+            gen = _limit_silence(gen, self.silence_s)
         try:
             return super().wait(gen, *args, **kwargs)
         except _ServerHangs:
@@ -51,7 +51,7 @@ class _ServerHangs(psycopg.OperationalError):
     """Said nothing for too long."""
 
 
-def _given_up(talk: Generator[Any, Any, Any], silence_s: float) -> Generator[Any, Any, Any]:
+def _limit_silence(talk: Generator[Any, Any, Any], silence_s: float) -> Generator[Any, Any, Any]:
     """The same talk with the server, ended once it has been silent for so long. Tells what to wait for, and hears."""
     heard, since = None, time.monotonic()
     while True:
@@ -89,7 +89,7 @@ class Pool:
         A server that is silent for too long is given up, unless what it is asked may take `long`.
         """
         with self._free:
-            connection = self._taken() or self.connect()
+            connection = self._take_idle() or self.connect()
             connection.silence_s = None if long else self.silence_s
             try:
                 yield connection
@@ -153,7 +153,7 @@ class Pool:
         if first != second:
             raise statement_pooling(self.address.shown)
 
-    def _taken(self) -> Connection | None:
+    def _take_idle(self) -> Connection | None:
         while True:
             with self._lock:
                 if not self._idle:

@@ -9,10 +9,10 @@ from typing import Any
 from agentos.store.postgres.pool import Connection, Pool
 from agentos.store.postgres.statements import Statements
 
-Scopes = Callable[["Session"], list[int]]
+Scopes = Callable[["QuerySession"], list[int]]
 
 
-class Session:
+class QuerySession:
     """The queries of queries.sql on one connection. `scopes` gives the numbers of the scopes that are looked at."""
 
     def __init__(self, connection: Connection, statements: Statements, scopes: Scopes) -> None:
@@ -25,7 +25,7 @@ class Session:
         cursor.execute(self.statements[name], self._complete(name, arguments))
         return cursor.fetchall()
 
-    def changed(self, name: str, *arguments: Any) -> int:
+    def execute(self, name: str, *arguments: Any) -> int:
         """How many rows a statement that returns none changed."""
         return self.connection.execute(self.statements[name], self._complete(name, arguments)).rowcount
 
@@ -38,25 +38,25 @@ class Session:
 
 
 @contextmanager
-def reading(pool: Pool, scopes: Scopes, *, long: bool = False) -> Iterator[Session]:
+def read_transaction(pool: Pool, scopes: Scopes, *, long: bool = False) -> Iterator[QuerySession]:
     """Everything inside sees the database as it is at one moment."""
     with pool.lend(long=long) as connection:
         connection.execute(pool.statements.begin_reading)
-        yield Session(connection, pool.statements, scopes)
+        yield QuerySession(connection, pool.statements, scopes)
         connection.execute("COMMIT")
 
 
 @contextmanager
-def writing(pool: Pool, scopes: Scopes, *, unseen: bool = False) -> Iterator[Session]:
+def write_transaction(pool: Pool, scopes: Scopes, *, unseen: bool = False) -> Iterator[QuerySession]:
     """All or nothing, where one statement is not enough. `unseen`: nobody waits for these rows, so it may take long."""
     with pool.lend(long=True) as connection:
         connection.execute(pool.statements.begin_long if unseen else pool.statements.begin_writing)
-        yield Session(connection, pool.statements, scopes)
+        yield QuerySession(connection, pool.statements, scopes)
         connection.execute("COMMIT")
 
 
 @contextmanager
-def asking(pool: Pool, scopes: Scopes) -> Iterator[Session]:
+def autocommit_session(pool: Pool, scopes: Scopes) -> Iterator[QuerySession]:
     """Statements that each stand for themselves."""
     with pool.lend() as connection:
-        yield Session(connection, pool.statements, scopes)
+        yield QuerySession(connection, pool.statements, scopes)

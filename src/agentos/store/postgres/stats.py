@@ -11,7 +11,7 @@ from agentos.store.postgres.address import read_address
 from agentos.store.postgres.database import LOOKING_S, open_store
 from agentos.store.postgres.driver import insist
 from agentos.store.postgres.pool import POOLS
-from agentos.store.postgres.session import Session, asking
+from agentos.store.postgres.session import QuerySession, autocommit_session
 from agentos.store.sqlfiles import queries
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 
@@ -23,7 +23,7 @@ def size_up(url: str, scope: Scope | None) -> DatabaseSize:
     address = read_address(url)
     with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
 
-        def read(session: Session) -> DatabaseSize:
+        def read(session: QuerySession) -> DatabaseSize:
             [runs] = _ask(session, "count", store.scopes(session))[0]
             return DatabaseSize(
                 bytes=sum(size for _, size in _ask(session, "tables", address.schema)),
@@ -42,7 +42,7 @@ def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
     with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
         statuses = {record.workflow_id: str(record.status) for record in store.list_runs()}
 
-        def read(session: Session) -> DatabaseStats:
+        def read(session: QuerySession) -> DatabaseStats:
             scopes = store.scopes(session)
             tables = {name: size for name, size in _ask(session, "tables", schema)}  # noqa: C416 (typed)
             [(blobs, blob_bytes)] = _ask(session, "blobs")
@@ -73,7 +73,7 @@ def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
         return store.ask(read)
 
 
-def _ask(session: Session, name: str, *arguments: Any) -> list[tuple[Any, ...]]:
+def _ask(session: QuerySession, name: str, *arguments: Any) -> list[tuple[Any, ...]]:
     return session.connection.execute(session.statements.complete(_Q[name]), arguments).fetchall()
 
 
@@ -84,7 +84,7 @@ def pending_migrations(url: str) -> PendingMigrations:
     try:
 
         def read() -> int:
-            with asking(pool, lambda _: []) as session:
+            with autocommit_session(pool, lambda _: []) as session:
                 migrations.check(session, address, len(known))
                 return migrations.found_version(session, address)
 
@@ -101,8 +101,8 @@ def held_leases(url: str, scope: Scope | None) -> list[HeldLease]:
         rows = store.ask(lambda session: session.rows("held_leases", store.scopes(session)))
     found = []
     for workflow_id, stored, current in rows:
-        holder = leases.held_by(stored)
+        holder = leases.decode_holder(stored)
         assert holder is not None  # only held ones are asked for
-        live = leases.driver(stored, current) is not None
+        live = leases.live_holder(stored, current) is not None
         found.append(HeldLease(workflow_id=workflow_id, holder=holder, live=live))
     return found

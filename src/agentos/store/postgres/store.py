@@ -24,7 +24,7 @@ from agentos.exceptions import (
 from agentos.ids import WorkflowId
 from agentos.machine.events import Event
 from agentos.store import codec, copies, records
-from agentos.store.journal_reader import Head, JournalReader
+from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import (
     CheckpointRecord,
     Holder,
@@ -40,9 +40,9 @@ from agentos.store.port import (
 from agentos.store.postgres import batch, leases
 from agentos.store.postgres.driver import brief_verb, verb
 from agentos.store.postgres.journal_writer import JournalWriter
-from agentos.store.postgres.line import Line, ShortBatch
+from agentos.store.postgres.line import PostgresLine, ShortBatch
 from agentos.store.postgres.pool import POOLS, Pool
-from agentos.store.postgres.session import Session, asking, reading, writing
+from agentos.store.postgres.session import QuerySession, autocommit_session, read_transaction, write_transaction
 from agentos.store.postgres.watched_runs import FOLLOW_S, Watch
 from agentos.values import decode_value, encode_value
 
@@ -71,18 +71,18 @@ class PostgresStore:
         self._schema = str(schema_version)
         self._scope = scope
         self._scopes: list[int] = []
-        self._heads: dict[WorkflowId, Head] = {}
+        self._heads: dict[WorkflowId, JournalHead] = {}
         self._watch = Watch(pool)
         self._writer = JournalWriter(pool, self.scopes, blob_limit=blob_limit, patience_s=patience_s)
         self._open = True
 
     @verb
-    def ask(self, question: Callable[[Session], T]) -> T:
+    def ask(self, question: Callable[[QuerySession], T]) -> T:
         """Anything else, as the database is at one moment. It must only read, and may take long."""
-        with reading(self._pool, self.scopes, long=True) as session:
+        with read_transaction(self._pool, self.scopes, long=True) as session:
             return question(session)
 
-    def scopes(self, session: Session) -> list[int]:
+    def scopes(self, session: QuerySession) -> list[int]:
         """The numbers of our scope, or of all. A worktree that has no run yet is looked for again each time."""
         if self._scope is None:
             return [no for (no,) in session.rows("all_scopes")]
@@ -90,11 +90,11 @@ class PostgresStore:
             self._scopes = [no for (no,) in session.rows("find_scope", self._scope.repository, self._scope.worktree)]
         return self._scopes
 
-    def _own_scope(self, session: Session) -> int:
+    def _own_scope(self, session: QuerySession) -> int:
         if self._scope is None:
             raise AgentosError("a view of all repositories cannot begin a run", next_step="Work in one of them.")
         if not self.scopes(session):
-            session.changed("insert_scope", self._scope.repository, self._scope.worktree)
+            session.execute("insert_scope", self._scope.repository, self._scope.worktree)
         return self.scopes(session)[0]
 
     # --- runs and leases ------------------------------------------------------------------------------------------
@@ -106,12 +106,12 @@ class PostgresStore:
         return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
 
     @verb
-    def _create(self, run: NewRun, holder: Holder, lease_s: float, tries: list[int]) -> Head:
+    def _create(self, run: NewRun, holder: Holder, lease_s: float, tries: list[int]) -> JournalHead:
         digest = codec.first_digest(run.workflow_id)
         plan = (run.plan, codec.plan_digest(run.workflow_id, 1, run.plan)) if run.plan else (None, None)
         at = codec.to_microseconds(run.created_at)
-        lease = (leases.encoded(holder), lease_s)
-        with asking(self._pool, self.scopes) as session:
+        lease = (leases.encode_holder(holder), lease_s)
+        with autocommit_session(self._pool, self.scopes) as session:
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
             crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
             tries.append(1)
@@ -124,7 +124,7 @@ class PostgresStore:
             raise RunRefusedError(
                 f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
             )
-        return Head(rows[0][0], 0, digest)
+        return JournalHead(rows[0][0], 0, digest)
 
     def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
         crashpoints.reach("lease.before")
@@ -134,27 +134,27 @@ class PostgresStore:
         return lease
 
     @verb
-    def _take(self, taker: leases.Taker) -> tuple[Lease, Head]:
-        with asking(self._pool, self.scopes) as session:
+    def _take(self, taker: leases.Taker) -> tuple[Lease, JournalHead]:
+        with autocommit_session(self._pool, self.scopes) as session:
             return taker.take(session)
 
     @brief_verb
     def renew_lease(self, lease: Lease) -> None:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             if not session.rows("renew_lease", lease.workflow_id, lease.token, lease.lease_s):
                 raise LeaseLostError(lease.workflow_id)
 
     @brief_verb
     def release_lease(self, lease: Lease) -> None:
-        with asking(self._pool, self.scopes) as session:
-            session.changed("release_lease", lease.workflow_id, lease.token)
+        with autocommit_session(self._pool, self.scopes) as session:
+            session.execute("release_lease", lease.workflow_id, lease.token)
         self._heads.pop(lease.workflow_id, None)
 
     @verb
     def move_run(self, lease: Lease, root: str, host: str, scope: Scope) -> None:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             head = self._heads.get(lease.workflow_id) or JournalReader(session).head(lease.workflow_id)
-            session.changed("insert_scope", scope.repository, scope.worktree)
+            session.execute("insert_scope", scope.repository, scope.worktree)
             [(there,)] = session.rows("find_scope", scope.repository, scope.worktree)
             if not session.rows("move_run", head.no, lease.token, there, root, host):
                 found = session.rows("written_head", head.no)
@@ -166,7 +166,7 @@ class PostgresStore:
                 )
         self._scope, self._scopes = scope, [there]
 
-    def _know(self, workflow_id: WorkflowId, head: Head) -> None:
+    def _know(self, workflow_id: WorkflowId, head: JournalHead) -> None:
         self._heads[workflow_id] = head
         self._watch.saw_events(head.no, head.sequence)
 
@@ -190,20 +190,20 @@ class PostgresStore:
             raise LeaseLostError(lease.workflow_id)
         self._wrote(lease.workflow_id, head)
 
-    def open_line(self) -> Line | None:
+    def open_line(self) -> PostgresLine | None:
         connection = self._pool.take_free()
-        return None if connection is None else Line(self._pool, connection, self._short_batch, self._wrote)
+        return None if connection is None else PostgresLine(self._pool, connection, self._short_batch, self._wrote)
 
     def _short_batch(self, lease: Lease, events: Sequence[Event], progress: Progress) -> ShortBatch | None:
         return self._writer.short_batch(lease, events, progress, self._heads.get(lease.workflow_id))
 
-    def _wrote(self, workflow_id: WorkflowId, head: Head) -> None:
+    def _wrote(self, workflow_id: WorkflowId, head: JournalHead) -> None:
         self._know(workflow_id, head)
         crashpoints.reach("commit.after")
 
     @verb
     def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
-        with reading(self._pool, self.scopes) as session:
+        with read_transaction(self._pool, self.scopes) as session:
             journal = JournalReader(session)
             head = journal.head(workflow_id)
             events = journal.events(workflow_id, after, upto)
@@ -214,30 +214,30 @@ class PostgresStore:
 
     @verb
     def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
-        with reading(self._pool, self.scopes) as session:
+        with read_transaction(self._pool, self.scopes) as session:
             return JournalReader(session).plan(workflow_id, revision)
 
     @verb
     def verify(self, workflow_id: WorkflowId) -> None:
-        with reading(self._pool, self.scopes) as session:
+        with read_transaction(self._pool, self.scopes) as session:
             JournalReader(session).verify(workflow_id)
 
     @verb
     def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
-        with reading(self._pool, self.scopes) as session:
+        with read_transaction(self._pool, self.scopes) as session:
             return JournalReader(session).newest_sound_checkpoint(workflow_id)
 
     @verb
     def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
-        with reading(self._pool, self.scopes) as session:
+        with read_transaction(self._pool, self.scopes) as session:
             JournalReader(session).verify(workflow_id)
             return copies.read_copy(session, _record(_beginning_with(session, "find_runs", workflow_id)[0]))
 
     @verb
     def insert_copy(self, copy: RunCopy) -> None:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             self._own_scope(session)
-        with writing(self._pool, self.scopes, unseen=True) as session:
+        with write_transaction(self._pool, self.scopes, unseen=True) as session:
             leases.refuse_other_schema(session, self._schema)
             no = copies.insert_copy(session, copy)
             texts = [(no, row.seq, plain) for row in copy.rows if (plain := batch.plain(row.body)) is not None]
@@ -248,7 +248,7 @@ class PostgresStore:
 
     @verb
     def find_run(self, workflow_id: str) -> RunRecord:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_runs", workflow_id)
         if not rows:
             raise RunNotFoundError(workflow_id)
@@ -263,7 +263,7 @@ class PostgresStore:
             return []
         wanted = limit
         while True:
-            with asking(self._pool, self.scopes) as session:
+            with autocommit_session(self._pool, self.scopes) as session:
                 if statuses:
                     rows = session.rows("list_runs_in", wanted, records.stored_statuses(statuses), asked or None)
                 else:
@@ -276,13 +276,13 @@ class PostgresStore:
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
         return _only("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             return JournalReader(session).checkpoints(workflow_id)
 
     # --- the inbox, and news --------------------------------------------------------------------------------------
@@ -291,13 +291,13 @@ class PostgresStore:
     def post_command(self, workflow_id: WorkflowId, command: PostedCommand) -> None:
         body = encode_value(command.command).decode()
         posted = (command.id, codec.to_microseconds(command.posted_at), command.author, command.attempt_id, body)
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             no = JournalReader(session).head(workflow_id).no
             session.rows("insert_command", no, *posted, self._pool.address.schema)
 
     @brief_verb
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             head = self._heads.get(workflow_id) or JournalReader(session).find_head(workflow_id)
             rows = session.rows("read_inbox", head.no) if head is not None else []
         if head is not None:
@@ -313,7 +313,7 @@ class PostgresStore:
             for id_, at, author, attempt_id, body, _ in rows
         ]
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         try:
             return self._news()
         except StoreUnavailableError:  # asked again in a moment
@@ -324,16 +324,16 @@ class PostgresStore:
         followed, wanted = self._watch.to_follow(), self._watch.to_look_at()
         if not followed and not wanted:
             return False
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             if followed:
                 self._follow(session, followed)
             found = session.rows("read_marks", wanted) if wanted else []
         news = [self._watch.compare(*row) for row in found]  # each of them, so that each is seen
         return any(news)
 
-    def _follow(self, session: Session, runs: list[int]) -> None:
+    def _follow(self, session: QuerySession, runs: list[int]) -> None:
         try:
-            session.changed("follow", runs, FOLLOW_S)
+            session.execute("follow", runs, FOLLOW_S)
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
             return  # who may only read looks by the clock
 
@@ -343,26 +343,26 @@ class PostgresStore:
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         if keep < 1:
             raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             head = self._heads.get(workflow_id) or JournalReader(session).head(workflow_id)
             crashpoints.reach("prune.inside")
-            return session.changed("prune_checkpoints", head.no, keep)
+            return session.execute("prune_checkpoints", head.no, keep)
 
     @verb
     def delete_run(self, lease: Lease) -> None:
-        with writing(self._pool, self.scopes) as session:
+        with write_transaction(self._pool, self.scopes) as session:
             rows = session.rows("fence_delete", lease.workflow_id, lease.token)
             if not rows:
                 raise LeaseLostError(lease.workflow_id)
             # After the lock is ours: a statement sees only what was there when it began.
             for name in ("blobs", "events", "plans", "checkpoints", "inbox", "followers", "run"):
-                session.changed(f"delete_{name}", rows[0][0])
+                session.execute(f"delete_{name}", rows[0][0])
         self._heads.pop(lease.workflow_id, None)
         self._watch.forget(rows[0][0])
 
     @verb
     def size(self) -> int:
-        with asking(self._pool, self.scopes) as session:
+        with autocommit_session(self._pool, self.scopes) as session:
             size: int = session.rows("size", self._pool.address.schema)[0][0]
             return size
 
@@ -376,7 +376,7 @@ class PostgresStore:
 def _record(row: Sequence[Any]) -> RunRecord:
     holder, current, until = row[9:12]
     scope = Scope(repository=row[20], worktree=row[21])
-    driving = leases.driver(holder, current)
+    driving = leases.live_holder(holder, current)
     return records.run_record(row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope)
 
 
@@ -391,7 +391,7 @@ def _only(what: str, given: str, rows: list[tuple[Any, ...]], record: Callable[[
     raise records.ambiguous(what, given, [row[0] for row in meant])
 
 
-def _beginning_with(session: Session, query: str, prefix: str) -> list[tuple[Any, ...]]:
+def _beginning_with(session: QuerySession, query: str, prefix: str) -> list[tuple[Any, ...]]:
     try:
         prefix.encode()
     except UnicodeEncodeError:  # bytes from the command line that are no text name nothing

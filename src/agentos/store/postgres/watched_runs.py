@@ -61,7 +61,7 @@ class Watch:
         """The runs to look at now: those we heard of, or all when it is time."""
         notices = self._listen()
         due = time.monotonic() - self._looked >= (LOOK_S if notices.listening else POLL_S)
-        heard = {run: notices.heard(run) for run in self._seen}
+        heard = {run: notices.count(run) for run in self._seen}
         wanted = [run for run in self._seen if due or heard[run] != self._heard.get(run)]
         self._heard = heard
         if due:

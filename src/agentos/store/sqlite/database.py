@@ -22,7 +22,7 @@ from agentos.store.private_files import link_private, make_private, remove_datab
 from agentos.store.sqlfiles import Migration, migrations
 from agentos.store.sqlite import locks
 from agentos.store.sqlite import migrations as schema
-from agentos.store.sqlite.driver import BUSY_S, BUSY_TIMEOUT_S, insist, translated, uri_of
+from agentos.store.sqlite.driver import BUSY_S, BUSY_TIMEOUT_S, insist, translate_error, uri_of
 from agentos.store.sqlite.files import LOG_BYTES
 from agentos.store.sqlite.leases import Clock
 from agentos.store.sqlite.live import LiveConnection
@@ -78,7 +78,7 @@ def open_store(
         return connect()
 
     check_file(path, create=create and not readonly)
-    with locks.door(path):
+    with locks.connection_lock(path):
         connection = connect()
         try:
             return insist(
@@ -177,7 +177,7 @@ def _make_database(path: Path) -> None:
         finally:
             remove_database(new)
     except sqlite3.Error as error:
-        raise translated(error, path) from error
+        raise translate_error(error, path) from error
     except OSError as error:
         raise WorkflowConfigurationError(
             f"the database {path} cannot be made: {error.strerror}",

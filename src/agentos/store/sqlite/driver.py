@@ -53,7 +53,7 @@ class Moved(Exception):
     """The database is in another file now, where the same has to be done again."""
 
 
-class Driven(Protocol):
+class UsesSqlite(Protocol):
     """What has verbs that talk to SQLite."""
 
     path: Path
@@ -61,7 +61,7 @@ class Driven(Protocol):
     live: Any
 
 
-S = TypeVar("S", bound=Driven)
+S = TypeVar("S", bound=UsesSqlite)
 
 
 def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P], T]:
@@ -82,7 +82,7 @@ def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P
     return call
 
 
-def _again(self: Driven, method: Callable[..., T], args: Any, kwargs: Any) -> T:
+def _again(self: UsesSqlite, method: Callable[..., T], args: Any, kwargs: Any) -> T:
     with self.live.busy:
         if self.live.find_trouble() is not None:  # which may be why it failed
             self.live.follow()
@@ -102,7 +102,7 @@ def insist(act: Callable[[], T], path: Path, busy_s: float, *, first: Exception 
             allowed = MOVES if isinstance(error, Moved) else DOUBTS
             given_up = time.monotonic() >= deadline if is_locked(error) else not 0 < doubts <= allowed
             if given_up:
-                raise translated(error, path) from error
+                raise translate_error(error, path) from error
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 (only to break step with the others)
         try:
             return act()
@@ -138,7 +138,7 @@ def _code(error: Exception) -> int:
     return getattr(error, "sqlite_errorcode", None) or 0
 
 
-def translated(error: Exception, path: Path) -> AgentosError:
+def translate_error(error: Exception, path: Path) -> AgentosError:
     """The error of ours that says what the driver's means, and what to do.
 
     Damage is only what SQLite itself calls so, or a schema that lacks what it must have.

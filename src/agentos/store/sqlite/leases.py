@@ -43,11 +43,11 @@ class StoredLease(NamedTuple):
     expires: float
     until: int
 
-    def held_by(self) -> Holder | None:
+    def decode_holder(self) -> Holder | None:
         return None if self.holder is None else _decode(self.holder)
 
 
-def encoded(holder: Holder) -> str:
+def encode_holder(holder: Holder) -> str:
     return _encode(holder).decode()
 
 
@@ -56,9 +56,9 @@ def expiry(clock: Clock, lease_s: float) -> tuple[str, float, int]:
     return clock.boot(), clock.since_boot() + lease_s, int((clock.wall() + lease_s) * 1_000_000)
 
 
-def driver(clock: Clock, lease: StoredLease) -> Holder | None:
+def live_holder(clock: Clock, lease: StoredLease) -> Holder | None:
     """The process that drives the run now. None: the lease is free, run out, or its holder is dead."""
-    holder = lease.held_by()
+    holder = lease.decode_holder()
     if holder is None or clock.alive(holder) is False or _has_run_out(clock, lease):
         return None
     return holder
@@ -79,11 +79,11 @@ def take(
         return None
     no, token, *columns, sequence, digest = row
     stored = StoredLease(*columns)
-    holding = driver(clock, stored)
+    holding = live_holder(clock, stored)
     if holding is not None:
         raise LeaseHeldError(workflow_id, str(holding))
-    before = stored.held_by()
-    connection.execute(_Q["take_lease"], (encoded(holder), *expiry(clock, lease_s), no))
+    before = stored.decode_holder()
+    connection.execute(_Q["take_lease"], (encode_holder(holder), *expiry(clock, lease_s), no))
     lease = Lease(
         workflow_id=workflow_id,  # type: ignore[arg-type]
         token=token + 1,

@@ -71,7 +71,7 @@ class LiveConnection:
             self.files = OpenFiles(self.path)
         except OSError as error:
             connection.close()
-            raise self._gone(f"was removed while it was opened: {error.strerror}") from error
+            raise self._gone_error(f"was removed while it was opened: {error.strerror}") from error
         self.connection: sqlite3.Connection | None = connection
         self.locks = sqlite_locks.join(self, self.files.database, Log(self.files.log, self.files.index))
 
@@ -82,7 +82,7 @@ class LiveConnection:
                 raise AgentosError(
                     f"the store of {self.path} is closed", next_step="Open another, or look before you close it."
                 )
-            with sqlite_locks.door(self.path):
+            with sqlite_locks.connection_lock(self.path):
                 self._adopt(self._connect_again())
             self.moves += 1
         return self.connection  # type: ignore[return-value]  # adopted just now
@@ -95,7 +95,7 @@ class LiveConnection:
     def _drop(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
-            with sqlite_locks.door(self.path):
+            with sqlite_locks.connection_lock(self.path):
                 sqlite_locks.leave(self, self.files.database)
                 connection.close()
 
@@ -181,11 +181,11 @@ class LiveConnection:
         except (sqlite3.Error, OSError, AttributeError, MemoryError) as error:
             if is_locked(error):
                 raise  # by another process that has the removed file open: tried again
-            raise self._gone(f"was removed, and could not be put back: {error}") from error
+            raise self._gone_error(f"was removed, and could not be put back: {error}") from error
 
     def _link_copy(self, image: bytes) -> bool:
         if self._repository is not None and not os.path.lexists(self._repository):
-            raise self._gone(f"was removed, and {self._repository} with it")
+            raise self._gone_error(f"was removed, and {self._repository} with it")
         if not self.path.parent.exists():
             self._make_folder()
         copy = make_private(self.path, image)
@@ -194,7 +194,7 @@ class LiveConnection:
             if link_private(copy, self.path, self.files.is_ours):
                 return True
             if not os.path.lexists(self.path):
-                raise self._gone("was removed, and another one's log is in its place")
+                raise self._gone_error("was removed, and another one's log is in its place")
             return False
         finally:
             remove_database(copy)
@@ -206,7 +206,7 @@ class LiveConnection:
         finally:
             connection.close()
         if found != "ok":
-            raise self._gone(f"was removed, and what is left of it is damaged: {found}")
+            raise self._gone_error(f"was removed, and what is left of it is damaged: {found}")
 
     def _go_to_other_file(self) -> None:
         for end in ("-shm", "-wal"):
@@ -221,9 +221,11 @@ class LiveConnection:
         try:
             return self._connect()
         except (NotFoundError, IntegrityError, WorkflowConfigurationError) as error:
-            raise self._gone(f"was removed or replaced; what is there now cannot be used: {error.message}") from error
+            raise self._gone_error(
+                f"was removed or replaced; what is there now cannot be used: {error.message}"
+            ) from error
 
-    def _gone(self, what: str) -> DatabaseGoneError:
+    def _gone_error(self, what: str) -> DatabaseGoneError:
         return DatabaseGoneError(
             f"the database {self.path} {what}",
             next_step="Nothing was written over what is there now. Put the file back from a copy, and resume the run.",
@@ -234,7 +236,7 @@ class LiveConnection:
     def _open_log_anew(self) -> None:
         """Close every connection that this process has to the file: they share the index of the log that is gone."""
         if not self.locks.can_be_had:
-            raise self._gone("was left without its log, which somebody removed")
+            raise self._gone_error("was left without its log, which somebody removed")
         with sqlite_locks.opening:
             self._close_all()
             self.get()
@@ -272,15 +274,15 @@ class LiveConnection:
             except sqlite3.Error as error:
                 if not is_damage(error):
                     return  # no descriptor is left, or no memory: the next look tells
-                raise self._gone(f"was overwritten: {error}") from error
+                raise self._gone_error(f"was overwritten: {error}") from error
             if found != self._name:
-                raise self._gone("was overwritten with another one")
+                raise self._gone_error("was overwritten with another one")
         self.files.accept_content()
 
     def _look_closer(self) -> None:
         """Space may have been given back, or the file was truncated by somebody."""
         if os.stat(self.path).st_size == 0:
-            raise self._gone("was emptied: it has 0 bytes")
+            raise self._gone_error("was emptied: it has 0 bytes")
         connection = sqlite3.connect(uri_of(self.path, "mode=ro"), uri=True, isolation_level=None)
         try:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -291,7 +293,7 @@ class LiveConnection:
         finally:
             connection.close()
         if found != "ok":
-            raise self._gone(f"or its log was cut short: {found}")
+            raise self._gone_error(f"or its log was cut short: {found}")
         self.files.accept_sizes()
 
 

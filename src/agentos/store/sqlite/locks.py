@@ -4,7 +4,7 @@ SQLite's locks are POSIX locks: whoever closes any descriptor of a file drops al
 the driver's process that merely reads every file here does so. Another process then takes itself for the last one and
 deletes the log under a live connection, empties its index, or writes in the middle of a transaction. So the same bytes
 are locked once more by open file descriptions (Linux has those), on the very descriptors that SQLite has: nothing is
-opened or closed for it. Where there are no such locks, `sqlite_files` still notices what was lost.
+opened or closed for it. Where there are no such locks, `files` still notices what was lost.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class FileLocks:
         """Whether this platform, and this file system, has such locks."""
         return bool(self._database)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a child: the thread that had the turn is not there."""
         self._turn = threading.Lock()
 
@@ -169,19 +169,19 @@ opening = threading.RLock()
 """Held while a connection is opened: whoever closes all of them must know of all."""
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     """A child has the locks of threads that it does not have."""
     global _registry, opening
     _registry, opening = threading.Lock(), threading.RLock()
     for locks in _held.values():
-        locks.forked()
+        locks.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @contextmanager
-def door(path: Path) -> Iterator[None]:
+def connection_lock(path: Path) -> Iterator[None]:
     """Open or close a connection while no other process of ours does: one that is half open has no locks of ours yet.
 
     From here on nobody deletes the log.

@@ -15,7 +15,7 @@ from agentos.store.codec import NEWER
 from agentos.store.private_files import make_private, remove_database
 from agentos.store.sqlfiles import Migration, queries, script, statements
 from agentos.store.sqlite.driver import Transaction
-from agentos.store.sqlite.leases import Clock, StoredLease, driver
+from agentos.store.sqlite.leases import Clock, StoredLease, live_holder
 
 APPLICATION_ID = 0x41674F53
 """`AgOS`: marks the file as ours."""
@@ -93,7 +93,7 @@ def _apply(connection: sqlite3.Connection, step: Migration) -> None:
 
 def _refuse_live(connection: sqlite3.Connection, path: Path, clock: Clock) -> None:
     for workflow_id, *columns in connection.execute(_Q["held_leases"]).fetchall():
-        holder = driver(clock, StoredLease(*columns))
+        holder = live_holder(clock, StoredLease(*columns))
         if holder is not None:
             raise StoreUnavailableError(
                 f"{path} has an older schema, and {holder} drives run {workflow_id} on it",

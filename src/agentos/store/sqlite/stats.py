@@ -13,7 +13,7 @@ from agentos.ids import WorkflowId
 from agentos.store.sqlfiles import migrations, queries
 from agentos.store.sqlite.database import connect_readonly, open_store
 from agentos.store.sqlite.driver import BUSY_S, insist
-from agentos.store.sqlite.leases import Clock, StoredLease, driver
+from agentos.store.sqlite.leases import Clock, StoredLease, live_holder
 from agentos.store.sqlite.migrations import backup_path, schema_version
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 
@@ -34,7 +34,7 @@ def size_up(path: Path) -> DatabaseSize:
             runs=runs,
         )
 
-    return _asked(path, read)
+    return _query(path, read)
 
 
 def measure(path: Path, *, keep: int) -> DatabaseStats:
@@ -69,19 +69,19 @@ def measure(path: Path, *, keep: int) -> DatabaseStats:
             ),
         )
 
-    return _asked(path, read)
+    return _query(path, read)
 
 
 def damage(path: Path, *, thorough: bool = False) -> list[str]:
     """What SQLite finds wrong with the file itself; nothing where it is whole."""
     pragma = "PRAGMA integrity_check(20)" if thorough else "PRAGMA quick_check(20)"
-    found = _asked(path, lambda connection: [str(row[0]) for row in connection.execute(pragma)])
+    found = _query(path, lambda connection: [str(row[0]) for row in connection.execute(pragma)])
     return [] if found == ["ok"] else found
 
 
 def pending_migrations(path: Path) -> PendingMigrations:
     """The steps between the database and the schema this AgentOS writes."""
-    found, known = _asked(path, schema_version), migrations()
+    found, known = _query(path, schema_version), migrations()
     return PendingMigrations(
         found=found,
         known=len(known),
@@ -97,16 +97,16 @@ def held_leases(path: Path) -> list[HeldLease]:
         clock, found = Clock(), []
         for workflow_id, *columns in connection.execute(queries()["held_leases"]).fetchall():
             lease = StoredLease(*columns)
-            holder = lease.held_by()
+            holder = lease.decode_holder()
             if holder is not None:
-                live = driver(clock, lease) is not None
+                live = live_holder(clock, lease) is not None
                 found.append(HeldLease(workflow_id=workflow_id, holder=holder, live=live))
         return found
 
-    return _asked(path, read)
+    return _query(path, read)
 
 
-def _asked(path: Path, question: Callable[[sqlite3.Connection], T]) -> T:
+def _query(path: Path, question: Callable[[sqlite3.Connection], T]) -> T:
     with closing(connect_readonly(path)) as connection:
         return insist(lambda: question(connection), path, BUSY_S)
 

@@ -23,7 +23,7 @@ from agentos.exceptions import (
 from agentos.ids import WorkflowId
 from agentos.machine.events import Checkpointed, Event, RolledBack
 from agentos.store import codec, copies, records
-from agentos.store.journal_reader import Head, JournalReader
+from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import (
     CheckpointRecord,
     Holder,
@@ -75,7 +75,7 @@ class SqliteStore:
         self._reading = Reading(live)
         self._queries = _SqliteQueries(live)
         self._journal = JournalReader(self._queries)
-        self._heads: dict[WorkflowId, Head] = {}
+        self._heads: dict[WorkflowId, JournalHead] = {}
         self._seen_moves = 0
         self._data_version = self._read_data_version()
 
@@ -89,14 +89,14 @@ class SqliteStore:
     def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
         crashpoints.reach("lease.before")
         digest = codec.first_digest(run.workflow_id)
-        lease = (leases.encoded(holder), *leases.expiry(self._clock, lease_s))
+        lease = (leases.encode_holder(holder), *leases.expiry(self._clock, lease_s))
         at = codec.to_microseconds(run.created_at)
         named = (run.workflow_id, run.name, run.kind, digest, 1 if run.plan else 0)
         with self._writing:
             self._check_schema()
             values = (*named, *lease, at, at, *records.origin_columns(run))
             inserted = self._connection.execute(_Q["insert_run"], values)
-            made = self._created(run.workflow_id, lease[0], at) if inserted.rowcount != 1 else None
+            made = self._find_created(run.workflow_id, lease[0], at) if inserted.rowcount != 1 else None
             if inserted.rowcount != 1 and made is None:
                 raise RunRefusedError(
                     f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
@@ -106,11 +106,11 @@ class SqliteStore:
             if run.plan and made is None:
                 self._insert_plan(no, run.workflow_id, 1, run.plan)
             crashpoints.reach("create.inside")
-        self._heads[run.workflow_id] = Head(no, 0, digest)
+        self._heads[run.workflow_id] = JournalHead(no, 0, digest)
         crashpoints.reach("lease.after")
         return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
 
-    def _created(self, workflow_id: WorkflowId, holder: object, at: int) -> int | None:
+    def _find_created(self, workflow_id: WorkflowId, holder: object, at: int) -> int | None:
         """The run that was made by this call before it had to be repeated, where that was kept."""
         if not self.live.moves:
             return None
@@ -126,7 +126,7 @@ class SqliteStore:
         if taken is None:
             raise RunNotFoundError(workflow_id)
         lease, no, sequence, digest = taken
-        self._heads[workflow_id] = Head(no, sequence, digest)
+        self._heads[workflow_id] = JournalHead(no, sequence, digest)
         crashpoints.reach("lease.after")
         return lease
 
@@ -136,7 +136,7 @@ class SqliteStore:
         with self._writing:
             renewed = self._connection.execute(_Q["renew_lease"], (*until, lease.workflow_id, lease.token))
         if renewed.rowcount != 1:
-            raise self._lost(lease.workflow_id)
+            raise self._lost_lease_error(lease.workflow_id)
 
     @verb
     def release_lease(self, lease: Lease) -> None:
@@ -152,13 +152,13 @@ class SqliteStore:
         if moved.rowcount != 1:
             raise LeaseLostError(lease.workflow_id)
 
-    def _lost(self, workflow_id: WorkflowId) -> AgentosError:
+    def _lost_lease_error(self, workflow_id: WorkflowId) -> AgentosError:
         """Why the run is not this store's to write any more."""
         if self.live.moves and self._journal.find_head(workflow_id) is None:
-            return self._without(workflow_id)
+            return self._replaced_error(workflow_id)
         return LeaseLostError(workflow_id)
 
-    def _without(self, workflow_id: WorkflowId) -> DatabaseGoneError:
+    def _replaced_error(self, workflow_id: WorkflowId) -> DatabaseGoneError:
         return DatabaseGoneError(
             f"the database {self.path} was replaced while run {workflow_id} was driven, and the one that is there now "
             "does not have what was written of it",
@@ -200,7 +200,7 @@ class SqliteStore:
         head = self._head_before(workflow_id, events)
         rows, blobs = codec.encode_events(events, head.digest, blob_limit=self._blob_limit)
         at = rows[-1].at if rows else int(time.time() * 1_000_000)
-        after = Head(head.no, rows[-1].seq, rows[-1].digest) if rows else head
+        after = JournalHead(head.no, rows[-1].seq, rows[-1].digest) if rows else head
         if self._seen_moves != self.live.moves:
             head = self._find_again({**self._heads, workflow_id: head}, workflow_id, after)
             if rows and head[1:] == after[1:]:
@@ -228,26 +228,28 @@ class SqliteStore:
             crashpoints.reach("commit.inside")
         self._heads[workflow_id] = after
 
-    def _find_again(self, known: dict[WorkflowId, Head], workflow_id: WorkflowId, after: Head) -> Head:
+    def _find_again(
+        self, known: dict[WorkflowId, JournalHead], workflow_id: WorkflowId, after: JournalHead
+    ) -> JournalHead:
         """The head of a run in the file where the database is now, which must be that of the file where it was."""
-        found: dict[WorkflowId, Head] = {}
+        found: dict[WorkflowId, JournalHead] = {}
         for each, head in known.items():
             there = self._journal.find_head(each)
             if there is None or not (there[1:] == head[1:] or (each == workflow_id and there[1:] == after[1:])):
-                raise self._without(each)
+                raise self._replaced_error(each)
             found[each] = there
         self._heads, self._seen_moves = found, self.live.moves
         return found[workflow_id]
 
-    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> Head:
+    def _head_before(self, workflow_id: WorkflowId, events: Sequence[Event]) -> JournalHead:
         head = self._heads.get(workflow_id)
         if head is None or (events and events[0].seq != head.sequence + 1):
             head = self._journal.find_head(workflow_id)
         if head is None or (events and events[0].seq != head.sequence + 1):
-            raise self._lost(workflow_id)
+            raise self._lost_lease_error(workflow_id)
         return head
 
-    def _follow_up(self, no: int, events: Sequence[Event], rows: Sequence[codec.Row]) -> None:
+    def _follow_up(self, no: int, events: Sequence[Event], rows: Sequence[codec.EventRow]) -> None:
         """Checkpoint rows for the cuts among the events, and which of them a rollback leaves behind."""
         for event, row in zip(events, rows, strict=True):
             if isinstance(event, Checkpointed):
@@ -318,7 +320,7 @@ class SqliteStore:
 
     def _record(self, row: Sequence[Any]) -> RunRecord:
         lease = StoredLease(*row[9:13])
-        holder = leases.driver(self._clock, lease)
+        holder = leases.live_holder(self._clock, lease)
         return records.run_record(row[:9], row[13:], holder=holder, lease_until=lease.until)
 
     def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
@@ -335,10 +337,10 @@ class SqliteStore:
         asked = records.askable_labels(labels)
         if labels and not asked:
             return []
-        found = (self._record(row) for row in self._listed(statuses, records.encoded_labels(asked)))
+        found = (self._record(row) for row in self._run_rows(statuses, records.encoded_labels(asked)))
         return list(islice((one for one in found if not statuses or one.status in statuses), limit))
 
-    def _listed(self, statuses: Collection[RunStatus], labels: str) -> Iterator[tuple[Any, ...]]:
+    def _run_rows(self, statuses: Collection[RunStatus], labels: str) -> Iterator[tuple[Any, ...]]:
         """Rows as they are asked for, newest first: each stored status is in order, and so is what is made of them."""
         if not statuses:
             return iter(self._connection.execute(_Q["list_runs"], (labels,)))
@@ -430,7 +432,7 @@ class SqliteStore:
             locks.end_turn(turn)
 
     @verb
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         self.live.look_around()
         before, self._data_version = self._data_version, self._read_data_version()
         return before != self._data_version

@@ -15,15 +15,15 @@ import msgspec
 from agentos.dag.define.model_calls import AgentWork
 from agentos.exceptions import AttemptError
 from agentos.machine.events import Usage
-from agentos.tasks.agents.adapters.adapter import Agent, Ask, Call
+from agentos.tasks.agents.adapters.adapter import Agent, AgentInvocation, Ask
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.installed import version_of
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.answer_schemas import AnswerSchema
 from agentos.tasks.llm.model_settings import Price
 from agentos.tasks.outcomes import AttemptFailed
-from agentos.tasks.process.launch import cannot_start, environment_of, refused, working_folder
+from agentos.tasks.process.launch import environment_of, permanent_failure, start_failure, working_folder
 
 PROMPT = "prompt"
 MAX_LEFT_BYTES = 1 << 20
@@ -46,7 +46,7 @@ class TimeLeft:
             self.left_s = max(0.001, self.left_s - (monotonic() - self._began))
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is to do, where, and with which program."""
 
     spec: AttemptSpec
@@ -83,7 +83,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
             folder=str(self.folder),
         )
 
-    def priced(self, used: Usage, model: str) -> Usage:
+    def add_cost(self, used: Usage, model: str) -> Usage:
         """With what it cost by the settings, where the agent has not told; `model` is the one it says it uses."""
         price = self._price(model)
         if price is None or used.cost_usd:
@@ -95,7 +95,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         prices = self.spec.models.prices
         return prices.get(self.work.model) or prices.get(model)
 
-    def uncounted(self, used: Usage, model: str, host: AttemptHost) -> tuple[str, ...]:
+    def cost_warnings(self, used: Usage, model: str, host: AttemptHost) -> tuple[str, ...]:
         """A warning where dollars are limited, and nobody knows what was used has cost."""
         limited = host.allowance().cost_usd is not None
         limited = limited or self.spec.models.limits_of(self.credential).per_day_usd is not None
@@ -107,7 +107,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
             f'them. Give the price of its model in agentos.toml, [prices."{name}"], and they do.',
         )
 
-    def write_files(self, prompt: str, call: Call) -> Path:
+    def write_files(self, prompt: str, call: AgentInvocation) -> Path:
         """What the program reads; the path of its stdin comes back."""
         try:
             for name, text in call.files.items():
@@ -115,10 +115,10 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
             path = self.folder / PROMPT
             path.write_bytes(prompt.encode(errors="surrogateescape"))
         except OSError as error:
-            raise cannot_start(error) from None
+            raise start_failure(error) from None
         return path
 
-    def left_files(self) -> dict[str, str]:
+    def read_output_files(self) -> dict[str, str]:
         """Plain files of JSON that the agent left; links are not followed. None where it cleared the folder away."""
         left: dict[str, str] = {}
         with suppress(OSError):
@@ -129,21 +129,21 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         return left
 
 
-async def errand_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Errand:
+async def prepare_assignment(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Assignment:
     """AttemptFailed, which no retry helps, where it cannot be done at all."""
     work = spec.agent
     if work is None or work.agent not in AGENTS:
-        raise refused("the task does not say which agent is to do what")
+        raise permanent_failure("the task does not say which agent is to do what")
     agent = AGENTS[work.agent]
     env = {**environment_of(spec), "NO_COLOR": "1"}
     cwd = working_folder(spec)
-    program = _found(agent.TRAITS.program or (work.command[0] if work.command else ""), cwd, env)
+    program = _find_program(agent.TRAITS.program or (work.command[0] if work.command else ""), cwd, env)
     _refuse_uncounted(agent, work, spec, host)
     try:
         schema = AnswerSchema(work.schema) if work.schema is not None else None
     except AttemptError as error:
-        raise AttemptFailed(told(error), retryable=False) from None
-    return Errand(
+        raise AttemptFailed(plain_failure(error), retryable=False) from None
+    return Assignment(
         spec=spec,
         work=work,
         agent=agent,
@@ -158,11 +158,13 @@ async def errand_of(spec: AttemptSpec, host: AttemptHost, folder: Path) -> Erran
     )
 
 
-def _found(name: str, cwd: Path, env: Mapping[str, str]) -> str:
+def _find_program(name: str, cwd: Path, env: Mapping[str, str]) -> str:
     program = shutil.which(str(cwd / name) if "/" in name else name, path=env.get("PATH", os.defpath))
     if program is None:
         where = f"there is no program {cwd / name}" if "/" in name else f"{name!r} is in no folder of PATH"
-        raise refused(f"{where}: install it, or say where it is; `agentos doctor` lists the agents that are found")
+        raise permanent_failure(
+            f"{where}: install it, or say where it is; `agentos doctor` lists the agents that are found"
+        )
     return program
 
 
@@ -178,4 +180,4 @@ def _refuse_uncounted(agent: Agent, work: AgentWork, spec: AttemptSpec, host: At
             next_step=f'Give the task a `model` and its price in agentos.toml, [prices."{model}"] with '
             "input_per_million and output_per_million, or limit tokens instead.",
         )
-        raise AttemptFailed(told(error), retryable=False)
+        raise AttemptFailed(plain_failure(error), retryable=False)

@@ -19,7 +19,7 @@ VERSION_S = 20.0
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")
 
 
-class Installed(msgspec.Struct, frozen=True, kw_only=True):
+class InstalledAgent(msgspec.Struct, frozen=True, kw_only=True):
     """An agent's program; `path` is empty where it is not in PATH."""
 
     agent: str
@@ -27,13 +27,13 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
 
 
-def installed_agents(environment: Mapping[str, str]) -> list[Installed]:
+def installed_agents(environment: Mapping[str, str]) -> list[InstalledAgent]:
     """Every agent that is known by name, installed or not."""
     found = []
     for name, agent in AGENTS.items():
         if program := agent.TRAITS.program:
             path = shutil.which(program, path=environment.get("PATH", os.defpath)) or ""
-            found.append(Installed(agent=name, path=path, version=version_of(path) if path else ""))
+            found.append(InstalledAgent(agent=name, path=path, version=version_of(path) if path else ""))
     return found
 
 
@@ -48,10 +48,10 @@ def version_of(path: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _version(real: str, changed_ns: int) -> str:
-    return _packaged(Path(real)) or _asked(real)
+    return _version_from_package(Path(real)) or _version_from_program(real)
 
 
-def _packaged(program: Path) -> str:
+def _version_from_package(program: Path) -> str:
     for folder in list(program.parents)[:4]:
         try:
             package = json.loads((folder / "package.json").read_bytes())
@@ -62,7 +62,7 @@ def _packaged(program: Path) -> str:
     return ""
 
 
-def _asked(path: str) -> str:
+def _version_from_program(path: str) -> str:
     try:
         done = subprocess.run(
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_S, check=False

@@ -12,22 +12,22 @@ import msgspec
 from msgspec import Raw
 
 from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
-from agentos.machine.events import Session, Usage
-from agentos.tasks.agents.adapters.adapter import Ended, Verdict, Word, json_text
-from agentos.tasks.agents.assignment import Errand, errand_of
-from agentos.tasks.agents.earlier_session import Earlier, earlier_session
+from agentos.machine.events import AgentSession, Usage
+from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict, json_text
+from agentos.tasks.agents.assignment import Assignment, prepare_assignment
+from agentos.tasks.agents.earlier_session import EarlierSession, find_earlier_session
 from agentos.tasks.agents.log_entries import digest_of, write_end, write_start
 from agentos.tasks.agents.texts import RETRYABLE, failure_text, prompt_for
-from agentos.tasks.agents.transcript import Copied, copy_transcript, transcript_of
+from agentos.tasks.agents.transcript import CopiedTranscript, copy_transcript, transcript_of
 from agentos.tasks.agents.watcher import Follower
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.call_costs import put_off_if_used_up
-from agentos.tasks.llm.limiter import Call, Limiter
+from agentos.tasks.llm.limiter import CallSlot, Limiter
 from agentos.tasks.masking import capture_of
-from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
+from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
 from agentos.tasks.process.exit_texts import describe_status, last_words, refuse_cut_short, was_ended
-from agentos.tasks.process.launch import Launch, cannot_start
+from agentos.tasks.process.launch import Launch, start_failure
 from agentos.tasks.process.orphans import Mark
 from agentos.tasks.process.output_capture import Capture
 from agentos.tasks.process.private_folder import PrivateFolder
@@ -38,8 +38,8 @@ COOL_DOWN_S = 30.0
 """After a 429 of an agent that does not say how long to wait."""
 
 
-class _Tried(NamedTuple):
-    verdict: Verdict
+class _TryResult(NamedTuple):
+    verdict: AgentVerdict
     session: str
     model: str
     used: Usage
@@ -60,40 +60,40 @@ class AgentPerformer:
         folder: PrivateFolder | None = None
         try:
             folder = _private_folder(spec)
-            errand = await errand_of(spec, host, folder.path)
-            tried, notes = await self._tried(errand, host)
+            errand = await prepare_assignment(spec, host, folder.path)
+            tried, notes = await self._run_agent(errand, host)
             output = await self._output(errand, tried, host)
         except AttemptFailed as failed:
-            return unsuccessful(failed, began)
+            return failure_outcome(failed, began)
         except asyncio.CancelledError:  # while nothing ran: waiting for a slot, or looking for the session
-            failure = told(TaskCancelledError("the attempt was cancelled before its agent was at work"))
-            return unsuccessful(AttemptFailed(failure, retryable=False, cancelled=True), began)
+            failure = plain_failure(TaskCancelledError("the attempt was cancelled before its agent was at work"))
+            return failure_outcome(AttemptFailed(failure, retryable=False, cancelled=True), began)
         finally:
             if folder is not None:
                 folder.remove()
         warnings = notes + tried.warnings
         return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
 
-    async def _tried(self, errand: Errand, host: AttemptHost) -> tuple[_Tried, tuple[str, ...]]:
+    async def _run_agent(self, errand: Assignment, host: AttemptHost) -> tuple[_TryResult, tuple[str, ...]]:
         """One try; a second one, in a new session, where the session to go on with is gone."""
         notes: tuple[str, ...] = ()
-        earlier = await earlier_session(errand)
+        earlier = await find_earlier_session(errand)
         if errand.spec.session is not None and not earlier.id:
             notes = (f"the session of {errand.work.agent} that was cut off is not known: a new one was begun",)
         tried = await self._try(errand, host, earlier)
         if tried.verdict.session_lost:
             notes = (f"{errand.work.agent} could not use its session ({tried.verdict.why}): a new one was begun",)
-            tried = await self._try(errand, host, Earlier())
+            tried = await self._try(errand, host, EarlierSession())
         verdict = tried.verdict
         if verdict.outcome != "ok":
-            raise _failed(
+            raise _agent_failure(
                 errand.work.agent, verdict.outcome, verdict.why, notes + tried.warnings, cut_off=tried.cut_off
             )
         return tried, notes
 
     # --- one try ---------------------------------------------------------------------------------------------------
 
-    async def _try(self, errand: Errand, host: AttemptHost, earlier: Earlier) -> _Tried:
+    async def _try(self, errand: Assignment, host: AttemptHost, earlier: EarlierSession) -> _TryResult:
         """Waits for a slot, then lets the agent work. Its session is durable before it starts, where it is known."""
         spec, traits = errand.spec, errand.agent.TRAITS
         try:
@@ -117,14 +117,14 @@ class AgentPerformer:
                 )
                 write_start(errand, session, launch, prompt)
                 if session.id or session.title:
-                    await host.session(session)
-                return await self._followed(errand, host, launch, session, call)
+                    await host.record_session(session)
+                return await self._run_program(errand, host, launch, session, call)
         except CoolingDownError as error:
-            raise AttemptFailed(told(error), retryable=False) from None
+            raise AttemptFailed(plain_failure(error), retryable=False) from None
 
-    async def _followed(
-        self, errand: Errand, host: AttemptHost, launch: Launch, session: Session, call: Call
-    ) -> _Tried:
+    async def _run_program(
+        self, errand: Assignment, host: AttemptHost, launch: Launch, session: AgentSession, call: CallSlot
+    ) -> _TryResult:
         spec = errand.spec
         err = capture_of("stderr", spec, host)
         follower = Follower(
@@ -132,9 +132,9 @@ class AgentPerformer:
             host,
             masker=spec.masker,
             log=spec.log,
-            on_session=lambda id: _known(host, session, id),
+            on_session=lambda id: _record_session(host, session, id),
             max_turns=None if errand.agent.TRAITS.counts_turns else errand.work.max_turns,
-            priced=errand.priced,
+            priced=errand.add_cost,
         )
         writing = asyncio.create_task(follower.write_down())
         writing.add_done_callback(follower.end_if_failed)
@@ -153,24 +153,24 @@ class AgentPerformer:
             await writing
         finally:
             writing.cancel()
-        verdict = _judged(follower, ending, _ended(errand, ending, err))
+        verdict = _final_verdict(follower, ending, _agent_exit(errand, ending, err))
         await follower.settle(verdict)
-        call.spent(follower.used.cost_usd)
+        call.record_cost(follower.used.cost_usd)
         model = follower.model or errand.work.model
         if verdict.cost_usd is None:
-            warnings = (*ending.warnings, *errand.uncounted(follower.used, model, host))
+            warnings = (*ending.warnings, *errand.cost_warnings(follower.used, model, host))
             ending = msgspec.structs.replace(ending, warnings=warnings)
         if verdict.outcome == "api_rate":
             call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
-        copied = await asyncio.to_thread(_copied, errand, follower.session or session.id)
+        copied = await asyncio.to_thread(_save_transcript, errand, follower.session or session.id)
         write_end(spec, ending.status, verdict, copied)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
         cut_off = ending.why == "stopped" or was_ended(ending.status)
-        return _Tried(verdict, follower.session or session.id, model, follower.used, ending.warnings, cut_off)
+        return _TryResult(verdict, follower.session or session.id, model, follower.used, ending.warnings, cut_off)
 
     # --- what it gave ----------------------------------------------------------------------------------------------
 
-    async def _output(self, errand: Errand, tried: _Tried, host: AttemptHost) -> bytes:
+    async def _output(self, errand: Assignment, tried: _TryResult, host: AttemptHost) -> bytes:
         verdict = tried.verdict
         output: dict[str, Any] = {"text": verdict.text}
         if errand.schema is not None:
@@ -178,7 +178,7 @@ class AgentPerformer:
             try:
                 output["json"] = errand.schema.read(answer)
             except ModelCallError as error:
-                raise _failed(errand.work.agent, "agent_error", error.message) from None
+                raise _agent_failure(errand.work.agent, "agent_error", error.message) from None
         output |= {
             "session": tried.session,
             "agent": errand.work.agent,
@@ -188,10 +188,10 @@ class AgentPerformer:
             "denials": list(verdict.denials),
         }
         if errand.spec.verify:
-            output["verify"] = await self._verified(errand, host)
-        return stored(output)
+            output["verify"] = await self._verify(errand, host)
+        return encode_result(output)
 
-    async def _verified(self, errand: Errand, host: AttemptHost) -> Any:
+    async def _verify(self, errand: Assignment, host: AttemptHost) -> Any:
         definition = msgspec.structs.replace(errand.spec.definition, timeout_s=errand.time.left_s, output="")
         spec = msgspec.structs.replace(errand.spec, command=errand.spec.verify, definition=definition)
         outcome = await self._shell(spec, host)
@@ -199,15 +199,15 @@ class AgentPerformer:
             if outcome.cancelled:
                 raise AttemptFailed(outcome.error, retryable=False, cancelled=True, warnings=outcome.warnings)
             why = f"it says that it is done, but `verify` says otherwise: {outcome.error.text}"
-            raise _failed(errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off)
+            raise _agent_failure(errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off)
         return msgspec.json.decode(outcome.output)
 
 
-def _session_for(errand: Errand, earlier: Earlier) -> Session:
+def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
     """The session of a try. Without a fork, the one to go on with stays the one it was."""
     traits = errand.agent.TRAITS
     own = str(uuid.uuid4())  # the fourth version: not every agent takes others
-    return Session(
+    return AgentSession(
         agent=errand.work.agent,
         id=own if traits.forks or not earlier.id else earlier.id,
         title=f"{errand.spec.attempt_id} {own[:8]}" if traits.titled and not earlier.id else "",
@@ -218,23 +218,23 @@ def _session_for(errand: Errand, earlier: Earlier) -> Session:
     )
 
 
-async def _known(host: AttemptHost, session: Session, id: str) -> None:
+async def _record_session(host: AttemptHost, session: AgentSession, id: str) -> None:
     if id != session.id:
-        await host.session(msgspec.structs.replace(session, id=id))
+        await host.record_session(msgspec.structs.replace(session, id=id))
 
 
-def _copied(errand: Errand, session: str) -> Copied | None:
+def _save_transcript(errand: Assignment, session: str) -> CopiedTranscript | None:
     """However it ended: what an agent did is asked about most where it failed."""
     log = errand.spec.log
     found = transcript_of(errand.agent.TRAITS.transcript, session, errand.env) if log is not None else ""
     return copy_transcript(found, log, errand.spec.masker) if log is not None and found else None
 
 
-def _ended(errand: Errand, ending: Ending, err: Capture) -> Ended:
-    return Ended(ending.status, err.last_lines(), errand.left_files(), stopped=ending.why == "stopped")
+def _agent_exit(errand: Assignment, ending: Ending, err: Capture) -> AgentExit:
+    return AgentExit(ending.status, err.last_lines(), errand.read_output_files(), stopped=ending.why == "stopped")
 
 
-def _judged(follower: Follower, ending: Ending, ended: Ended) -> Verdict:
+def _final_verdict(follower: Follower, ending: Ending, ended: AgentExit) -> AgentVerdict:
     verdict = follower.verdict(ended)
     if ending.why == "stopped" and verdict.outcome != "ok":  # its last word came before it was gone: that counts
         return msgspec.structs.replace(verdict, outcome=follower.stop.result(), why="")
@@ -247,16 +247,16 @@ def _judged(follower: Follower, ending: Ending, ended: Ended) -> Verdict:
     return verdict
 
 
-def _failed(
-    agent: str, word: Word, why: str, warnings: tuple[str, ...] = (), *, cut_off: bool = False
+def _agent_failure(
+    agent: str, word: AgentOutcome, why: str, warnings: tuple[str, ...] = (), *, cut_off: bool = False
 ) -> AttemptFailed:
     text, next_step = failure_text(agent, word, why)
     error = AgentFailed(text, outcome=word, next_step=next_step)
-    return AttemptFailed(told(error), retryable=word in RETRYABLE, cut_off=cut_off, warnings=warnings)
+    return AttemptFailed(plain_failure(error), retryable=word in RETRYABLE, cut_off=cut_off, warnings=warnings)
 
 
 def _private_folder(spec: AttemptSpec) -> PrivateFolder:
     try:
         return PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
     except OSError as error:
-        raise cannot_start(error) from None
+        raise start_failure(error) from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentos.dag.define.model_calls import OnResume
-from agentos.tasks.agents.adapters.adapter import Word
+from agentos.tasks.agents.adapters.adapter import AgentOutcome
 
 _GOES_ON = """\
 You were interrupted while you worked on the task below, and some time has passed since. The files are as they were \
@@ -29,12 +29,12 @@ _BY_SCHEMA = """
 When you are done, answer with one JSON document that follows this JSON Schema, and with nothing else:
 """
 
-RETRYABLE: frozenset[Word] = frozenset(
+RETRYABLE: frozenset[AgentOutcome] = frozenset(
     {"agent_error", "api_rate", "api_5xx", "budget", "timeout", "killed", "no_result"}
 )
 """Outcomes that another attempt may change: before it, a budget that is used up opens a gate."""
 
-_MEANINGS: Mapping[Word, str] = {
+_MEANINGS: Mapping[AgentOutcome, str] = {
     "agent_error": "failed",
     "api_auth": "was refused by its model service: the credential is missing, wrong or may not do this",
     "api_rate": "was sent away by its model service: too many calls, or a limit is used up",
@@ -45,7 +45,7 @@ _MEANINGS: Mapping[Word, str] = {
     "killed": "was killed",
     "no_result": "ended without saying how",
 }
-_NEXT: Mapping[Word, str] = {
+_NEXT: Mapping[AgentOutcome, str] = {
     "api_auth": "Log in with the agent itself, or set the variable that holds its key; see `agentos doctor`.",
     "api_rate": "Resume later, or give the task `retries`.",
     "budget": "Resume the run: it asks whether as much again may be spent.",
@@ -64,7 +64,7 @@ def prompt_for(prompt: str, *, interrupted: OnResume | None = None, schema: Mapp
     return f"{_FORKED if interrupted == 'fork' else _GOES_ON}{asked}"
 
 
-def failure_text(agent: str, word: Word, why: str) -> tuple[str, str]:
+def failure_text(agent: str, word: AgentOutcome, why: str) -> tuple[str, str]:
     """How an attempt failed, for people; and the next step."""
     text = f"{agent} {_MEANINGS.get(word, 'failed')} ({word})"
     return f"{text}: {why}" if why else text, _NEXT.get(word, "")

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from agentos.secrets import Masker
-from agentos.tasks.agents.adapters.adapter import Kept
+from agentos.tasks.agents.adapters.adapter import TranscriptLocation
 from agentos.tasks.attempt import AttemptLog
 
 SUFFIX = ".transcript.jsonl"
@@ -24,7 +24,7 @@ _SHORT = 8
 _HEAD_BYTES = 1 << 16
 
 
-class Copied(msgspec.Struct, frozen=True, kw_only=True):
+class CopiedTranscript(msgspec.Struct, frozen=True, kw_only=True):
     """A transcript that was copied."""
 
     file: str
@@ -34,48 +34,48 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of its beginning that were too much."""
 
 
-def transcript_of(kept: Kept | None, session: str, env: Mapping[str, str]) -> str:
+def transcript_of(kept: TranscriptLocation | None, session: str, env: Mapping[str, str]) -> str:
     """The path of the session's transcript, the newest where there are several; empty where there is none."""
     if kept is None or not _ID.fullmatch(session):
         return ""
     home = env.get("HOME") or os.path.expanduser("~")
     folder = env.get(kept.variable) or os.path.join(home, kept.folder)
     pattern = kept.pattern.format(id=session, short=session[:_SHORT])
-    found = [path for path in glob(os.path.join(escape(folder), pattern)) if _names(path, session)]
-    return max(found, key=_changed, default="")
+    found = [path for path in glob(os.path.join(escape(folder), pattern)) if _is_of_session(path, session)]
+    return max(found, key=_mtime, default="")
 
 
-def copy_transcript(source: str, log: AttemptLog, masker: Masker) -> Copied | None:
+def copy_transcript(source: str, log: AttemptLog, masker: Masker) -> CopiedTranscript | None:
     """Copies it, masked; of one that is too long the end. None where it cannot be read or written. Blocks."""
     try:
-        with _opened(source) as file:
+        with _open_file(source) as file:
             size = os.fstat(file.fileno()).st_size
             left_out = _skip(file, size - log.limit)
-            name = log.keep(SUFFIX, _masked(file, left_out, size - left_out, masker))
+            name = log.keep(SUFFIX, _mask_chunks(file, left_out, size - left_out, masker))
     except OSError:
         return None
-    return Copied(file=name, source=masker.text(source), left_out=left_out) if name else None
+    return CopiedTranscript(file=name, source=masker.text(source), left_out=left_out) if name else None
 
 
-def _changed(path: str) -> float:
+def _mtime(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
 
 
-def _names(path: str, session: str) -> bool:
+def _is_of_session(path: str, session: str) -> bool:
     """Whether the file is the session's: not every agent has all of the id in its name."""
     if session in path:
         return True
     try:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             return session.encode() in file.read(_HEAD_BYTES)
     except OSError:
         return False
 
 
-def _opened(path: str) -> BinaryIO:
+def _open_file(path: str) -> BinaryIO:
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
@@ -93,7 +93,7 @@ def _skip(file: BinaryIO, least: int) -> int:
     return file.tell()
 
 
-def _masked(file: BinaryIO, left_out: int, size: int, masker: Masker) -> Iterator[bytes]:
+def _mask_chunks(file: BinaryIO, left_out: int, size: int, masker: Masker) -> Iterator[bytes]:
     if left_out:
         note = f"{left_out} bytes were left out: of a transcript as much is kept as of a log, from its end"
         yield json.dumps({"agentos_note": note}).encode() + b"\n"

@@ -9,9 +9,9 @@ import msgspec
 
 from agentos.machine.events import Usage
 from agentos.secrets import Masker
-from agentos.tasks.agents.adapters.adapter import Ended, Heard, Reader, Verdict, Word
+from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict, Reader, StreamUpdate
 from agentos.tasks.attempt import AttemptHost, AttemptLog
-from agentos.tasks.process.output_capture import thinned
+from agentos.tasks.process.output_capture import limit_lines
 
 TURN_S = 300.0
 """At least so often are the files captured while an agent works."""
@@ -59,7 +59,7 @@ class Follower:
         self.model = ""
         self.turns = 0
         self.used = Usage()
-        self.stop: asyncio.Future[Word] = asyncio.get_running_loop().create_future()
+        self.stop: asyncio.Future[AgentOutcome] = asyncio.get_running_loop().create_future()
         """Done when the agent has to be stopped, and why."""
 
     def feed(self, data: bytes) -> None:
@@ -84,10 +84,10 @@ class Follower:
             heard = self._reader.line(line.decode(errors="replace").removesuffix("\r"))
             shown += heard.shown
             self._note(heard)
-        for text in thinned(shown):
+        for text in limit_lines(shown):
             self._host.output("stdout", self._masker.text(text))
 
-    def _note(self, heard: Heard) -> None:
+    def _note(self, heard: StreamUpdate) -> None:
         if heard.goes_on and self._max_turns is not None and self.turns >= self._max_turns:
             self._stop("turn_limit")
         if self._used_up and (heard.goes_on or heard.used is not None):
@@ -105,7 +105,7 @@ class Follower:
         if self._new_session or heard.used is not None or heard.turn:
             self._news.set()
 
-    def _stop(self, why: Word) -> None:
+    def _stop(self, why: AgentOutcome) -> None:
         if not self.stop.done():
             self.stop.set_result(why)
 
@@ -129,9 +129,9 @@ class Follower:
         if turn and self._log is not None:
             self._log.sync()
         if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
-            await self._host.turn()
+            await self._host.capture_turn()
 
-    async def settle(self, verdict: Verdict) -> None:
+    async def settle(self, verdict: AgentVerdict) -> None:
         """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.
 
         The journal adds up: what was reckoned too high is taken back with a cost below zero.
@@ -144,7 +144,7 @@ class Follower:
     async def _pay(self, used: Usage) -> None:
         if used == Usage():
             return
-        await self._host.used(used)
+        await self._host.record_usage(used)
         self.used += used
         if self._host.allowance().used_up:
             self._used_up = True
@@ -156,7 +156,7 @@ class Follower:
         if not writing.cancelled() and writing.exception() is not None:
             self._stop("killed")
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: AgentExit) -> AgentVerdict:
         return self._reader.verdict(ended)
 
     def close(self) -> None:

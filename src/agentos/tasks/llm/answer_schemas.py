@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentos.exceptions import AttemptError, ModelCallError
-from agentos.tasks.extras import needed
+from agentos.tasks.extras import import_extra
 
 _FENCED = re.compile(r"```[a-zA-Z]*\s*\n(.*?)\n?\s*```", re.DOTALL)
 MAX_SHOWN = 300
@@ -18,11 +18,11 @@ class AnswerSchema:
     """What an answer must be. AttemptError where it is no schema itself, so that nobody pays to find that out."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._library = needed("jsonschema", "answers with a schema")
+        self._library = import_extra("jsonschema", "answers with a schema")
         validators = self._library.validators
         kind = validators.validator_for(schema, default=validators.Draft202012Validator)
         # Without a registry of its own a reference to elsewhere would be fetched from the network.
-        registry = needed("referencing", "answers with a schema").Registry()
+        registry = import_extra("referencing", "answers with a schema").Registry()
         try:
             kind.check_schema(schema)
             self._validator = kind(schema, registry=registry)
@@ -32,7 +32,7 @@ class AnswerSchema:
 
     def read(self, text: str) -> Any:
         """The value that the text spells. ModelCallError of kind `invalid` where it is none of the schema."""
-        value = _parsed(text)
+        value = _parse_json(text)
         try:
             problem = self._library.exceptions.best_match(self._validator.iter_errors(value))
         except Exception as error:  # a `$ref` that leads nowhere shows only here; a deep value ends the stack
@@ -53,7 +53,7 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Some models put their JSON between ``` marks, whatever they are told."""
     fenced = _FENCED.fullmatch(text.strip())
     try:

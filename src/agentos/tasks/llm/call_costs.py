@@ -8,7 +8,7 @@ from agentos.dag.define.model_calls import Budget
 from agentos.exceptions import AttemptError
 from agentos.machine.events import Usage
 from agentos.tasks.attempt import AttemptHost
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.chat_answer import ChatAnswer
 from agentos.tasks.llm.model_settings import ModelSettings, Price
 from agentos.tasks.outcomes import AttemptFailed
@@ -57,4 +57,4 @@ def put_off_if_used_up(host: AttemptHost) -> None:
     """Called right before a call, with its slot in hand: others may have spent all there was while this one waited."""
     if host.allowance().used_up:
         why = AttemptError("nothing is left of the budget: no call was made")
-        raise AttemptFailed(told(why), put_off=True)
+        raise AttemptFailed(plain_failure(why), put_off=True)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentos.exceptions import ModelCallError
-from agentos.tasks.extras import needed
-from agentos.tasks.llm.chat_answer import Answering, ChatAnswer
-from agentos.tasks.llm.chat_trouble import broken, refused, unreachable
-from agentos.tasks.llm.sse import EventStream
+from agentos.tasks.extras import import_extra
+from agentos.tasks.llm.chat_answer import AnswerBuilder, ChatAnswer
+from agentos.tasks.llm.chat_trouble import cut_off_error, status_error, unreachable_error
+from agentos.tasks.llm.sse import SseParser
 
 if TYPE_CHECKING:
     import httpx2
@@ -83,14 +83,14 @@ async def complete(endpoint: Endpoint, request: ChatRequest, on_text: Callable[[
 
     What the server says of itself in an error is part of the text: whoever stores it masks it first.
     """
-    async with _connected(endpoint, request) as response:
+    async with _open_response(endpoint, request) as response:
         if response.status_code != 200:
             said = await _first_bytes(response)
-            raise refused(response.status_code, response.headers, said, endpoint.base_url)
+            raise status_error(response.status_code, response.headers, said, endpoint.base_url)
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/event-stream":
-            return await _streamed(response, on_text)
-        return await _plain(response, on_text)
+            return await _read_stream(response, on_text)
+        return await _read_body(response, on_text)
 
 
 def is_strict(schema: object) -> bool:
@@ -112,8 +112,8 @@ def is_strict(schema: object) -> bool:
 
 
 @asynccontextmanager
-async def _connected(endpoint: Endpoint, request: ChatRequest) -> AsyncIterator[httpx2.Response]:
-    http = needed("httpx2", "llm tasks")
+async def _open_response(endpoint: Endpoint, request: ChatRequest) -> AsyncIterator[httpx2.Response]:
+    http = import_extra("httpx2", "llm tasks")
     url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
     content = msgspec.json.encode(request.body())
     try:
@@ -124,11 +124,13 @@ async def _connected(endpoint: Endpoint, request: ChatRequest) -> AsyncIterator[
         ):
             yield response
     except http.TimeoutException as error:
-        raise ModelCallError(f"{endpoint.base_url} was silent for too long: {_named(error)}", kind="timeout") from None
+        raise ModelCallError(
+            f"{endpoint.base_url} was silent for too long: {_error_text(error)}", kind="timeout"
+        ) from None
     except (http.ConnectError, http.ProxyError, http.UnsupportedProtocol, http.InvalidURL) as error:
-        raise unreachable(endpoint.base_url, error) from None
+        raise unreachable_error(endpoint.base_url, error) from None
     except (http.TransportError, http.DecodingError, http.StreamError) as error:
-        raise broken(_named(error)) from None
+        raise cut_off_error(_error_text(error)) from None
 
 
 def _client(http: Any) -> httpx2.AsyncClient:
@@ -169,38 +171,38 @@ def _headers(endpoint: Endpoint, request: ChatRequest) -> dict[str, str]:
     return headers
 
 
-def _named(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{error}" or type(error).__name__
 
 
 # --- the answer ---------------------------------------------------------------------------------------------------
 
 
-async def _streamed(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
-    answering = Answering(on_text)
-    stream = EventStream(MAX_EVENT_BYTES)
-    async for chunk in _bounded(response):
-        for event in _decoded(lambda chunk=chunk: stream.feed(chunk)):  # type: ignore[misc]
+async def _read_stream(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
+    answering = AnswerBuilder(on_text)
+    stream = SseParser(MAX_EVENT_BYTES)
+    async for chunk in _read_chunks(response):
+        for event in _decode(lambda chunk=chunk: stream.feed(chunk)):  # type: ignore[misc]
             if event.strip() == "[DONE]":
-                return answering.done()  # some servers leave the connection open after it
+                return answering.build()  # some servers leave the connection open after it
             answering.take(event)
         await asyncio.sleep(0)  # a stream that never pauses must not keep the loop from everybody else
-    for event in _decoded(stream.finish):
+    for event in _decode(stream.finish):
         if event.strip() != "[DONE]":
             answering.take(event)
-    return answering.done()
+    return answering.build()
 
 
-async def _plain(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
+async def _read_body(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
     """From a server that does not stream."""
-    body = b"".join([chunk async for chunk in _bounded(response)])
-    answering = Answering(on_text)
-    text = _decoded(lambda: [body.decode()])[0]
+    body = b"".join([chunk async for chunk in _read_chunks(response)])
+    answering = AnswerBuilder(on_text)
+    text = _decode(lambda: [body.decode()])[0]
     answering.take(text)
-    return answering.done()
+    return answering.build()
 
 
-async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def _read_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
     size = 0
     async for chunk in response.aiter_bytes():
         size += len(chunk)
@@ -220,7 +222,7 @@ async def _first_bytes(response: httpx2.Response) -> bytes:
     return said[:MAX_ERROR_BYTES]
 
 
-def _decoded(make: Callable[[], list[str]]) -> list[str]:
+def _decode(make: Callable[[], list[str]]) -> list[str]:
     try:
         return make()
     except UnicodeDecodeError as error:

@@ -74,7 +74,7 @@ class _Document(msgspec.Struct):
 _decode = typed.decoder(_Document, strict=False).decode
 
 
-class Answering:
+class AnswerBuilder:
     """Takes documents as they come; `done` is the answer, or ModelCallError where they made none."""
 
     def __init__(self, on_text: Callable[[str], None]) -> None:
@@ -97,7 +97,7 @@ class Answering:
             raise ModelCallError(f"the server broke the answer off: {_message(read.error)}", kind="server")
         self._model = read.model or self._model
         if read.usage is not None:
-            self._usage = _used(read.usage)
+            self._usage = _tokens_from(read.usage)
         for choice in read.choices or ():
             if choice.index == 0:
                 self._take(choice)
@@ -113,7 +113,7 @@ class Answering:
             self._pieces.append(text)
             self._on_text(text)
 
-    def done(self) -> ChatAnswer:
+    def build(self) -> ChatAnswer:
         if not self._chosen:
             raise ModelCallError("the server's answer has no choices in it", kind="garbage")
         if not self._finish_reason:
@@ -136,7 +136,7 @@ def _text_of(content: Any) -> str:
     return ""
 
 
-def _used(usage: _Usage) -> TokensUsed:
+def _tokens_from(usage: _Usage) -> TokensUsed:
     details = usage.prompt_tokens_details
     return TokensUsed(
         input_tokens=usage.prompt_tokens or 0,

@@ -16,9 +16,9 @@ MAX_SAID = 500
 MAX_RETRY_AFTER_S = 7 * 86_400.0
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes, base_url: str) -> ModelCallError:
+def status_error(status: int, headers: Mapping[str, str], body: bytes, base_url: str) -> ModelCallError:
     """For an answer with any status but 200."""
-    said, code = _said(body)
+    said, code = _parse_error(body)
     shown = f": {said}" if said else ""
     if 300 <= status < 400:
         target = headers.get("location", "nowhere")
@@ -45,10 +45,10 @@ def refuses_usage(error: ModelCallError) -> bool:
     return error.status in (400, 422) and ("stream_options" in error.message or "include_usage" in error.message)
 
 
-def unreachable(base_url: str, error: Exception) -> ModelCallError:
+def unreachable_error(base_url: str, error: Exception) -> ModelCallError:
     """For a connection that never came about."""
     text = str(error) or type(error).__name__
-    certificate = _caused_by(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in text
+    certificate = _has_cause(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in text
     scheme = base_url.partition("://")[0]
     written_wrong = scheme not in ("http", "https") or type(error).__name__ in ("UnsupportedProtocol", "InvalidURL")
     next_step = "See whether `base_url` is right, whether the server runs, and which proxy the environment names."
@@ -64,7 +64,7 @@ def unreachable(base_url: str, error: Exception) -> ModelCallError:
     )
 
 
-def broken(why: str) -> ModelCallError:
+def cut_off_error(why: str) -> ModelCallError:
     """For a connection that ended before the answer did."""
     return ModelCallError(f"the answer broke off: {why}", kind="cut_off")
 
@@ -102,7 +102,7 @@ def _kind(status: int, code: str) -> ModelTrouble:
     return "bad_input"
 
 
-def _said(body: bytes) -> tuple[str, str]:
+def _parse_error(body: bytes) -> tuple[str, str]:
     """What the server says went wrong, and its code for it."""
     try:
         error: Any = msgspec.json.decode(body)
@@ -116,7 +116,7 @@ def _said(body: bytes) -> tuple[str, str]:
     return str(error)[:MAX_SAID], ""
 
 
-def _caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+def _has_cause(error: BaseException | None, kind: type[BaseException]) -> bool:
     while error is not None:
         if isinstance(error, kind):
             return True

@@ -31,7 +31,7 @@ from agentos.exceptions import CoolingDownError
 from agentos.machine.rules.budgets import money
 from agentos.store.call_book import MINUTE_S, CallBook, Situation, book_in_memory, open_book
 from agentos.store.sqlite.driver import is_locked
-from agentos.tasks.llm.model_settings import Limits
+from agentos.tasks.llm.model_settings import CallLimits
 
 log = logging.getLogger("agentos")
 
@@ -63,7 +63,7 @@ class Wait(NamedTuple):
     """The credential rests; others than ours cannot make it shorter."""
 
 
-def wait_of(found: Situation, limits: Limits) -> Wait | None:
+def wait_of(found: Situation, limits: CallLimits) -> Wait | None:
     """What a call has to wait for; None: it may begin."""
     if limits.per_day_usd is not None and found.spent_usd >= limits.per_day_usd:
         why = f"{money(found.spent_usd)} of {money(limits.per_day_usd)} were spent today (UTC)"
@@ -94,7 +94,7 @@ def book_path() -> Path:
     return Path(platformdirs.user_state_path("agentos")) / "calls.db"
 
 
-class Call:
+class CallSlot:
     """A call that has its slot. Its verbs never raise: what they tell others is of use, not of need."""
 
     def __init__(self, limiter: Limiter, credential: str) -> None:
@@ -106,7 +106,7 @@ class Call:
         cap_for_s = CAP_S if crowded else 0.0
         self._limiter.do(lambda book: book.cool_down(self._credential, min(for_s, MAX_COOL_S), cap_for_s=cap_for_s))
 
-    def spent(self, usd: float) -> None:
+    def record_cost(self, usd: float) -> None:
         """Counts against the day's money."""
         if usd > 0:
             self._limiter.do(lambda book: book.spend(self._credential, usd))
@@ -125,25 +125,25 @@ class Limiter:
 
     @asynccontextmanager
     async def call(
-        self, credential: str, limits: Limits, on_wait: Callable[[str], None], *, account: str = ""
-    ) -> AsyncIterator[Call]:
+        self, credential: str, limits: CallLimits, on_wait: Callable[[str], None], *, account: str = ""
+    ) -> AsyncIterator[CallSlot]:
         """Wait for a slot and hold it. `on_wait` is told why, in words. CoolingDownError where it would be too long.
 
         `account` tells credentials apart that have one name in two places.
         """
         name = _book_name(credential, account)
-        number = await self._insist(lambda book: book.enter(name))
+        number = await self._do_when_unlocked(lambda book: book.enter(name))
         try:
-            await self._turn(number, name, limits, on_wait)
+            await self._wait_for_turn(number, name, limits, on_wait)
             seeing = asyncio.create_task(self._keep_seeing(number, name))
             try:
-                yield Call(self, name)
+                yield CallSlot(self, name)
             finally:
                 seeing.cancel()
         finally:
             self._leave(number)
 
-    def pause_s(self, credential: str, limits: Limits, *, account: str = "") -> float:
+    def pause_s(self, credential: str, limits: CallLimits, *, account: str = "") -> float:
         """How long no call with this credential can begin: a cool-down, or the day's money is spent; 0 for neither."""
         name = _book_name(credential, account)
         found = self.do(lambda book: book.situation(name))
@@ -152,7 +152,9 @@ class Limiter:
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
-    async def _turn(self, number: int, credential: str, limits: Limits, on_wait: Callable[[str], None]) -> None:
+    async def _wait_for_turn(
+        self, number: int, credential: str, limits: CallLimits, on_wait: Callable[[str], None]
+    ) -> None:
         told, told_at = "", time.monotonic() - TELL_S
         began = seen_at = time.monotonic()
         while True:
@@ -160,9 +162,9 @@ class Limiter:
             if wait is None:
                 return
             if wait.is_pause and wait.for_s > limits.max_wait_s:
-                raise CoolingDownError(_shown(credential), wait.why, wait.for_s)
+                raise CoolingDownError(_credential_of(credential), wait.why, wait.for_s)
             now = time.monotonic()
-            text = _told(credential, wait)
+            text = _wait_text(credential, wait)
             if wait is not _LOCKED and text != told and now - told_at >= TELL_S:
                 told, told_at = text, now
                 on_wait(text)
@@ -184,7 +186,7 @@ class Limiter:
 
     # --- the book --------------------------------------------------------------------------------------------------
 
-    async def _insist(self, act: Callable[[CallBook], T]) -> T:
+    async def _do_when_unlocked(self, act: Callable[[CallBook], T]) -> T:
         while (done := self.do(act)) is None:
             await asyncio.sleep(POLL_S)
         return done
@@ -193,16 +195,16 @@ class Limiter:
         """Do it in the book; `locked` where others kept it locked. Any other trouble ends its use: see `_without`."""
         with self._one_at_a_time:
             try:
-                return act(self._opened())
+                return act(self._current_book())
             except sqlite3.Error as error:
                 if is_locked(error):
                     return locked
-                self._without(str(error))
+                self._stop_sharing(str(error))
             except (OSError, RuntimeError, ValueError) as error:  # no home folder; a line that is none
-                self._without(str(error))
-            return act(self._opened())
+                self._stop_sharing(str(error))
+            return act(self._current_book())
 
-    def _opened(self) -> CallBook:
+    def _current_book(self) -> CallBook:
         if self._book is None or self._owner != os.getpid():  # a connection must not cross a fork
             self._owner = os.getpid()
             self._book = open_book(self._path(), self._clock) if not self._trouble else book_in_memory(self._clock)
@@ -215,7 +217,7 @@ class Limiter:
             with suppress(sqlite3.Error):
                 book.close()
 
-    def _without(self, why: str) -> None:
+    def _stop_sharing(self, why: str) -> None:
         """Limits hold within this process alone from now on. Nothing is deleted or mended."""
         self.close()
         if not self._trouble:
@@ -232,14 +234,14 @@ def _book_name(credential: str, account: str) -> str:
     return f"{credential}#{account}" if account else credential
 
 
-def _shown(name: str) -> str:
+def _credential_of(name: str) -> str:
     return name.partition("#")[0]
 
 
-def _told(name: str, wait: Wait) -> str:
+def _wait_text(name: str, wait: Wait) -> str:
     until = ""
     if wait.is_pause:
         at = datetime.now(UTC) + timedelta(seconds=wait.for_s)
         until = f", until {at.astimezone():%H:%M:%S}"
     queue = f"; {wait.before} before this one" if wait.before else ""
-    return f"waiting to call with {_shown(name)}: {wait.why}{until}{queue}"
+    return f"waiting to call with {_credential_of(name)}: {wait.why}{until}{queue}"

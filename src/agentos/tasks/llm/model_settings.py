@@ -15,7 +15,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CallLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be done with one credential. Without any, only 429s pause it."""
 
     slots: _Count | None = None
@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A pause that is longer is not waited for: CoolingDownError."""
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = CallLimits()
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ class LlmDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, as attempts get it."""
 
-    limits: Mapping[str, Limits] = {}
+    limits: Mapping[str, CallLimits] = {}
     """By the name of the credential: the variable of the key, or the agent."""
     prices: Mapping[str, Price] = {}
     """By the name of the model."""
@@ -78,7 +78,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     untrusted: str = ""
     """Why `llm` may not be used: it comes with the repository, and the user has not accepted it. Empty: it may."""
 
-    def limits_of(self, credential: str) -> Limits:
+    def limits_of(self, credential: str) -> CallLimits:
         return self.limits.get(credential, NO_LIMITS)
 
 

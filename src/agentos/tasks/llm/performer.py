@@ -26,16 +26,16 @@ from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, T
 from agentos.machine.events import Usage
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.answer_schemas import AnswerSchema
 from agentos.tasks.llm.call_costs import cost_of, put_off_if_used_up, refuse_unpriced, usage_of
 from agentos.tasks.llm.chat import ChatRequest, complete
 from agentos.tasks.llm.chat_answer import ChatAnswer
 from agentos.tasks.llm.chat_trouble import refuses_usage
 from agentos.tasks.llm.endpoints import Account, account_for
-from agentos.tasks.llm.limiter import Call, Limiter
+from agentos.tasks.llm.limiter import CallSlot, Limiter
 from agentos.tasks.masking import capture_of, masked_outcome
-from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, unsuccessful
+from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
 from agentos.tasks.process.launch import environment_of
 
 TRIES_AGAIN: Mapping[str, int] = {"rate": 8, "server": 3}
@@ -59,28 +59,28 @@ class LlmPerformer:
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         began = perf_counter()
         try:
-            return await self._performed(spec, host, began)
+            return await self._perform(spec, host, began)
         except AttemptFailed as failed:
-            return unsuccessful(failed, began)
+            return failure_outcome(failed, began)
         except asyncio.CancelledError:
-            failure = told(TaskCancelledError("the attempt was cancelled, and its connection closed"))
-            return unsuccessful(AttemptFailed(failure, retryable=False, cancelled=True), began)
+            failure = plain_failure(TaskCancelledError("the attempt was cancelled, and its connection closed"))
+            return failure_outcome(AttemptFailed(failure, retryable=False, cancelled=True), began)
 
-    async def _performed(self, spec: AttemptSpec, host: AttemptHost, began: float) -> Outcome:
+    async def _perform(self, spec: AttemptSpec, host: AttemptHost, began: float) -> Outcome:
         work = spec.llm
         if work is None:
-            raise AttemptFailed(told(AttemptError("the task says no model")), retryable=False)
+            raise AttemptFailed(plain_failure(AttemptError("the task says no model")), retryable=False)
         try:
             schema = AnswerSchema(work.schema) if work.schema is not None else None
             account = await account_for(work, spec.models, environment_of(spec), spec.root)
             refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
         except AttemptError as error:
-            raise AttemptFailed(told(error), retryable=False) from None
+            raise AttemptFailed(plain_failure(error), retryable=False) from None
         conversation = _Conversation(self._limiter, spec, host, account, self._telling_less)
         try:
             outcome = await conversation.outcome(work, schema)
         except AttemptFailed as failed:
-            outcome = unsuccessful(failed, began)
+            outcome = failure_outcome(failed, began)
         outcome = msgspec.structs.replace(outcome, execution_time_ms=milliseconds_since(began))
         # The drive knows the secrets of the run; a key that a command printed is known here alone.
         return masked_outcome(outcome, spec.task_id, conversation.masker)
@@ -100,7 +100,7 @@ class _Conversation:
         self._prices = spec.models.prices
         self._left_s = spec.definition.timeout_s
         self._timeout_s = spec.definition.timeout_s
-        self.masker: Masker = spec.masker.knowing(account.credential, account.endpoint.key)
+        self.masker: Masker = spec.masker.with_secret(account.credential, account.endpoint.key)
         self._spec = msgspec.structs.replace(spec, masker=self.masker)
 
     async def outcome(self, work: LlmWork, schema: AnswerSchema | None) -> Outcome:
@@ -113,17 +113,17 @@ class _Conversation:
             temperature=work.temperature,
             asks_usage=self._account.endpoint.base_url not in self._telling_less,
         )
-        answer, usage = await self._answered(_keyed(self._spec, request))
+        answer, usage = await self._get_answer(_add_idempotency_key(self._spec, request))
         try:
             output = _output(answer, usage, schema)
         except ModelCallError as error:
-            raise AttemptFailed(told(error), retryable=error.retryable) from None
+            raise AttemptFailed(plain_failure(error), retryable=error.retryable) from None
         said = messages[-1:] if work.prompt else messages
         told_so_far = messages[:1] if work.system and work.prompt else ()
         new = [*told_so_far, *said, {"role": "assistant", "content": answer.text}]
-        return Outcome(output=Raw(stored(output)), messages=Raw(stored(new)), warnings=_warnings(answer))
+        return Outcome(output=Raw(encode_result(output)), messages=Raw(encode_result(new)), warnings=_warnings(answer))
 
-    async def _answered(self, request: ChatRequest) -> tuple[ChatAnswer, Usage]:
+    async def _get_answer(self, request: ChatRequest) -> tuple[ChatAnswer, Usage]:
         """The answer, and what it used, which is durable by then."""
         tries: Counter[str] = Counter()
         while True:
@@ -132,24 +132,24 @@ class _Conversation:
                     self._account.credential, self._limits, self._waiting, account=self._account.account
                 ) as call:
                     put_off_if_used_up(self._host)
-                    answer, usage = await self._called(request, call, tries.total())
+                    answer, usage = await self._call_model(request, call, tries.total())
                     # Before the slot is free: whoever gets it next must see what is left.
                     await self._record(usage)
                 crashpoints.reach("call.recorded")
                 return answer, usage
             except CoolingDownError as error:
-                raise AttemptFailed(told(error), retryable=False) from None
+                raise AttemptFailed(plain_failure(error), retryable=False) from None
             except ModelCallError as error:
                 if request.asks_usage and refuses_usage(error):
-                    request = _keyed(self._spec, msgspec.structs.replace(request, asks_usage=False))
+                    request = _add_idempotency_key(self._spec, msgspec.structs.replace(request, asks_usage=False))
                     continue
                 tries[error.kind] += 1
                 if tries[error.kind] > TRIES_AGAIN.get(error.kind, 0):
-                    raise AttemptFailed(told(error), retryable=error.retryable) from None
+                    raise AttemptFailed(plain_failure(error), retryable=error.retryable) from None
                 if error.kind == "server" and error.retry_after_s is None:
-                    await self._rest(tries["server"], error)
+                    await self._pause_before_retry(tries["server"], error)
 
-    async def _called(self, request: ChatRequest, call: Call, tries: int) -> tuple[ChatAnswer, Usage]:
+    async def _call_model(self, request: ChatRequest, call: CallSlot, tries: int) -> tuple[ChatAnswer, Usage]:
         crashpoints.reach("call.before")
         capture = capture_of("stdout", self._spec, self._host)
         began = perf_counter()
@@ -161,7 +161,7 @@ class _Conversation:
         except TimeoutError:
             await self._record(Usage(calls=1))
             text = f"the model did not answer within the task's timeout of {self._timeout_s:g} s; waiting not counted"
-            raise AttemptFailed(told(TaskTimeoutError(text)), cut_off=True) from None
+            raise AttemptFailed(plain_failure(TaskTimeoutError(text)), cut_off=True) from None
         except ModelCallError as error:
             await self._note_trouble(error, call, tries)
             raise
@@ -173,10 +173,10 @@ class _Conversation:
         if not request.asks_usage:  # noted now, not when it was refused: the text of a refusal may mislead
             self._telling_less.add(self._account.endpoint.base_url)
         usage = usage_of(answer, cost_of(answer, request.model, self._prices))
-        call.spent(usage.cost_usd)
+        call.record_cost(usage.cost_usd)
         return answer, usage
 
-    async def _note_trouble(self, error: ModelCallError, call: Call, tries: int) -> None:
+    async def _note_trouble(self, error: ModelCallError, call: CallSlot, tries: int) -> None:
         if error.kind == "rate":
             asked_s = _backoff_s(tries + 1) if error.retry_after_s is None else error.retry_after_s
             call.cool_down(max(asked_s, LEAST_PAUSE_S))
@@ -187,13 +187,13 @@ class _Conversation:
 
     async def _record(self, usage: Usage) -> None:
         """Durable on return. What was paid for is written down even where the attempt is cancelled meanwhile."""
-        recording = asyncio.ensure_future(self._host.used(usage))
+        recording = asyncio.ensure_future(self._host.record_usage(usage))
         while not recording.done():
             with suppress(asyncio.CancelledError):  # a moment later the attempt is over anyway
                 await asyncio.shield(recording)
         recording.result()
 
-    async def _rest(self, tries: int, error: ModelCallError) -> None:
+    async def _pause_before_retry(self, tries: int, error: ModelCallError) -> None:
         pause_s = _backoff_s(tries)
         self._waiting(f"{error.message}; trying again in {pause_s:.1f} s")
         await asyncio.sleep(pause_s)
@@ -209,7 +209,7 @@ def _messages(work: LlmWork) -> tuple[dict[str, Any], ...]:
     return (*system, *map(dict, work.messages), *prompt)
 
 
-def _keyed(spec: AttemptSpec, request: ChatRequest) -> ChatRequest:
+def _add_idempotency_key(spec: AttemptSpec, request: ChatRequest) -> ChatRequest:
     """The key is the same for a call whose answer was lost with its driver; another where its answer was no good."""
     digest = blake2b(digest_size=16)
     for part in (spec.idempotency_key.encode(), b"%d" % spec.settled, msgspec.json.encode(request.body())):

@@ -7,7 +7,7 @@ import re
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-class EventStream:
+class SseParser:
     """Gives the data of each event that is complete. Comments, ids and names of events are passed over.
 
     Lines may end in LF, CRLF or CR, as the standard has it; characters may be cut in two. ValueError where an event

@@ -76,7 +76,7 @@ def acting_attempt(driver: Holder | None = None) -> str:
         carried = carried_attempt(one.pid)
         if carried is not None:
             return carried or "an attempt whose id was removed"
-        if one is not family[0] and (_has_mark(one.pid) or _is(one, driver)):
+        if one is not family[0] and (_has_mark(one.pid) or _is_driver(one, driver)):
             return f"a process below driver {one.pid}"
     return ""
 
@@ -168,7 +168,7 @@ def _carried_by_psutil(pid: int) -> str | None:
         return None
 
 
-def _is(one: Ancestor, driver: Holder | None) -> bool:
+def _is_driver(one: Ancestor, driver: Holder | None) -> bool:
     return (
         driver is not None
         and one.pid == driver.pid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from agentos.exceptions import ShellCommandFailed, TaskCancelledError, TaskTimeoutError
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.process.output_capture import Capture
 from agentos.tasks.process.supervision import Ending
@@ -19,11 +19,11 @@ _FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 def refuse_cut_short(ending: Ending, said: str, timeout_s: float | None) -> None:
     """AttemptFailed where the child was cancelled or ran out of time."""
     if ending.why == "cancelled":
-        failure = told(TaskCancelledError("the attempt was cancelled and its processes were ended"))
+        failure = plain_failure(TaskCancelledError("the attempt was cancelled and its processes were ended"))
         raise AttemptFailed(failure, retryable=False, cancelled=True, warnings=ending.warnings)
     if ending.why == "timeout":
         text = f"the attempt ran longer than its timeout of {timeout_s:g} s and its processes were ended{said}"
-        raise AttemptFailed(told(TaskTimeoutError(text)), cut_off=True, warnings=ending.warnings)
+        raise AttemptFailed(plain_failure(TaskTimeoutError(text)), cut_off=True, warnings=ending.warnings)
 
 
 def refuse_failure(ending: Ending, said: str) -> None:
@@ -33,7 +33,7 @@ def refuse_failure(ending: Ending, said: str) -> None:
         return
     code = -1 if status is None else status if status >= 0 else 128 - status  # as a shell would number it
     error = ShellCommandFailed(f"the command {describe_status(status)}{said}", exit_code=code)
-    raise AttemptFailed(told(error), cut_off=was_ended(status), warnings=ending.warnings)
+    raise AttemptFailed(plain_failure(error), cut_off=was_ended(status), warnings=ending.warnings)
 
 
 def was_ended(status: int | None) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from agentos import crashpoints
 from agentos.exceptions import AttemptError
 from agentos.tasks.attempt import AttemptSpec
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE, ROOT_VARIABLE
 
@@ -59,22 +59,22 @@ def environment_of(spec: AttemptSpec) -> dict[str, str]:
 def working_folder(spec: AttemptSpec) -> Path:
     folder = spec.root / spec.cwd
     if not folder.exists():
-        raise refused(f"the working folder {folder} does not exist")
+        raise permanent_failure(f"the working folder {folder} does not exist")
     if not folder.is_dir():
-        raise refused(f"the working folder {folder} is not a folder")
+        raise permanent_failure(f"the working folder {folder} is not a folder")
     if not os.access(folder, os.X_OK):
-        raise refused(f"no permission to work in the folder {folder}")
+        raise permanent_failure(f"no permission to work in the folder {folder}")
     return folder
 
 
-def cannot_start(error: OSError | ValueError) -> AttemptFailed:
+def start_failure(error: OSError | ValueError) -> AttemptFailed:
     """A command that never ran. Trying again helps only where the system was short of something."""
     short = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
     why = str(error)
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
         why = "arguments and environment are too long together; hand large values over in files"
-    return AttemptFailed(told(AttemptError(f"the command could not be started: {why}")), retryable=short)
+    return AttemptFailed(plain_failure(AttemptError(f"the command could not be started: {why}")), retryable=short)
 
 
-def refused(why: str) -> AttemptFailed:
-    return AttemptFailed(told(AttemptError(why)), retryable=False)
+def permanent_failure(why: str) -> AttemptFailed:
+    return AttemptFailed(plain_failure(AttemptError(why)), retryable=False)

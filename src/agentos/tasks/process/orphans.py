@@ -79,7 +79,7 @@ def attempt_processes() -> list[AttemptProcess]:
     import psutil
 
     found: list[AttemptProcess] = []
-    spared = _spared()
+    spared = _self_and_ancestors()
     for pid in psutil.pids():
         with suppress(psutil.Error, OSError):  # gone meanwhile, or not ours to look at
             process = psutil.Process(pid)
@@ -109,7 +109,7 @@ def end_process(pid: int, started: float) -> bool:
     """
     import psutil
 
-    if pid in _spared():
+    if pid in _self_and_ancestors():
         return False
     try:
         process = psutil.Process(pid)
@@ -140,7 +140,7 @@ def group_is_empty(pgid: int) -> bool:
 
 def _end_all(belongs: Callable[[Environment], bool]) -> list[EndedProcess]:
     found: dict[int, EndedProcess] = {}
-    spared = _spared()
+    spared = _self_and_ancestors()
     # More than one round: a process can fork, or be between two programs, while we look.
     for _ in range(_MAX_ROUNDS):
         family = _family(belongs, spared)
@@ -173,7 +173,7 @@ def _family(belongs: Callable[[Environment], bool], spared: frozenset[int]) -> d
     return family
 
 
-def _spared() -> frozenset[int]:
+def _self_and_ancestors() -> frozenset[int]:
     import psutil
 
     return frozenset({os.getpid(), *(parent.pid for parent in psutil.Process().parents())})

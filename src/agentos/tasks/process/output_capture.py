@@ -98,7 +98,7 @@ class Capture:
         return shown if len(shown) <= characters else f"…{shown[-characters:]}"
 
 
-class Document:
+class DocumentBuffer:
     """The first bytes of a stream, as they came: what is masked may not be read as JSON any more."""
 
     def __init__(self, limit: int) -> None:
@@ -143,11 +143,11 @@ class LiveLines:
         if final and rest:
             lines.append(rest)
         self._partial = "" if final else rest[: MAX_LINE + 1]
-        for line in thinned(lines):
+        for line in limit_lines(lines):
             self._show(line)
 
 
-def thinned(lines: list[str]) -> Iterator[str]:
+def limit_lines(lines: list[str]) -> Iterator[str]:
     """Lines that came at once, as many and as long as may be shown live."""
     half = MAX_LINES_AT_ONCE // 2
     if len(lines) > MAX_LINES_AT_ONCE:

@@ -50,14 +50,14 @@ def remove_abandoned(workflow_id: str, root: str) -> list[Path]:
     A folder whose driver lives, of whatever process, is locked, and one that does not say whose it is is not ours.
     """
     removed = []
-    for folder, attempt_id, place in abandoned():
+    for folder, attempt_id, place in abandoned_folders():
         if attempt_id.startswith(f"{workflow_id}/") and place == root:
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder)
     return removed
 
 
-def abandoned() -> Iterator[tuple[Path, str, str]]:
+def abandoned_folders() -> Iterator[tuple[Path, str, str]]:
     """Folders whose driver is dead, each with its attempt and the root of that."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError):

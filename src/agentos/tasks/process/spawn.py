@@ -19,7 +19,7 @@ from typing import Any
 from agentos.store.holder import process_started
 from agentos.tasks.attempt import ChildProcess
 from agentos.tasks.process.launch import Launch
-from agentos.tasks.python.threads import Call, settled
+from agentos.tasks.python.threads import ThreadCall, wait_shielded
 
 # The child waits on its stdin. A line is leave to go on; the end of the file means that the driver is dead, and then
 # the command never runs. The command and its own stdin are handed over as arguments: nothing is ever pasted into this
@@ -123,16 +123,16 @@ class Spawner:
     """
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[ThreadCall[Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     async def spawn(self, launch: Launch) -> tuple[Child, bool]:
         """Start a child that waits for leave; and whether we were cancelled meanwhile. OSError or ValueError."""
         self._ensure_thread()
-        call = Call(functools.partial(_start, launch))
+        call = ThreadCall(functools.partial(_start, launch))
         self._calls.put(call)
-        (process, started), cancelled = await settled(call)
+        (process, started), cancelled = await wait_shielded(call)
         return Child(process, started, self), cancelled
 
     def _ensure_thread(self) -> None:
@@ -145,9 +145,9 @@ class Spawner:
             weakref.finalize(self, self._calls.put, None).atexit = False
 
 
-def _serve(calls: queue.SimpleQueue[Call[Any] | None]) -> None:
+def _serve(calls: queue.SimpleQueue[ThreadCall[Any] | None]) -> None:
     while (call := calls.get()) is not None:
-        call.post(*call.perform())
+        call.deliver_result(*call.perform())
         del call
 
 

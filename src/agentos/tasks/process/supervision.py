@@ -12,7 +12,7 @@ import msgspec
 
 from agentos import crashpoints
 from agentos.tasks.attempt import AttemptHost
-from agentos.tasks.process.launch import Launch, cannot_start
+from agentos.tasks.process.launch import Launch, start_failure
 from agentos.tasks.process.orphans import Mark
 from agentos.tasks.process.spawn import Child, Spawner
 from agentos.tasks.process.termination import Termination
@@ -66,16 +66,16 @@ class Supervisor:
         try:
             child, cancelled = await self._spawner.spawn(launch)
         except (OSError, ValueError) as error:
-            raise cannot_start(error) from None
+            raise start_failure(error) from None
         pipes: list[Pipe] = []
         try:
             if cancelled:
-                return await self._ended(child, pipes, "cancelled", 0.0, mark)
+                return await self._end(child, pipes, "cancelled", 0.0, mark)
             crashpoints.reach("process.before")
             try:
                 await host.child_started(child.record)
             except BaseException as error:
-                ending = await self._ended(child, pipes, "cancelled", 0.0, mark)
+                ending = await self._end(child, pipes, "cancelled", 0.0, mark)
                 if isinstance(error, asyncio.CancelledError):
                     return ending
                 raise
@@ -103,25 +103,23 @@ class Supervisor:
             await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not child.exited.done():
                 why: Why = "stopped" if stop is not None and stop.done() else "timeout"
-                return await self._ended(child, pipes, why, GRACE_S, mark)
-            held_open = await _drained(pipes)
+                return await self._end(child, pipes, why, GRACE_S, mark)
+            held_open = await _drain(pipes)
         except asyncio.CancelledError:
-            return await self._ended(child, pipes, "cancelled", CANCEL_GRACE_S, mark)
+            return await self._end(child, pipes, "cancelled", CANCEL_GRACE_S, mark)
         status = child.exited.result()
         if status != 0:
             # What a failed attempt left in its group must not work on beside the next one. What left the group did so
             # on purpose, as a daemon does, and stays.
-            return await self._ended(child, pipes, "exited", CANCEL_GRACE_S)
+            return await self._end(child, pipes, "exited", CANCEL_GRACE_S)
         warnings = (_HELD_OPEN,) if held_open else ()
         return Ending(status=status, warnings=warnings)
 
-    async def _ended(
-        self, child: Child, pipes: list[Pipe], why: Why, grace_s: float, mark: Mark | None = None
-    ) -> Ending:
+    async def _end(self, child: Child, pipes: list[Pipe], why: Why, grace_s: float, mark: Mark | None = None) -> Ending:
         termination = Termination(child, self._threads)
         warnings = await termination.end(grace_s=grace_s, mark=mark)
         with suppress(asyncio.CancelledError):
-            await _drained(pipes)
+            await _drain(pipes)
         status = child.exited.result() if child.exited.done() else None
         return Ending(status=status, why="cancelled" if termination.cancelled else why, warnings=warnings)
 
@@ -159,7 +157,7 @@ class Pipe:
             self.ended.set_result(None)
 
 
-async def _drained(pipes: list[Pipe]) -> bool:
+async def _drain(pipes: list[Pipe]) -> bool:
     """Read to the end, or as long as is decent; whether somebody still holds a pipe open."""
     if pipes:
         await asyncio.wait([pipe.ended for pipe in pipes], timeout=DRAIN_S)

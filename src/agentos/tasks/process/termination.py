@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from agentos.tasks.process.orphans import Mark, end_attempt, group_is_empty
 from agentos.tasks.process.spawn import Child
-from agentos.tasks.python.threads import DaemonThreads, settled
+from agentos.tasks.python.threads import DaemonThreads, wait_shielded
 
 KILLED_S = 5.0
 """How long SIGKILL may take; one that is stuck in the kernel takes longer."""
@@ -45,14 +45,14 @@ class Termination:
         if grace_s:
             self._child.signal(signal.SIGTERM)
             self._child.signal(signal.SIGCONT)  # one that was stopped would never notice
-            await self._gone(grace_s)
+            await self._wait_until_gone(grace_s)
         self._child.signal(signal.SIGKILL)
         until = self._loop.time() + KILLED_S
         # A signal is sent at once, but even SIGKILL takes its time to work.
         while self._loop.time() < until and not await self._is_empty():
             await self._pause(_LOOK_AGAIN_S)
 
-    async def _gone(self, grace_s: float) -> None:
+    async def _wait_until_gone(self, grace_s: float) -> None:
         """Wait until child and group are gone, the grace is over, or somebody is in a hurry."""
         until = self._loop.time() + grace_s
         await self._pause(grace_s)
@@ -63,7 +63,7 @@ class Termination:
         return self._child.exited.done() and await self._in_thread(lambda: group_is_empty(self._child.pid))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        result, cancelled = await settled(self._threads.start(work))
+        result, cancelled = await wait_shielded(self._threads.start(work))
         self.cancelled |= cancelled
         return result
 

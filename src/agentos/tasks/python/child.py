@@ -23,20 +23,20 @@ from agentos import typed
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import NOTHING, TaskFailure
-from agentos.tasks.context import Context, Left
-from agentos.tasks.failures import failure_of, told
+from agentos.tasks.context import Context, ContextAdditions
+from agentos.tasks.failures import failure_of, plain_failure
 from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.process.ancestors import mark_attempt
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
-from agentos.tasks.python.functions import Reference, callee_of, load
-from agentos.tasks.python.performer import bound, call_sync, on_loop
+from agentos.tasks.python.functions import FunctionReference, callee_of, load
+from agentos.tasks.python.performer import bind_arguments, call_async, call_sync
 from agentos.values import decode_value
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the child is to call, and as which attempt."""
 
-    function: Reference
+    function: FunctionReference
     arguments: Raw
     root: str
     worktree: str
@@ -55,7 +55,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: str = ""
     ended: bool = False
     output: Raw = NOTHING
-    left: Left = Left()
+    left: ContextAdditions = ContextAdditions()
     error: TaskFailure | None = None
     retryable: bool = True
 
@@ -78,7 +78,7 @@ class Replies:
                 data = data[os.write(self._fd, data) :]
 
 
-def perform(request: Request, replies: Replies) -> Reply:
+def perform(request: ChildRequest, replies: Replies) -> Reply:
     """Call the function; whatever it does is a reply."""
     context = Context(
         workflow_id=request.workflow_id,
@@ -96,22 +96,22 @@ def perform(request: Request, replies: Replies) -> Reply:
     return Reply(ended=True, output=Raw(output), left=context.close("has ended"))
 
 
-def _call(request: Request, context: Context) -> bytes:
+def _call(request: ChildRequest, context: Context) -> bytes:
     try:
         function = load(request.function, Path(request.root))
     except AttemptError as error:
-        raise AttemptFailed(told(error), retryable=False) from None
+        raise AttemptFailed(plain_failure(error), retryable=False) from None
     except BaseException as error:
         raise AttemptFailed(failure_of(error), retryable=False) from None
     callee = callee_of(function)
-    arguments = bound(callee.bind, decode_value(request.arguments), context if callee.takes_context else None)
+    arguments = bind_arguments(callee.bind, decode_value(request.arguments), context if callee.takes_context else None)
     if callee.is_async:
-        return asyncio.run(on_loop(function, arguments))
+        return asyncio.run(call_async(function, arguments))
     answer = call_sync(function, arguments)
-    return answer if isinstance(answer, bytes) else asyncio.run(on_loop(_awaited, {"answer": answer}))
+    return answer if isinstance(answer, bytes) else asyncio.run(call_async(_await_answer, {"answer": answer}))
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
+async def _await_answer(answer: Awaitable[Any]) -> Any:
     return await answer
 
 
@@ -126,7 +126,7 @@ def main() -> None:
         data = file.read()
     if not data:
         os._exit(125)  # the driver died before it had said what to do
-    request = typed.decode(data, Request)
+    request = typed.decode(data, ChildRequest)
     sys.path[:] = request.path
     del sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)

@@ -86,7 +86,7 @@ def _may_change(annotation: Any) -> bool:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    annotated = _annotated(function)
+    annotated = _annotation_source(function)
     try:
         return typing.get_type_hints(annotated, include_extras=True)
     except Exception:  # one name that cannot be resolved spoils the whole call: go one by one
@@ -96,11 +96,11 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     except Exception:
         return {}
     names = getattr(inspect.unwrap(annotated), "__globals__", {})
-    resolved = {name: _resolved(annotation, names) for name, annotation in written.items()}
+    resolved = {name: _resolve_annotation(annotation, names) for name, annotation in written.items()}
     return {name: hint for name, hint in resolved.items() if hint is not None}
 
 
-def _resolved(annotation: Any, names: dict[str, Any]) -> Any | None:
+def _resolve_annotation(annotation: Any, names: dict[str, Any]) -> Any | None:
     def carrier() -> None: ...
 
     carrier.__annotations__ = {"it": annotation}
@@ -110,7 +110,7 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any | None:
         return None
 
 
-def _annotated(function: Any) -> Any:
+def _annotation_source(function: Any) -> Any:
     while hasattr(function, "func") and not hasattr(function, "__code__"):
         function = function.func  # functools.partial
     if isinstance(function, type):
@@ -130,7 +130,7 @@ def _fit(name: str, value: Any, annotation: Any) -> Any:
 # --- by name ------------------------------------------------------------------------------------------------------
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FunctionReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where another interpreter finds a function."""
 
     module: str
@@ -139,10 +139,10 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The script it was defined in, where that ran as `__main__`."""
 
 
-def reference_of(function: Callable[..., Any] | None, call: str) -> Reference:
+def reference_of(function: Callable[..., Any] | None, call: str) -> FunctionReference:
     """How to find a function from another interpreter. AttemptError where that cannot be done."""
     if function is None:
-        return _parsed(call)
+        return _parse_reference(call)
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not module or not qualname or "<" in qualname:
         raise _not_by_name(function)
@@ -150,10 +150,10 @@ def reference_of(function: Callable[..., Any] | None, call: str) -> Reference:
         return _in_main(function, qualname)
     if not _leads_to(function, sys.modules.get(module), qualname):
         raise _not_by_name(function)
-    return Reference(module=module, qualname=qualname)
+    return FunctionReference(module=module, qualname=qualname)
 
 
-def load(reference: Reference, root: Path) -> Callable[..., Any]:
+def load(reference: FunctionReference, root: Path) -> Callable[..., Any]:
     """Import a function, the root on sys.path. AttemptError says what is missing; what the module raises comes out."""
     folder = str(Path(reference.file).parent) if reference.file else str(root)
     if folder not in sys.path:
@@ -168,7 +168,7 @@ def load(reference: Reference, root: Path) -> Callable[..., Any]:
     return found
 
 
-def loaded(call: str) -> Callable[..., Any] | None:
+def find_imported(call: str) -> Callable[..., Any] | None:
     """The function, where its module is imported already."""
     module, _, qualname = call.partition(":")
     try:
@@ -178,25 +178,25 @@ def loaded(call: str) -> Callable[..., Any] | None:
     return found if inspect.isroutine(found) else None
 
 
-def _parsed(call: str) -> Reference:
+def _parse_reference(call: str) -> FunctionReference:
     module, _, qualname = call.partition(":")
     if not module or not qualname or "<" in qualname:
         raise AttemptError(
             f"the task has no function that can be imported (call is {call!r})", next_step="Name it as module:function."
         )
-    return Reference(module=module, qualname=qualname)
+    return FunctionReference(module=module, qualname=qualname)
 
 
-def _in_main(function: Callable[..., Any], qualname: str) -> Reference:
+def _in_main(function: Callable[..., Any], qualname: str) -> FunctionReference:
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if not _leads_to(function, main, qualname):
         raise _not_by_name(function)
     if spec is not None:  # python -m package.module
-        return Reference(module=spec.name, qualname=qualname)
+        return FunctionReference(module=spec.name, qualname=qualname)
     if not file or not Path(file).is_file():
         raise _not_by_name(function)
-    return Reference(module=Path(file).stem, qualname=qualname, file=str(Path(file).resolve()))
+    return FunctionReference(module=Path(file).stem, qualname=qualname, file=str(Path(file).resolve()))
 
 
 def _not_by_name(function: Any) -> AttemptError:
@@ -234,7 +234,7 @@ def _module(name: str) -> ModuleType:
         raise
 
 
-def _module_of_file(reference: Reference) -> ModuleType:
+def _module_of_file(reference: FunctionReference) -> ModuleType:
     spec = util.spec_from_file_location(reference.module, reference.file)
     if spec is None or spec.loader is None:
         raise AttemptError(f"{reference.file} cannot be imported")

@@ -15,14 +15,14 @@ from msgspec import Raw
 from agentos import typed
 from agentos.exceptions import AttemptError, ValueEncodingError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of
-from agentos.tasks.outcomes import AttemptFailed, successful, unsuccessful
+from agentos.tasks.outcomes import AttemptFailed, failure_outcome, success_outcome
 from agentos.tasks.process.exit_texts import describe_status, last_words, refuse_cut_short, was_ended
-from agentos.tasks.process.launch import Launch, cannot_start, environment_of, working_folder
+from agentos.tasks.process.launch import Launch, environment_of, start_failure, working_folder
 from agentos.tasks.process.orphans import Mark
 from agentos.tasks.process.supervision import Supervisor
-from agentos.tasks.python.child import Reply, Request
+from agentos.tasks.python.child import ChildRequest, Reply
 from agentos.tasks.python.functions import reference_of
 from agentos.tasks.python.threads import DaemonThreads
 from agentos.values import encode_value
@@ -45,8 +45,8 @@ class IsolatedPerformer:
         try:
             reply, warnings = await self._reply(_request(spec), spec, host)
         except AttemptFailed as failed:
-            return unsuccessful(failed, began)
-        return successful(reply.output, reply.left, began, warnings)
+            return failure_outcome(failed, began)
+        return success_outcome(reply.output, reply.left, began, warnings)
 
     async def _reply(self, request: bytes, spec: AttemptSpec, host: AttemptHost) -> tuple[Reply, tuple[str, ...]]:
         out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
@@ -70,7 +70,7 @@ class IsolatedPerformer:
         reply = replies.last
         if reply is None:
             text = f"the task's process {describe_status(ending.status)} before it gave a result"
-            failure = told(AttemptError(f"{text}{last_words(out, err)}"))
+            failure = plain_failure(AttemptError(f"{text}{last_words(out, err)}"))
             raise AttemptFailed(failure, cut_off=was_ended(ending.status), warnings=ending.warnings)
         if reply.error is not None:
             raise AttemptFailed(reply.error, retryable=reply.retryable, warnings=ending.warnings)
@@ -134,7 +134,7 @@ class _Replies:
 
 def _request(spec: AttemptSpec) -> bytes:
     try:
-        request = Request(
+        request = ChildRequest(
             function=reference_of(spec.function, spec.definition.call),
             arguments=Raw(encode_value(dict(spec.arguments), around=True)),
             root=str(spec.root),
@@ -146,7 +146,7 @@ def _request(spec: AttemptSpec) -> bytes:
             idempotency_key=spec.idempotency_key,
         )
     except (AttemptError, ValueEncodingError) as error:
-        raise AttemptFailed(told(error), retryable=False) from None
+        raise AttemptFailed(plain_failure(error), retryable=False) from None
     return msgspec.json.encode(request)
 
 
@@ -156,4 +156,4 @@ def _launch(spec: AttemptSpec, pipes: _Pipes) -> Launch:
     try:
         return Launch(argv=argv, env=environment_of(spec), cwd=working_folder(spec), pass_fds=fds)
     except OSError as error:
-        raise cannot_start(error) from None
+        raise start_failure(error) from None

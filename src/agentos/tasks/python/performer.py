@@ -18,11 +18,11 @@ from agentos import crashpoints
 from agentos.exceptions import AttemptError, TaskCancelledError, TaskTimeoutError, TryAgainError
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
 from agentos.tasks.context import Context
-from agentos.tasks.failures import failure_of, told
-from agentos.tasks.outcomes import AttemptFailed, milliseconds_since, stored, successful, unsuccessful
-from agentos.tasks.python.functions import callee_of, load, loaded, reference_of
-from agentos.tasks.python.stdout import heard
-from agentos.tasks.python.threads import Call, DaemonThreads
+from agentos.tasks.failures import failure_of, plain_failure
+from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since, success_outcome
+from agentos.tasks.python.functions import callee_of, find_imported, load, reference_of
+from agentos.tasks.python.stdout import route_prints
+from agentos.tasks.python.threads import DaemonThreads, ThreadCall
 
 _EXPIRED: Final = object()
 PENDING_PROGRESS = 100
@@ -38,20 +38,20 @@ class PythonPerformer:
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         if spec.definition.isolation in ("process", "worktree"):  # a folder of its own takes a process of its own
             return await self._isolated(spec, host)
-        with heard(lambda: LiveProgress(host)):
-            return await self._performed(spec, host)
+        with route_prints(lambda: LiveProgress(host)):
+            return await self._perform(spec, host)
 
-    async def _performed(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def _perform(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
         began = perf_counter()
         context: Context | None = None
         try:
-            function = spec.function if spec.function is not None else await self._found(spec, host)
+            function = spec.function if spec.function is not None else await self._find_function(spec, host)
             callee = callee_of(function)
             if callee.takes_context:
                 context = context_of(spec, LiveProgress(host))
-            arguments = bound(callee.bind, spec.arguments, context)
+            arguments = bind_arguments(callee.bind, spec.arguments, context)
             if callee.is_async:
-                output = await on_loop(function, arguments, spec.definition.timeout_s)
+                output = await call_async(function, arguments, spec.definition.timeout_s)
             else:
                 output = await self._in_thread(partial(call_sync, function, arguments), spec, host, context)
         except Exception as error:
@@ -59,13 +59,13 @@ class PythonPerformer:
                 context.close("has failed")
             # Others than AttemptFailed come from callables that do not even let themselves be looked at.
             failed = error if isinstance(error, AttemptFailed) else AttemptFailed(failure_of(error), retryable=False)
-            return unsuccessful(failed, began)
+            return failure_outcome(failed, began)
         if context is None:
             return Outcome(output=Raw(output), execution_time_ms=milliseconds_since(began))
-        return successful(output, context.close("has ended"), began)
+        return success_outcome(output, context.close("has ended"), began)
 
-    async def _found(self, spec: AttemptSpec, host: AttemptHost) -> Callable[..., Any]:
-        known = loaded(spec.definition.call)
+    async def _find_function(self, spec: AttemptSpec, host: AttemptHost) -> Callable[..., Any]:
+        known = find_imported(spec.definition.call)
         if known is not None:
             return known
         # In a thread: a module's first import may take seconds, and everybody else waits for the loop.
@@ -75,7 +75,7 @@ class PythonPerformer:
             try:
                 found.append(load(reference_of(None, spec.definition.call), spec.root))
             except AttemptError as error:
-                raise AttemptFailed(told(error), retryable=False) from None
+                raise AttemptFailed(plain_failure(error), retryable=False) from None
             except BaseException as error:
                 raise AttemptFailed(failure_of(error), retryable=False) from None
             return b""
@@ -93,16 +93,16 @@ class PythonPerformer:
             call = self._threads.start(work)
         except RuntimeError as error:  # the system gives no more threads
             raise AttemptFailed(failure_of(error)) from None
-        answer = await _answered(call, timeout_s)
+        answer = await _wait_for_answer(call, timeout_s)
         if answer is _EXPIRED or answer is None:
             raise _abandon(call, spec, host, context, timed_out=answer is _EXPIRED)
         if isinstance(answer, bytes):
             return answer
         left_s = None if timeout_s is None else max(deadline - loop.time(), 0.0)
-        return await on_loop(_identity, {"awaitable": answer}, left_s)
+        return await call_async(_identity, {"awaitable": answer}, left_s)
 
 
-async def _answered(call: Call[Any], timeout_s: float | None) -> Any:
+async def _wait_for_answer(call: ThreadCall[Any], timeout_s: float | None) -> Any:
     """What the thread answers; `_EXPIRED` past the timeout; None where we were cancelled before it was done."""
     loop, answer = asyncio.get_running_loop(), call.answer
     timer = None if timeout_s is None else loop.call_later(timeout_s, _expire, answer)
@@ -122,14 +122,14 @@ def _expire(answer: asyncio.Future[Any]) -> None:
 
 
 def _abandon(
-    call: Call[Any], spec: AttemptSpec, host: AttemptHost, context: Context | None, *, timed_out: bool
+    call: ThreadCall[Any], spec: AttemptSpec, host: AttemptHost, context: Context | None, *, timed_out: bool
 ) -> AttemptFailed:
     """A thread cannot be stopped: say so, and let the engine know when it has ended after all."""
     if context is not None:
         context.close("ran out of time and was abandoned" if timed_out else "was cancelled and abandoned")
     where = call.stack()
     if not call.ended.done():
-        host.abandoned(call.ended)
+        host.report_abandoned(call.ended)
     why = "ran past its timeout" if timed_out else "was cancelled"
     warning = (
         f"{spec.task_id!r} {why}, but a synchronous function cannot be stopped in a thread: it was abandoned and may "
@@ -137,7 +137,11 @@ def _abandon(
     )
     error = _timeout_error(spec.definition.timeout_s) if timed_out else TaskCancelledError("the attempt was cancelled")
     return AttemptFailed(
-        told(error, where), cancelled=not timed_out, cut_off=timed_out, retryable=timed_out, warnings=(warning,)
+        plain_failure(error, where),
+        cancelled=not timed_out,
+        cut_off=timed_out,
+        retryable=timed_out,
+        warnings=(warning,),
     )
 
 
@@ -148,7 +152,7 @@ def _timeout_error(timeout_s: float | None) -> TaskTimeoutError:
 # --- the call itself; also used in the child of an isolated attempt ----------------------------------------------
 
 
-async def on_loop(
+async def call_async(
     function: Callable[..., Awaitable[Any]], arguments: dict[str, Any], timeout_s: float | None = None
 ) -> bytes:
     """Await the function's result, in stored form. AttemptFailed for any other end of it."""
@@ -158,9 +162,9 @@ async def on_loop(
         else:
             value = await _within(timeout_s, function, arguments)
     except BaseException as error:
-        raise _failed(error) from None
+        raise _async_failure(error) from None
     crashpoints.reach("attempt.inside")
-    return stored(value)
+    return encode_result(value)
 
 
 def call_sync(function: Callable[..., Any], arguments: dict[str, Any]) -> bytes | Awaitable[Any]:
@@ -168,17 +172,17 @@ def call_sync(function: Callable[..., Any], arguments: dict[str, Any]) -> bytes 
     try:
         value = function(**arguments)
     except BaseException as error:
-        raise _raised(error) from None
+        raise _function_failure(error) from None
     crashpoints.reach("attempt.inside")
     try:
-        return stored(value)
+        return encode_result(value)
     except AttemptFailed:
         if inspect.isawaitable(value) and not inspect.isgenerator(value):
             return value
         raise
 
 
-def bound(
+def bind_arguments(
     bind: Callable[[Mapping[str, Any], Context | None], dict[str, Any]],
     arguments: Mapping[str, Any],
     context: Context | None,
@@ -186,7 +190,7 @@ def bound(
     try:
         return bind(arguments, context)
     except AttemptError as error:
-        raise AttemptFailed(told(error), retryable=False) from None
+        raise AttemptFailed(plain_failure(error), retryable=False) from None
 
 
 async def _within(timeout_s: float, function: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:
@@ -201,24 +205,28 @@ async def _within(timeout_s: float, function: Callable[..., Awaitable[Any]], arg
             raise
         # Whatever it made of the cancellation, it ran out of time; the cause shows what it was waiting for.
         cause = error.__cause__ if isinstance(error, TimeoutError) and error.__cause__ else error
-        raise AttemptFailed(told(_timeout_error(timeout_s), failure_of(cause).traceback), cut_off=True) from None
+        raise AttemptFailed(
+            plain_failure(_timeout_error(timeout_s), failure_of(cause).traceback), cut_off=True
+        ) from None
     if scope.expired():
-        raise AttemptFailed(told(_timeout_error(timeout_s)), cut_off=True)
+        raise AttemptFailed(plain_failure(_timeout_error(timeout_s)), cut_off=True)
     return value
 
 
-def _failed(error: BaseException) -> AttemptFailed:
+def _async_failure(error: BaseException) -> AttemptFailed:
     if isinstance(error, AttemptFailed):
         return error
     if not isinstance(error, asyncio.CancelledError):
-        return _raised(error)
+        return _function_failure(error)
     task = asyncio.current_task()
     if task is not None and task.cancelling():
-        return AttemptFailed(told(TaskCancelledError("the attempt was cancelled")), retryable=False, cancelled=True)
+        return AttemptFailed(
+            plain_failure(TaskCancelledError("the attempt was cancelled")), retryable=False, cancelled=True
+        )
     return AttemptFailed(failure_of(asyncio.CancelledError("the function raised CancelledError; nobody cancelled it")))
 
 
-def _raised(error: BaseException) -> AttemptFailed:
+def _function_failure(error: BaseException) -> AttemptFailed:
     # "Later" is not "at once": whoever raises it knows that a retry would come too soon.
     return AttemptFailed(failure_of(error), retryable=not isinstance(error, TryAgainError))
 

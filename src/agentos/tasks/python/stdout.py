@@ -20,7 +20,7 @@ _hears: ContextVar[_Lines | None] = ContextVar("agentos_hears", default=None)
 """Who hears what is printed in this context."""
 
 
-class Listening(io.TextIOBase):
+class PrintRouter(io.TextIOBase):
     """Stands in for `sys.stdout` or `sys.stderr` while a run is shown."""
 
     def __init__(self, otherwise: TextIO) -> None:
@@ -50,13 +50,13 @@ class Listening(io.TextIOBase):
         return "utf-8"
 
 
-def heard(show: Callable[[], Callable[[str], None]]) -> AbstractContextManager[None]:
+def route_prints(show: Callable[[], Callable[[str], None]]) -> AbstractContextManager[None]:
     """Inside, what is printed goes line by line to what `show` gives; it is asked for only where somebody listens."""
-    return _heard(_Lines(show())) if isinstance(sys.stdout, Listening) else nullcontext()
+    return _route_to(_Lines(show())) if isinstance(sys.stdout, PrintRouter) else nullcontext()
 
 
 @contextmanager
-def _heard(lines: _Lines) -> Iterator[None]:
+def _route_to(lines: _Lines) -> Iterator[None]:
     token = _hears.set(lines)
     try:
         yield

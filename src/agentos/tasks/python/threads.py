@@ -24,7 +24,7 @@ IDLE_S = 10.0
 _numbers = itertools.count(1)
 
 
-class Call(Generic[T]):
+class ThreadCall(Generic[T]):
     """Work under way in a thread, in a copy of the caller's context variables.
 
     `answer` gets what the work returns or raises, unless somebody settled or cancelled it before; `ended` is done
@@ -55,7 +55,7 @@ class Call(Generic[T]):
         except BaseException as error:
             return None, error
 
-    def post(self, result: T | None, error: BaseException | None) -> None:
+    def deliver_result(self, result: T | None, error: BaseException | None) -> None:
         """Tell the loop; in the thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._settle, result, error)
@@ -81,9 +81,9 @@ class DaemonThreads:
         self._lock = threading.Lock()
         self._idle_s = idle_s
 
-    def start(self, work: Callable[[], T]) -> Call[T]:
+    def start(self, work: Callable[[], T]) -> ThreadCall[T]:
         """Begin the work at once in a thread of its own. RuntimeError if the system gives no more threads."""
-        call = Call(work)
+        call = ThreadCall(work)
         with self._lock:
             worker = self._idle.pop() if self._idle else None
         if worker is None or not worker.thread.is_alive():  # after a fork none is
@@ -102,7 +102,7 @@ class _Worker:
         self._idle = idle
         self._lock = lock
         self._idle_s = idle_s
-        self.calls: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[ThreadCall[Any]] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name=f"agentos-call-{next(_numbers)}", daemon=True)
 
     def _serve(self) -> None:
@@ -120,11 +120,11 @@ class _Worker:
             # Idle before the answer is posted, so that what follows from it finds this thread and starts no other.
             with self._lock:
                 self._idle.append(self)
-            call.post(result, error)
+            call.deliver_result(result, error)
             del call, result, error  # else the last result would stay in memory while the thread is idle
 
 
-async def settled(call: Call[T]) -> tuple[T, bool]:
+async def wait_shielded(call: ThreadCall[T]) -> tuple[T, bool]:
     """Wait for a short call to its end, however often we are cancelled meanwhile; tells whether we were."""
     cancelled = False
     while not call.answer.done():

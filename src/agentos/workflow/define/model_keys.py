@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from agentos.dag.plan.findings import listed
+from agentos.dag.plan.findings import format_names
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import RunRefusedError, UntrustedSettingsError
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
@@ -47,4 +47,6 @@ def keyless(plan: Plan, defaults: LlmDefaults, environ: Mapping[str, str] = os.e
     if not needing:
         return ""
     state = "is empty" if name in environ else "is not set"
-    return f"`[llm] key_name` in the settings names the variable {name}, which {state}; needed by {listed(needing)}"
+    return (
+        f"`[llm] key_name` in the settings names the variable {name}, which {state}; needed by {format_names(needing)}"
+    )

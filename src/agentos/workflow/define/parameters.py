@@ -29,7 +29,7 @@ import msgspec
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.findings import Finding
 from agentos.exceptions import EvaluationError, WorkflowDefinitionError
-from agentos.workflow.define.workflow_source import read_file, shown
+from agentos.workflow.define.workflow_source import path_from_here, read_file
 
 _VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
@@ -79,14 +79,14 @@ def variables_in(value: object) -> Iterator[str]:
 
 def with_variables(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
     """The parameters as tasks are given them: `env:NAME` replaced. EvaluationError where a variable is not set."""
-    return {name: _resolved(name, value, env) for name, value in params.items()}
+    return {name: _resolve_variables(name, value, env) for name, value in params.items()}
 
 
-def _resolved(name: str, value: Any, env: Mapping[str, str]) -> Any:
+def _resolve_variables(name: str, value: Any, env: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _resolved(name, item, env) for key, item in value.items()}
+        return {key: _resolve_variables(name, item, env) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(name, item, env) for item in value]
+        return [_resolve_variables(name, item, env) for item in value]
     variable = variable_of(value)
     if variable and variable not in env:
         raise EvaluationError(
@@ -99,7 +99,7 @@ def _resolved(name: str, value: Any, env: Mapping[str, str]) -> Any:
 def typed_value(text: str) -> Any:
     """What a typed value means; see the table above."""
     try:
-        value = json.loads(text, parse_constant=_refused)
+        value = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return text
     if isinstance(value, (bool, int, float)) and as_text(value) != text:
@@ -107,7 +107,7 @@ def typed_value(text: str) -> Any:
     return value
 
 
-def _refused(constant: str) -> Any:
+def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
@@ -118,7 +118,7 @@ def _pair(pair: str) -> tuple[str, Any]:
     if not name.endswith(":"):
         return name, typed_value(text)
     try:
-        return name[:-1], json.loads(text, parse_constant=_refused)
+        return name[:-1], json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name[:-1]}: not JSON: {error}") from error
 
@@ -127,7 +127,7 @@ def _from_file(path: Path, findings: list[Finding]) -> dict[str, Any]:
     # yaml costs some milliseconds that a run without such a file need not pay.
     from agentos.dag.language.yaml_document import MAX_BYTES, Map, read_document, value_of
 
-    data, file = read_file(path, MAX_BYTES + 1), shown(path)
+    data, file = read_file(path, MAX_BYTES + 1), path_from_here(path)
     if path.suffix == ".json" and len(data) <= MAX_BYTES:
         try:
             return msgspec.json.decode(data, type=dict[str, Any])

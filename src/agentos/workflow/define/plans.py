@@ -12,7 +12,7 @@ from agentos import typed
 from agentos.dag.define.model_calls import WORK_OF
 from agentos.dag.define.task import TaskDef
 from agentos.dag.define.workflow import Workflow
-from agentos.dag.plan.findings import Finding, located
+from agentos.dag.plan.findings import Finding, locate_findings
 from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
 from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
 from agentos.ids import WorkflowId
@@ -60,7 +60,7 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
 
 def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
     """What cannot be performed as AgentOS is installed here."""
-    return located(
+    return locate_findings(
         (
             Finding(problem="bad setting", task_id=task.id, setting=setting, message=message)
             for task in plan.tasks.values()

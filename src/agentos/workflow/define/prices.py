@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from agentos.dag.define.model_calls import AgentWork
 from agentos.dag.define.task import TaskDef
 from agentos.dag.language.references import OPEN
-from agentos.dag.plan.findings import listed
+from agentos.dag.plan.findings import format_names
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import RunRefusedError
 from agentos.tasks.llm.model_settings import ModelSettings
@@ -21,10 +21,10 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
     of_run = plan.settings.budget.cost_usd is not None
     tasks = [task.definition for task in plan.tasks.values()]
     limited = [task for task in tasks if of_run or task.budget.cost_usd is not None]
-    unknown = sorted({model for model in _asked(limited) if OPEN not in model and model not in models.prices})
+    unknown = sorted({model for model in _models_to_price(limited) if OPEN not in model and model not in models.prices})
     if unknown:
         raise RunRefusedError(
-            f"there is a budget in dollars, and nobody knows the price of {listed(unknown)}",
+            f"there is a budget in dollars, and nobody knows the price of {format_names(unknown)}",
             next_step=f'Nothing was run. Say it in agentos.toml: [prices."{unknown[0]}"] with input_per_million and '
             "output_per_million (0 for a model of your own), or give a budget of tokens.",
         )
@@ -32,12 +32,12 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
     silent = sorted({work.agent for work in agents if not work.model and _silent(work)})
     if silent:
         raise RunRefusedError(
-            f"there is a budget in dollars, and these agents do not tell what they cost: {listed(silent)}",
+            f"there is a budget in dollars, and these agents do not tell what they cost: {format_names(silent)}",
             next_step="Nothing was run. Name a `model`, with its price in agentos.toml, or give a budget of tokens.",
         )
 
 
-def _asked(tasks: list[TaskDef]) -> Iterator[str]:
+def _models_to_price(tasks: list[TaskDef]) -> Iterator[str]:
     """The models whose price must be known: nobody else tells what they cost."""
     for task in tasks:
         if task.llm is not None:

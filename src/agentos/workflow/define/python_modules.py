@@ -37,7 +37,7 @@ def being_loaded(path: Path) -> Iterator[None]:
         files.pop()
 
 
-def imported(path: Path, name: str, root: Path) -> ModuleType:
+def import_workflow_file(path: Path, name: str, root: Path) -> ModuleType:
     """The module of a workflow's file, its folder and the root on sys.path. WorkflowFileError where that fails."""
     if not path.is_file():
         raise WorkflowFileError(
@@ -60,7 +60,9 @@ def imported(path: Path, name: str, root: Path) -> ModuleType:
         except (RunRefusedError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise WorkflowFileError(path, f"cannot be imported: {told(error)}", next_step=_what_to_do(error)) from error
+            raise WorkflowFileError(
+                path, f"cannot be imported: {describe_error(error)}", next_step=_what_to_do(error)
+            ) from error
     if not _is_from(module, path):
         raise WorkflowFileError(
             path,
@@ -103,7 +105,7 @@ def _what_to_do(error: BaseException) -> str:
     return "Nothing was touched; mend the file and try again."
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What somebody else's code raised, for one message. Its `__str__` may raise anything at all."""
     try:
         return f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from agentos.dag.plan.binding import CONTEXT, Signature, signature_of
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import AgentosError, AttemptError, RunRefusedError
 from agentos.tasks.python.functions import load, reference_of
-from agentos.workflow.define.python_modules import being_loaded, told
+from agentos.workflow.define.python_modules import being_loaded, describe_error
 
 
 def look_at_python_tasks(flow: Workflow, root: Path, *, static: bool) -> None:
@@ -92,7 +92,7 @@ def _by_import(call: str, root: Path, flow: Workflow) -> _Seen:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever the user's module raises on import
-        return _Seen(f"importing {module!r} failed: {told(error)}")
+        return _Seen(f"importing {module!r} failed: {describe_error(error)}")
     return _Seen(signature=signature_of(function), code=code_digest(function))
 
 

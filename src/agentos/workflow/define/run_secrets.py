@@ -36,7 +36,7 @@ def plan_without_secrets(
     """
     refuse_unset(plan, env)
     for name in given or ():
-        found = masker.masked(from_stored(plan.params[name]))[1] if name in plan.params else ()
+        found = masker.value_and_names(from_stored(plan.params[name]))[1] if name in plan.params else ()
         if found:
             raise RunRefusedError(
                 f"the parameter {name!r} holds the value of {', '.join(found)}, and parameters are stored",
@@ -63,7 +63,7 @@ def refuse_unset(plan: Plan, env: Environment = os.environ) -> None:
 
 def hidden_command(command: Command, masker: Masker) -> Command:
     """The command as it may be stored. CommandRefusedError where masking would change what it makes the run do."""
-    masked, found = masker.masked(command_to_data(command))
+    masked, found = masker.value_and_names(command_to_data(command))
     if not found:
         return command
     if isinstance(command, (InjectTasks, ModifyArgs, ReplanDag)):
@@ -121,7 +121,7 @@ def _definitions_checked(plan: Plan, masker: Masker, env: Environment) -> tuple[
         if task_id:
             planned = _question_hidden(plan.tasks[task_id], masker)  # type: ignore[index]
             tasks, part = tasks.set(planned.id, planned), planned.definition
-        for name in masker.masked(msgspec.to_builtins(part))[1]:
+        for name in masker.value_and_names(msgspec.to_builtins(part))[1]:
             if name in plan.settings.secrets and len(env.get(name, "")) >= LOOKS_SECRET:
                 message = f"it holds the value of {name}: refer to it as ${{{{ secrets.{name} }}}} in env or run"
                 findings.append(Finding(problem="bad setting", task_id=task_id, message=message))

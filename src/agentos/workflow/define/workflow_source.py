@@ -14,7 +14,7 @@ import msgspec
 
 from agentos import typed
 from agentos.dag.define.stored_values import from_stored
-from agentos.dag.define.workflow import MAKER, Source, Workflow
+from agentos.dag.define.workflow import MAKER, Workflow, WorkflowSource
 from agentos.dag.plan.findings import nearest
 from agentos.exceptions import (
     AgentosError,
@@ -23,7 +23,7 @@ from agentos.exceptions import (
     WorkflowFileError,
     WorkflowNotFoundError,
 )
-from agentos.workflow.define.python_modules import being_loaded, imported, module_name, told
+from agentos.workflow.define.python_modules import being_loaded, describe_error, import_workflow_file, module_name
 from agentos.workflow.define.python_tasks import look_at_python_tasks
 from agentos.worktree import git
 
@@ -88,8 +88,8 @@ def load_workflow(source: str, root: Path) -> Workflow:
     if path.suffix in YAML:
         found = [read_yaml(path, root)]
     else:
-        module = _built_in(record.module) if not record.file else imported(path, record.module, root)
-        values = [_made(module, record)] if record.maker else vars(module).values()
+        module = _import_built_in(record.module) if not record.file else import_workflow_file(path, record.module, root)
+        values = [_call_maker(module, record)] if record.maker else vars(module).values()
         found = [value for value in values if isinstance(value, Workflow)]
     found = [flow for flow in found if flow.name == record.name]
     if not found:
@@ -100,7 +100,7 @@ def load_workflow(source: str, root: Path) -> Workflow:
     return found[0]
 
 
-def _built_in(module: str) -> ModuleType:
+def _import_built_in(module: str) -> ModuleType:
     """A module that comes with AgentOS; no record can have another one imported by its name alone."""
     if not module.startswith(BUILT_IN):
         raise CheckpointCorruptedError("the record of where the workflow was defined", f"it names no file of {module}")
@@ -112,7 +112,7 @@ def _built_in(module: str) -> ModuleType:
         ) from error
 
 
-def _made(module: ModuleType, record: SourceRecord) -> object:
+def _call_maker(module: ModuleType, record: SourceRecord) -> object:
     """The workflow that a function of the module makes. Only one that is marked as a maker is ever called."""
     make = vars(module).get(record.maker)
     if getattr(make, MAKER, False) is not True or not callable(make):
@@ -125,7 +125,7 @@ def _made(module: ModuleType, record: SourceRecord) -> object:
             raise
         except BaseException as error:
             raise WorkflowFileError(
-                record.file or record.module, f"{record.maker} makes no workflow: {told(error)}"
+                record.file or record.module, f"{record.maker} makes no workflow: {describe_error(error)}"
             ) from error
 
 
@@ -141,7 +141,9 @@ def workflow_file(name_or_path: str, root: Path) -> tuple[Path, str]:
     inside = Path(os.path.abspath(path)).is_relative_to(root)
     if inside and not meant.is_relative_to(os.path.realpath(root)):
         raise WorkflowFileError(
-            shown(path), f"this is a link out of the repository, to {git.shown(meant)}", next_step="Name that file."
+            path_from_here(path),
+            f"this is a link out of the repository, to {git.one_line(meant)}",
+            next_step="Name that file.",
         )
     return path, name
 
@@ -156,9 +158,9 @@ def find_workflow(name_or_path: str, root: Path, *, static: bool = False) -> Wor
     path, name = workflow_file(name_or_path, root)
     if path.suffix in YAML:
         if name:
-            raise RunRefusedError(f"{shown(path)} holds one workflow: leave out {':' + name!r}")
+            raise RunRefusedError(f"{path_from_here(path)} holds one workflow: leave out {':' + name!r}")
         return read_yaml(path, root, static=static)
-    module = imported(path, module_name(path), root)
+    module = import_workflow_file(path, module_name(path), root)
     return _only([flow for flow in _flows(vars(module), path) if not name or name in flow], name, path)[0]
 
 
@@ -168,8 +170,8 @@ def read_yaml(path: Path, root: Path, *, static: bool = False) -> Workflow:
     from agentos.dag.define.yaml_file import read_workflow
     from agentos.dag.language.yaml_document import MAX_BYTES
 
-    flow = read_workflow(read_file(path, MAX_BYTES + 1), file=shown(path), name=path.stem)
-    flow.source = Source(file=str(path.absolute()), module="")
+    flow = read_workflow(read_file(path, MAX_BYTES + 1), file=path_from_here(path), name=path.stem)
+    flow.source = WorkflowSource(file=str(path.absolute()), module="")
     look_at_python_tasks(flow, root, static=static)
     return flow
 
@@ -179,28 +181,30 @@ def read_file(path: Path, most: int) -> bytes:
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise WorkflowFileError(shown(path), "this is not a regular file")
+                raise WorkflowFileError(path_from_here(path), "this is not a regular file")
             return file.read(most)
     except IsADirectoryError:
-        raise WorkflowFileError(shown(path), "this is a directory, not a workflow file") from None
+        raise WorkflowFileError(path_from_here(path), "this is a directory, not a workflow file") from None
     except FileNotFoundError:
         raise WorkflowFileError(
-            shown(path), "this file is not there", next_step="Name another, or bring it back."
+            path_from_here(path), "this file is not there", next_step="Name another, or bring it back."
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise WorkflowFileError(shown(path), f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise WorkflowFileError(
+            path_from_here(path), f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # else the open itself would hang at a named pipe
 
 
-def shown(path: Path) -> str:
+def path_from_here(path: Path) -> str:
     """The path as a person would type it here; on one line, whatever its name holds."""
     try:
-        return git.shown(path.absolute().relative_to(Path.cwd()))
+        return git.one_line(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):
-        return git.shown(path)
+        return git.one_line(path)
 
 
 # --- what a name means ---------------------------------------------------------------------------------------------
@@ -218,20 +222,20 @@ def _path(text: str, root: Path) -> Path:
         for path in (given, root / given):
             if _exists(path):
                 return path
-        raise _not_found(text, root, f"there is no file {git.shown(text)}")
+        raise _not_found(text, root, f"there is no file {git.one_line(text)}")
     named = [path for suffix in SUFFIXES if _exists(path := root / FOLDER / f"{text}{suffix}")]
     if len(named) > 1:
-        both = " and ".join(shown(path) for path in named)
+        both = " and ".join(path_from_here(path) for path in named)
         raise RunRefusedError(f"{text!r} is both {both}", next_step="Name the file by its path.")
     if named:
         return named[0]
     if text and _exists(given):
         kind = "a directory" if given.is_dir() else "no workflow file"
         raise WorkflowFileError(
-            shown(given), f"this is {kind}: those end in {', '.join(SUFFIXES)}", next_step="Name a file."
+            path_from_here(given), f"this is {kind}: those end in {', '.join(SUFFIXES)}", next_step="Name a file."
         )
-    first = git.shown(f"{FOLDER}/{text}.yaml")
-    raise _not_found(text, root, f"there is no workflow {text!r}: no {first}, .yml or .py in {git.shown(root)}")
+    first = git.one_line(f"{FOLDER}/{text}.yaml")
+    raise _not_found(text, root, f"there is no workflow {text!r}: no {first}, .yml or .py in {git.one_line(root)}")
 
 
 def _exists(path: Path) -> bool:
@@ -271,7 +275,7 @@ def _is_defined_in(flow: Workflow, path: Path) -> bool:
 def _only(flows: list[tuple[Workflow, str, str]], name: str, path: Path) -> tuple[Workflow, str, str]:
     if len(flows) == 1:
         return flows[0]
-    file = shown(path)
+    file = path_from_here(path)
     if not flows:
         what = f"no workflow {name!r}" if name else "no workflow"
         raise WorkflowFileError(

@@ -12,14 +12,14 @@ from agentos.dag.define.model_calls import Budget
 from agentos.dag.plan.plan import PlannedTask
 from agentos.machine import events as ev
 from agentos.machine.inputs import ChildStarted, SessionKnown, UsageKnown
-from agentos.machine.rules.budgets import left_for
+from agentos.machine.rules.budgets import remaining_budget
 from agentos.tasks.attempt import ChildProcess, Stream
 from agentos.tasks.masking import masked_text
 from agentos.workflow.drive.log_writer import AttemptLogFile
 
 if TYPE_CHECKING:
     from agentos.workflow.drive.drive import Drive
-    from agentos.workflow.files.isolated_worktrees import Aside
+    from agentos.workflow.files.isolated_worktrees import IsolatedWorktree
 
 
 class DriveHost:
@@ -30,7 +30,7 @@ class DriveHost:
     def __init__(self, drive: Drive, task: PlannedTask, attempt: int, log_file: AttemptLogFile | None = None) -> None:
         self._drive, self._task, self._attempt = drive, task, attempt
         self._log = log_file
-        self.aside: Aside | None = None
+        self.aside: IsolatedWorktree | None = None
         """The worktree that the attempt has to itself."""
 
     def output(self, stream: Stream, text: str) -> None:
@@ -54,32 +54,32 @@ class DriveHost:
 
     async def child_started(self, child: ChildProcess) -> None:
         """Write the child down; durable on return."""
-        await self._drive.post_and_wait(
+        await self._drive.submit_and_wait(
             ChildStarted(
                 task_id=self._task.id, attempt=self._attempt, pid=child.pid, pgid=child.pgid, started=child.started
             )
         )
 
-    async def session(self, session: ev.Session) -> None:
+    async def record_session(self, session: ev.AgentSession) -> None:
         """Write the agent's session down; durable on return."""
         session = msgspec.structs.replace(session, task=self._task.fingerprint)
-        await self._drive.post_and_wait(SessionKnown(task_id=self._task.id, attempt=self._attempt, session=session))
+        await self._drive.submit_and_wait(SessionKnown(task_id=self._task.id, attempt=self._attempt, session=session))
 
-    async def used(self, usage: ev.Usage) -> None:
+    async def record_usage(self, usage: ev.Usage) -> None:
         """Write down what was paid for; durable on return."""
-        await self._drive.post_and_wait(UsageKnown(task_id=self._task.id, attempt=self._attempt, usage=usage))
+        await self._drive.submit_and_wait(UsageKnown(task_id=self._task.id, attempt=self._attempt, usage=usage))
 
     def allowance(self) -> Budget:
         """What may still be spent, by what the journal says now."""
         machine = self._drive.machine
-        return left_for(machine.plan, machine.facts, self._task)
+        return remaining_budget(machine.plan, machine.facts, self._task)
 
-    async def turn(self) -> None:
+    async def capture_turn(self) -> None:
         """Capture what an agent has done to files so far, where that can be told from what others do."""
         files = self._drive.files
         if files is not None and (captured := await files.turn(self._task.id, self.aside)) is not None:
-            await self._drive.post_and_wait(captured)
+            await self._drive.submit_and_wait(captured)
 
-    def abandoned(self, ended: Awaitable[object]) -> None:
+    def report_abandoned(self, ended: Awaitable[object]) -> None:
         """Until `ended`, nothing with effects starts."""
         self._drive.hold_effects(ended)

@@ -17,7 +17,7 @@ from agentos.dag.language.references import as_text, resolve
 from agentos.dag.language.shell_references import arguments_for, script_for
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
-from agentos.machine.events import Session
+from agentos.machine.events import AgentSession
 from agentos.machine.facts.fold import Facts
 from agentos.machine.rules.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
@@ -70,10 +70,10 @@ def attempt_spec(
         function=_function(plan, task, functions),
         arguments=arguments,
         command=command,
-        agent=_resolved(definition.agent, scope) if definition.agent is not None else None,
+        agent=_resolve_work(definition.agent, scope) if definition.agent is not None else None,
         verify=verify,
         session=_session(facts, task),
-        llm=_resolved(definition.llm, scope) if definition.llm is not None else None,
+        llm=_resolve_work(definition.llm, scope) if definition.llm is not None else None,
         env={**env, **variables},
         cwd=root / as_text(resolve(definition.cwd, scope)) if definition.cwd else root,
         root=root,
@@ -83,7 +83,7 @@ def attempt_spec(
     )
 
 
-def _session(facts: Facts, task: PlannedTask) -> Session | None:
+def _session(facts: Facts, task: PlannedTask) -> AgentSession | None:
     session = facts.sessions.get(task.id)
     return session if session is not None and session.task == task.fingerprint else None
 
@@ -97,10 +97,10 @@ def _function(
     return functions.get(task.id) if task.origin not in ("inject", "replan") else None
 
 
-def _resolved(work: SomeWork, scope: Mapping[str, Any]) -> SomeWork:
+def _resolve_work(work: SomeWork, scope: Mapping[str, Any]) -> SomeWork:
     """What an agent or a model is to do, with every reference replaced; as text wherever it takes text."""
     given = msgspec.to_builtins(work)
-    told = {name: _told(value, scope) for name, value in given.items() if name not in _AS_WRITTEN}
+    told = {name: _resolve_texts(value, scope) for name, value in given.items() if name not in _AS_WRITTEN}
     return typed.convert({**given, **told}, type(work))
 
 
@@ -108,13 +108,13 @@ _AS_WRITTEN = ("verify", "schema")
 """A command gets its values as variables; a schema is no text for a model."""
 
 
-def _told(written: Any, scope: Mapping[str, Any]) -> Any:
+def _resolve_texts(written: Any, scope: Mapping[str, Any]) -> Any:
     if isinstance(written, str):
         return as_text(resolve(written, scope))
     if isinstance(written, list):
-        return [_told(item, scope) for item in written]
+        return [_resolve_texts(item, scope) for item in written]
     if isinstance(written, Mapping):
-        return {name: _told(item, scope) for name, item in written.items()}
+        return {name: _resolve_texts(item, scope) for name, item in written.items()}
     return written
 
 

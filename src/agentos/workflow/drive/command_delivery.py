@@ -16,7 +16,7 @@ import msgspec
 from agentos.exceptions import CommandRefusedError, IntegrityError, LeaseHeldError
 from agentos.ids import new_id
 from agentos.machine import events as ev
-from agentos.machine.commands import Abort, ApprovalResponse, Asked, Command, Continue, Pause, parse_command
+from agentos.machine.commands import Abort, ApprovalResponse, Command, CommandRequest, Continue, Pause, parse_command
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.inputs import Begin, CommandArrived
 from agentos.machine.machine import Machine
@@ -38,7 +38,7 @@ APPLIED_WHEN_FREE = (Abort, Pause, ApprovalResponse, Continue)
 """Commands that a run nobody drives takes at once; others wait in the inbox for the next drive."""
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class CommandDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a command."""
 
     command_id: str
@@ -53,7 +53,7 @@ def send(
     *,
     author: str | None = None,
     lease_s: float = 15.0,
-) -> Sent:
+) -> CommandDelivery:
     """Give a command to a run. CommandRefusedError, on the record where the run is free, if it does not fit."""
     parsed = parse_command(command) if isinstance(command, Mapping) else command
     record = store.find_run(workflow_id)
@@ -62,10 +62,12 @@ def send(
     parsed = hidden_command(parsed, _masker(store, record))
     if isinstance(parsed, APPLIED_WHEN_FREE) and record.holder is None:
         try:
-            return _applied(store, record, parsed, author or current_author(), lease_s)
+            return _apply_command(store, record, parsed, author or current_author(), lease_s)
         except LeaseHeldError:
             pass  # somebody began to drive it meanwhile: they get it from the inbox
-    return Sent(command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False)
+    return CommandDelivery(
+        command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False
+    )
 
 
 def _masker(store: StorePort, record: RunRecord) -> Masker:
@@ -75,14 +77,16 @@ def _masker(store: StorePort, record: RunRecord) -> Masker:
         return Masker.for_run((), os.environ)
 
 
-def _applied(store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float) -> Sent:
+def _apply_command(
+    store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float
+) -> CommandDelivery:
     if record.status in ("complete", "aborted"):
         raise CommandRefusedError(f"run {record.workflow_id} is {record.status}; it takes no more commands")
     if record.parent_id is not None and record.sequence == 0 and not isinstance(command, Abort):
         raise CommandRefusedError(f"fork {record.workflow_id} was cut off before it began; fork the checkpoint again")
     lease = store.take_lease(record.workflow_id, current_holder(), lease_s)
     try:
-        events, machine = _decided(store, record, lease, command, author)
+        events, machine = _decide_events(store, record, lease, command, author)
         facts = machine.facts
         progress = Progress(
             status=facts.status, layer=facts.current_layer, layers=len(machine.plan.layers), epoch=facts.epoch
@@ -94,10 +98,10 @@ def _applied(store: StorePort, record: RunRecord, command: Command, author: str,
         if isinstance(event, ev.CommandRefused):
             raise CommandRefusedError(event.why)
     applied = next(event for event in events if isinstance(event, ev.CommandApplied))
-    return Sent(command_id=applied.command_id, applied=True)
+    return CommandDelivery(command_id=applied.command_id, applied=True)
 
 
-def _decided(
+def _decide_events(
     store: StorePort, record: RunRecord, lease: Lease, command: Command, author: str
 ) -> tuple[list[ev.Event], Machine]:
     facts = fold(record.workflow_id, store.read_events(record.workflow_id))
@@ -112,7 +116,7 @@ def _decided(
         # What a dead driver left at work is for the next drive to decide, which looks at the files. An abort is final.
         resume=_nothing_left_at_work(facts) if isinstance(command, Abort) and facts.running else None,
     )
-    asked = Asked(
+    asked = CommandRequest(
         command_id=new_id(),
         author=author,
         attempt_id=acting_attempt(),

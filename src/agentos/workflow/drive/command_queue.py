@@ -34,7 +34,7 @@ class CommandQueue:
     def of_run(cls, store: StorePort, workflow_id: WorkflowId) -> CommandQueue:
         """The durable inbox of a run. CommandRefusedError on sending to one that has ended for good."""
         return cls(
-            lambda posted: post(store, workflow_id, posted),
+            lambda posted: post_command(store, workflow_id, posted),
             lambda: store.read_inbox(workflow_id),
             lambda: store.find_run(workflow_id).holder,
         )
@@ -58,7 +58,7 @@ class CommandQueue:
         return self._waiting()
 
 
-def post(store: StorePort, workflow_id: WorkflowId, posted: PostedCommand) -> None:
+def post_command(store: StorePort, workflow_id: WorkflowId, posted: PostedCommand) -> None:
     """Put a command into the durable inbox of a run that can still deal with it; CommandRefusedError otherwise."""
     record = store.find_run(workflow_id)
     if record.status in ("complete", "aborted"):

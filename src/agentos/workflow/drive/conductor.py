@@ -28,7 +28,7 @@ from agentos.workflow.drive.journal import StoreJournal
 from agentos.workflow.drive.lease_keeper import LeaseKeeper
 from agentos.workflow.drive.log_writer import LogWriter
 from agentos.workflow.drive.logs import logs_folder
-from agentos.workflow.drive.patience import in_thread, to_the_end
+from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.start.ready_run import Ready
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         if started is not None:
             started(drive)
         plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
-        first: list[Input] = [ready.first, *drive.taken(posted)]
+        first: list[Input] = [ready.first, *drive.take_commands(posted)]
         if ready.files is not None and drive.files is not None:
             first.insert(1, await drive.files.start())
         await drive.run(first, plan=plan)
         facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
-        await to_the_end(_end_drive(ready, drive, keeper, journal, logs))
+        await run_to_end(_end_drive(ready, drive, keeper, journal, logs))
     with mark_driver():  # a hook is a part of the run, too
         await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
     return facts

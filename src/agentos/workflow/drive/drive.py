@@ -34,7 +34,7 @@ from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.inputs import (
     AttemptEnded,
     Begin,
-    Captured,
+    CaptureEnded,
     CoveredFilesChanged,
     EffectsHeld,
     GatesLeft,
@@ -52,7 +52,7 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
 from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
-from agentos.tasks.failures import failure_of, told
+from agentos.tasks.failures import failure_of, plain_failure
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.tasks.masking import masked_outcome
 from agentos.tasks.process.ancestors import mark_attempt, mark_driver
@@ -62,13 +62,13 @@ from agentos.workflow.drive.event_stream import EventStream
 from agentos.workflow.drive.inbox import commands_in, input_of
 from agentos.workflow.drive.journal import Journal
 from agentos.workflow.drive.log_writer import LogWriter
-from agentos.workflow.drive.patience import in_thread, though_cancelled
+from agentos.workflow.drive.patience import in_thread, run_uncancelled
 from agentos.workflow.files.decisions import is_isolated
 from agentos.workflow.start.interrupted_agents import is_continued
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
-    from agentos.workflow.files.isolated_worktrees import Aside
+    from agentos.workflow.files.isolated_worktrees import IsolatedWorktree
 
 log = logging.getLogger("agentos")
 
@@ -117,7 +117,7 @@ class Drive:
         self._logs = logs
         self._make_files = files
         self._files: FileAttempts | None = None
-        self._captured: dict[TaskId, Captured] = {}
+        self._captured: dict[TaskId, CaptureEnded] = {}
         """The files that attempts left which have ended, and whose end is not yet mailed."""
         self._looking_at_files = False
         self._looks: set[TaskId] = set()
@@ -162,10 +162,10 @@ class Drive:
 
     def deliver(self, posted: Sequence[PostedCommand]) -> None:
         """Hand over commands from the inbox; one that was handed over before is ignored."""
-        for given in self.taken(posted):
-            self.post(given)
+        for given in self.take_commands(posted):
+            self.submit(given)
 
-    def taken(self, posted: Sequence[PostedCommand]) -> list[Input]:
+    def take_commands(self, posted: Sequence[PostedCommand]) -> list[Input]:
         """The inputs that new commands make."""
         new = [command for command in posted if command.id not in self._commands_seen]
         self._commands_seen.update(command.id for command in new)
@@ -174,11 +174,11 @@ class Drive:
     def stop(self, reason: str) -> None:
         """Start nothing new, let what runs finish, then end in order."""
         self._stop_reason = reason
-        self.post(StopAsked(reason=reason))
+        self.submit(StopAsked(reason=reason))
 
     def leave_gates(self, gates: Iterable[GateId]) -> None:
         """Nobody answers these gates now: if nothing else is left at this moment, the drive ends as waiting."""
-        self.post(GatesLeft(gates=frozenset(gates)))
+        self.submit(GatesLeft(gates=frozenset(gates)))
 
     def cancel_attempts(self) -> None:
         """End what runs now, and what is about to, instead of waiting for it."""
@@ -374,16 +374,16 @@ class Drive:
 
     async def _attempt(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> None:
         # It mails its own end: a callback would be one more turn of the event loop for each attempt.
-        self._attempt_ended(started, await self._performed(started, durable))
+        self._attempt_ended(started, await self._run_attempt(started, durable))
 
-    async def _performed(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> Outcome:
+    async def _run_attempt(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> Outcome:
         machine = self.machine
         task = machine.plan.tasks[started.task_id]
         try:
             spec = attempt_spec(machine.plan, machine.facts, task, started.attempt, self._functions, self._root)
         except AgentosError as error:
             await durable
-            return Outcome(error=told(error), retryable=False)
+            return Outcome(error=plain_failure(error), retryable=False)
         log_file = self._logs.open(task.id, started.attempt) if self._logs is not None else None
         spec = msgspec.structs.replace(spec, masker=self.masker, models=self._models, log=log_file)
         host = DriveHost(self, task, started.attempt, log_file)
@@ -392,20 +392,20 @@ class Drive:
         try:
             with mark_attempt(spec.attempt_id):
                 changes = task.definition.effects != ("none",)
-                covered = await self._covered() if changes else {}
+                covered = await self._digest_covered() if changes else {}
                 if is_isolated(task):
-                    outcome = await self._aside(task, spec, host)
+                    outcome = await self._perform_isolated(task, spec, host)
                 else:
                     outcome = await self._with_files(task, self._perform(task, spec, host))
                 if self.facts.gates and changes and not outcome.put_off:
-                    await though_cancelled(self._compare_covered(covered, task.id))
+                    await run_uncancelled(self._compare_covered(covered, task.id))
         finally:
             if log_file is not None:
                 log_file.close()
-        outcome = await self._masked(outcome, task.id)
+        outcome = await self._mask_outcome(outcome, task.id)
         if self._logs is not None and log_file is not None and log_file.used:
             # Who sees that a task has ended finds its log complete.
-            await log_file.written()
+            await log_file.wait_until_written()
             if told_once := self._logs.warnings():
                 outcome = msgspec.structs.replace(outcome, warnings=(*outcome.warnings, *told_once))
         return outcome
@@ -419,7 +419,7 @@ class Drive:
             seen = await in_thread(see_files, self._root, task.id, words_of(self.machine, task.id))
             if changed := changed_files(gate.covers, seen.files or {}, among=gate.opened.task_id != task.id):
                 error = AttemptError(f"{', '.join(changed)} changed after {gate.opened.gate_id} was approved")
-                return Outcome(error=told(error), put_off=True)
+                return Outcome(error=plain_failure(error), put_off=True)
         return await self._performers[task.definition.kind](spec, host)
 
     async def _with_files(self, task: PlannedTask, performed: Coroutine[Any, Any, Outcome]) -> Outcome:
@@ -430,7 +430,7 @@ class Drive:
             reach("attempt.after")
             return outcome
         try:
-            await files.before(task.id, self.post_and_wait)
+            await files.before(task.id, self.submit_and_wait)
         except BaseException:
             performed.close()
             raise
@@ -440,23 +440,23 @@ class Drive:
             files.cut_short(task.id)
             raise
         reach("attempt.after")
-        captured = await though_cancelled(files.after(task.id, failed=outcome.error is not None))
+        captured = await run_uncancelled(files.after(task.id, failed=outcome.error is not None))
         if captured is not None:
             self._captured[task.id] = captured
         return outcome
 
-    async def _aside(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> Outcome:
+    async def _perform_isolated(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> Outcome:
         """Perform the attempt in a worktree of its own, and take over what it left there."""
         files = self.files
         if files is None:
             error = SnapshotError("isolation 'worktree' needs a run that is kept in a database")
-            return Outcome(error=told(error), retryable=False)
+            return Outcome(error=plain_failure(error), retryable=False)
         try:
             goes_on = spec.session is not None and is_continued(task)
             turn = self.facts.turns.get(task.id) if goes_on else None
-            host.aside = aside = await files.aside(task.id, self._root, turn)
+            host.aside = aside = await files.isolate(task.id, self._root, turn)
         except AgentosError as error:
-            return Outcome(error=told(error))
+            return Outcome(error=plain_failure(error))
         try:
             inside = spec.cwd.is_relative_to(self._root)
             cwd = aside.root / spec.cwd.relative_to(self._root) if inside else spec.cwd
@@ -464,10 +464,10 @@ class Drive:
             outcome = await self._perform(task, own, host)
             reach("attempt.after")
             if outcome.error is None:
-                outcome = await though_cancelled(_handed_over(files, aside, outcome, task))
+                outcome = await run_uncancelled(_add_isolated_changes(files, aside, outcome, task))
             return outcome
         finally:
-            await though_cancelled(files.throw_away(aside))
+            await run_uncancelled(files.throw_away(aside))
 
     def _look_if_wanted(self) -> None:
         """Look at files that an approval is about, before its task asks or starts."""
@@ -489,9 +489,9 @@ class Drive:
             return
         self._looks.difference_update(task_ids)
         for one in seen:
-            self.post(one)
+            self.submit(one)
 
-    async def _covered(self) -> dict[tuple[GateId, TaskId], dict[str, str]]:
+    async def _digest_covered(self) -> dict[tuple[GateId, TaskId], dict[str, str]]:
         """The files behind each approval, as they are now."""
         gates = list(covering_gates(self.facts)) if self.facts.gates else []
         if not gates:
@@ -507,12 +507,12 @@ class Drive:
         self, before: dict[tuple[GateId, TaskId], dict[str, str]], task_id: TaskId | None
     ) -> None:
         """Write down what a task of this run, or a merge, made of files behind an approval."""
-        for gate, after in (await self._covered()).items():
+        for gate, after in (await self._digest_covered()).items():
             # A gate that opened meanwhile was about the files as they were then.
             known = self.facts.gates.get(gate[0])
             files = before.get(gate, known.opened.covers if known is not None else None)
             if files is not None and after != files:
-                self.post(CoveredFilesChanged(gate_id=gate[0], task_id=task_id, before=files, after=after))
+                self.submit(CoveredFilesChanged(gate_id=gate[0], task_id=task_id, before=files, after=after))
 
     def _capture_if_wanted(self) -> None:
         layer = self.machine.capture_wanted
@@ -523,15 +523,15 @@ class Drive:
     async def _look_at_files(self, files: FileAttempts, layer: int) -> None:
         """At the end of a layer: merge what isolated tasks did, write it, capture the files; one step at a time."""
         try:
-            covered = await self._covered()
+            covered = await self._digest_covered()
             if pending := merges.pending(self.machine, layer):
                 facts = self.facts
                 tasks = {task.id: facts.unmerged[task.id] for task in pending}
                 decided = facts.merge if facts.merge is not None and facts.merge.tasks == tuple(tasks) else None
                 work = merges.Work(layer, tasks, decided, merges.choices(facts, layer))
-                await self.post_and_wait(await files.merge(work, self.masker.text))
+                await self.submit_and_wait(await files.merge(work, self.masker.text))
             else:
-                await self.post_and_wait(await files.layer(layer, self.facts.files))
+                await self.submit_and_wait(await files.layer(layer, self.facts.files))
             await self._compare_covered(covered, None)
         except Exception as error:  # noqa: BLE001 - a checkpoint waits for it: the drive must not wait for ever
             self.lose(error)
@@ -539,15 +539,15 @@ class Drive:
         self._looking_at_files = False
         self._capture_if_wanted()
 
-    async def _masked(self, outcome: Outcome, task_id: TaskId) -> Outcome:
+    async def _mask_outcome(self, outcome: Outcome, task_id: TaskId) -> Outcome:
         if not self.masker or len(bytes(outcome.output)) < _LARGE:
             return masked_outcome(outcome, task_id, self.masker)
-        return await though_cancelled(asyncio.to_thread(masked_outcome, outcome, task_id, self.masker))
+        return await run_uncancelled(asyncio.to_thread(masked_outcome, outcome, task_id, self.masker))
 
     def _make_sure(self, started: ev.TaskStart, ended: asyncio.Task[None]) -> None:
         """Also one that was cancelled before its first step, or broke, is mailed."""
         if self._attempts.get(started.task_id) is ended:
-            self._attempt_ended(started, masked_outcome(_broken(ended), started.task_id, self.masker))
+            self._attempt_ended(started, masked_outcome(_outcome_from(ended), started.task_id, self.masker))
 
     def _attempt_ended(self, started: ev.TaskStart, outcome: Outcome) -> None:
         del self._attempts[started.task_id]
@@ -555,7 +555,7 @@ class Drive:
         if self._files is not None:
             recorded = self._durable_future()
             recorded.add_done_callback(partial(_record_end, self._files, started.task_id))
-        self.post(
+        self.submit(
             AttemptEnded(
                 task_id=started.task_id,
                 attempt=started.attempt,
@@ -576,15 +576,15 @@ class Drive:
             recorded,
         )
 
-    def post(self, given: Input, told: asyncio.Future[None] | None = None) -> None:
+    def submit(self, given: Input, told: asyncio.Future[None] | None = None) -> None:
         """Mail an input; what follows from it is decided in its turn."""
         self._mail.append((given, told))
         self._mail_came.set()
 
-    async def post_and_wait(self, given: Input) -> None:
+    async def submit_and_wait(self, given: Input) -> None:
         """Mail an input and wait until what follows from it is durable. Cancelled once nothing is written any more."""
         told = self._durable_future()
-        self.post(given, told)
+        self.submit(given, told)
         await told
 
     def _durable_future(self) -> asyncio.Future[None]:
@@ -603,14 +603,14 @@ class Drive:
     def hold_effects(self, ended: Awaitable[object]) -> None:
         """A thread could not be stopped: no effect starts until it has ended."""
         self._abandoned += 1
-        self.post(EffectsHeld(held=True))
+        self.submit(EffectsHeld(held=True))
         self._in_background(self._release_effects(ended))
 
     async def _release_effects(self, ended: Awaitable[object]) -> None:
         await ended
         self._abandoned -= 1
         if self._abandoned == 0:
-            self.post(EffectsHeld(held=False))
+            self.submit(EffectsHeld(held=False))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -645,14 +645,19 @@ def _record_end(files: FileAttempts, task_id: TaskId, _: asyncio.Future[None]) -
     files.end_recorded(task_id)
 
 
-async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task: PlannedTask) -> Outcome:
+async def _add_isolated_changes(
+    files: FileAttempts, aside: IsolatedWorktree, outcome: Outcome, task: PlannedTask
+) -> Outcome:
     """The outcome with what the attempt left in its worktree; a failure where that cannot be kept."""
     try:
         handed = await files.hand_over(aside)
     except AgentosError as error:
         # What it did outside its worktree is done, whatever became of its files.
         return Outcome(
-            error=told(error), cut_off=True, warnings=outcome.warnings, execution_time_ms=outcome.execution_time_ms
+            error=plain_failure(error),
+            cut_off=True,
+            warnings=outcome.warnings,
+            execution_time_ms=outcome.execution_time_ms,
         )
     warnings = outcome.warnings
     if handed.files is not None and "files" not in task.definition.effects:
@@ -660,9 +665,9 @@ async def _handed_over(files: FileAttempts, aside: Aside, outcome: Outcome, task
     return msgspec.structs.replace(outcome, files=handed.files, warnings=warnings)
 
 
-def _broken(ended: asyncio.Task[None]) -> Outcome:
+def _outcome_from(ended: asyncio.Task[None]) -> Outcome:
     broken = None if ended.cancelled() else ended.exception()
     if broken is not None:
         return Outcome(error=failure_of(broken), cut_off=True)
     error = TaskCancelledError("the attempt was cancelled before it began")
-    return Outcome(error=told(error), retryable=False, cancelled=True)
+    return Outcome(error=plain_failure(error), retryable=False, cancelled=True)

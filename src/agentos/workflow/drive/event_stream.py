@@ -112,7 +112,7 @@ async def follow(
         if until_end and events and isinstance(events[-1], TERMINAL):
             return
         look_at = time.monotonic() + (LOOK_S if events else 0.0)
-        while not await in_thread(store.changed):
+        while not await in_thread(store.has_changed):
             if until_end and time.monotonic() >= look_at:
                 record = await in_thread(store.find_run, workflow_id)
                 if record.holder is None and record.sequence == after:

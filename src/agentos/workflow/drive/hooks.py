@@ -46,7 +46,7 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
 NO_HOOKS = Hooks()
 
 
-class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
+class HookGate(msgspec.Struct, frozen=True, kw_only=True):
     """A question that waits."""
 
     gate_id: str
@@ -58,14 +58,14 @@ class OpenGate(msgspec.Struct, frozen=True, kw_only=True):
     """What to type to answer."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class HookPayload(msgspec.Struct, frozen=True, kw_only=True):
     """What a hook reads on its standard input, as JSON."""
 
     workflow_id: str
     workflow: str
     status: str
     root: str
-    gates: tuple[OpenGate, ...]
+    gates: tuple[HookGate, ...]
     errors: dict[str, str]
     """What went wrong with each failed task."""
 
@@ -75,7 +75,7 @@ async def call_hook(hooks: Hooks, facts: Facts, *, name: str, root: Path, timeou
     setting, argv = hooks.of(facts.status)
     if not argv:
         return
-    told = _told(facts, name, root)
+    told = _hook_payload(facts, name, root)
     env = os.environ | {
         "AGENTOS_RUN": told.workflow_id,
         "AGENTOS_STATUS": told.status,
@@ -87,14 +87,14 @@ async def call_hook(hooks: Hooks, facts: Facts, *, name: str, root: Path, timeou
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
             given.write(msgspec.json.encode(told))
             given.seek(0)
-            why = await _ended(argv, env, root, given, said, timeout_s)
+            why = await _run_hook(argv, env, root, given, said, timeout_s)
             if why:
                 log.warning("the hook %s (%s) %s%s", setting, argv[0], why, _last_words(said))
     except (OSError, ValueError) as error:  # not there, not executable, no room; a NUL in a value
         log.warning("the hook %s (%s) could not be run: %s", setting, argv[0], error)
 
 
-async def _ended(
+async def _run_hook(
     argv: tuple[str, ...], env: dict[str, str], root: Path, given: IO[bytes], said: IO[bytes], timeout_s: float
 ) -> str:
     """What went wrong, if anything did."""
@@ -125,15 +125,15 @@ def _last_words(said: IO[bytes]) -> str:
     return f": {Masker.for_run((), os.environ).text(text)}" if text else ""
 
 
-def _told(facts: Facts, name: str, root: Path) -> Told:
+def _hook_payload(facts: Facts, name: str, root: Path) -> HookPayload:
     gates = [facts.gates[gate_id].opened for gate_id in sorted(facts.open_gates)]
-    return Told(
+    return HookPayload(
         workflow_id=facts.workflow_id,
         workflow=name,
         status=facts.status,
         root=str(root),
         gates=tuple(
-            OpenGate(
+            HookGate(
                 gate_id=gate.gate_id,
                 task_id=gate.task_id,
                 question=gate.question,

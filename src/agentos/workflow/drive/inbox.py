@@ -7,7 +7,7 @@ from typing import Any
 
 from agentos.exceptions import CommandRefusedError
 from agentos.machine import events as ev
-from agentos.machine.commands import Asked, parse_command, split_sender
+from agentos.machine.commands import CommandRequest, parse_command, split_sender
 from agentos.machine.inputs import CommandArrived, CommandUnreadable
 from agentos.secrets import Masker
 from agentos.store.port import PostedCommand
@@ -24,7 +24,7 @@ def input_of(posted: PostedCommand, masker: Masker) -> CommandArrived | CommandU
         shown, why = readable(posted, masker), masker.text(str(error))
         return CommandUnreadable(command_id=posted.id, author=posted.author, command=shown, why=why)
     return CommandArrived(
-        asked=Asked(
+        asked=CommandRequest(
             command_id=posted.id,
             author=posted.author,
             attempt_id=posted.attempt_id,

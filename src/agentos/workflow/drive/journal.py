@@ -16,7 +16,7 @@ import msgspec
 from agentos.exceptions import AgentosError, CheckpointCutError, StoreUnavailableError
 from agentos.machine.events import Checkpointed, CheckpointFailed, Event, TaskFailure
 from agentos.store.port import Lease, Progress, StorePort
-from agentos.workflow.drive.line_writer import LineWriter, Written, raised
+from agentos.workflow.drive.line_writer import LineWriter, Written, catch_error
 
 log = logging.getLogger("agentos")
 
@@ -179,7 +179,7 @@ class StoreJournal:
             if done.cancelled():
                 return
             if error is None:
-                error = raised(partial(then, result))
+                error = catch_error(partial(then, result))
             if error is not None:
                 done.set_exception(error)
             else:

@@ -54,7 +54,7 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         try:
-            store = self._opened()
+            store = self._open_with_retries()
         except Exception as error:  # noqa: BLE001 - nobody renews the lease: the drive must not go on unaware
             self._tell(self._lose, error)
             return
@@ -65,7 +65,7 @@ class LeaseKeeper:
         finally:
             store.close()
 
-    def _opened(self) -> StorePort:
+    def _open_with_retries(self) -> StorePort:
         """A store of its own; one that cannot be opened now is tried again for a moment."""
         until = time.monotonic() + min(OPEN_S, self._lease.lease_s / 2)
         while True:
@@ -84,7 +84,7 @@ class LeaseKeeper:
             if time.monotonic() - renewed >= self._lease.lease_s / 3:
                 renewed = self._renew(store, renewed)
             try:
-                unread = store.changed() or unread
+                unread = store.has_changed() or unread
                 if unread and (posted := store.read_inbox(self._lease.workflow_id)):
                     self._tell(self._deliver, posted)
                 unread = False

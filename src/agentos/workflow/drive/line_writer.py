@@ -43,7 +43,7 @@ class LineWriter:
 
     async def send(self, events: Sequence[Event], progress: Progress, then: Written) -> bool:
         """Whether the events are durable; `then` was called if so. False: `append` them, or find out that they are."""
-        line = self._opened()
+        line = self._open_line()
         if line is None or self._sent is not None:
             return False
         durable = False
@@ -69,7 +69,7 @@ class LineWriter:
             self._loop.remove_reader(line.fileno())
             line.close()
 
-    def _opened(self) -> Line | None:
+    def _open_line(self) -> Line | None:
         if self._line is None:
             self._line = self._store.open_line()
             if self._line is not None:
@@ -97,13 +97,13 @@ class LineWriter:
         if sent is None or not self._line.finish():
             # It failed, or the server has hung up. At once: the number of its socket may mean another one in a moment.
             self.close()
-        elif (error := raised(self._then)) is not None:
+        elif (error := catch_error(self._then)) is not None:
             sent.set_exception(error)
         else:
             sent.set_result(True)
 
 
-def raised(act: Callable[[], None]) -> Exception | None:
+def catch_error(act: Callable[[], None]) -> Exception | None:
     """What goes wrong in a callback of the loop is for whoever waits: nobody else would tell them."""
     try:
         act()

@@ -79,7 +79,7 @@ class LogWriter:
             self._waiting += size
             return True
 
-    def written(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """So many bytes wait no more."""
         with self._lock:
             self._waiting -= size
@@ -170,7 +170,7 @@ class AttemptLogFile:
 
     def sync(self) -> None:
         """What was printed so far outlives a loss of power, soon."""
-        self._writer.put(self._synced)
+        self._writer.put(self._fsync)
 
     def keep(self, suffix: str, data: Iterable[bytes]) -> str:
         """Write a file beside the log; its name, empty where that failed. Blocks, in the caller's thread."""
@@ -188,7 +188,7 @@ class AttemptLogFile:
             now, lost, self._lost = datetime.now(UTC), self._lost, 0
             self._writer.put(lambda: self._finish(now, lost))
 
-    async def written(self) -> None:
+    async def wait_until_written(self) -> None:
         """Wait until all of it is in the file, within reason. Being cancelled does not cut it short."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -222,7 +222,7 @@ class AttemptLogFile:
             self._partial[stream] = rest + held
             self._append(b"".join(map(_lines(now, _WORDS[stream]), lines)))
         finally:
-            self._writer.written(len(data))
+            self._writer.release(len(data))
 
     def _finish(self, now: datetime, lost: int) -> None:
         for stream, rest in self._partial.items():
@@ -240,7 +240,7 @@ class AttemptLogFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _synced(self) -> None:
+    def _fsync(self) -> None:
         if self._fd >= 0:
             with suppress(OSError):  # told when it is written
                 os.fsync(self._fd)
@@ -286,10 +286,10 @@ def _lines(now: datetime, word: bytes) -> Callable[[bytes], bytes]:
     stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
     before = stamp + b" " + word + b" "
 
-    def written(text: bytes) -> bytes:
+    def format_line(text: bytes) -> bytes:
         if len(text) <= MAX_LINE:
             return before + text + b"\n"
         pieces = (text[start : start + MAX_LINE] for start in range(0, len(text), MAX_LINE))
         return b"".join(before + piece + b"\n" for piece in pieces)
 
-    return written
+    return format_line

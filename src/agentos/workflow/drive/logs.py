@@ -207,7 +207,7 @@ class LogFollower:
     def look(self, task_ids: Iterable[str], *, task_id: str | None = None, attempt: int | None = None) -> list[LogLine]:
         """What came since the last look, in the order of time; of one task or attempt alone where that is asked."""
         for file in log_files(self._database, self._workflow_id, task_ids):
-            if chosen(file, task_id, attempt):
+            if is_selected(file, task_id, attempt):
                 self._tails.setdefault(file.path, (file, LogTail(file)))
         lines = [line for _, tail in self._tails.values() for line in tail.more()]
         return sorted(lines, key=lambda line: line.at)
@@ -217,7 +217,7 @@ class LogFollower:
         return [line for _, tail in self._tails.values() for line in tail.rest()]
 
 
-def chosen(file: LogFile, task_id: str | None, attempt: int | None) -> bool:
+def is_selected(file: LogFile, task_id: str | None, attempt: int | None) -> bool:
     """Whether a log is one of those asked for. A fan-out or a repeated task stands for its items and rounds."""
     of_task = task_id is None or file.task_id == task_id or file.task_id.startswith((f"{task_id}[", f"{task_id}@"))
     return of_task and attempt in (None, file.attempt)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def to_the_end(work: Coroutine[Any, Any, T], *, undo: Callable[[T], None] | None = None) -> T:
+async def run_to_end(work: Coroutine[Any, Any, T], *, undo: Callable[[T], None] | None = None) -> T:
     """What the work gives. Where we are cancelled meanwhile it still runs to its end; then the cancellation is raised.
 
     `undo` gets the result that nobody will take any more.
@@ -29,7 +29,7 @@ async def to_the_end(work: Coroutine[Any, Any, T], *, undo: Callable[[T], None] 
     raise cancelled
 
 
-async def though_cancelled(work: Coroutine[Any, Any, T]) -> T:
+async def run_uncancelled(work: Coroutine[Any, Any, T]) -> T:
     """What the work gives, also where we are cancelled meanwhile: what it ends is done, and counts."""
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -40,4 +40,4 @@ async def though_cancelled(work: Coroutine[Any, Any, T]) -> T:
 
 async def in_thread(work: Callable[..., T], *args: Any, **named: Any) -> T:
     """As `asyncio.to_thread`, but never gone before the thread is: what it uses may be closed afterwards."""
-    return await to_the_end(asyncio.to_thread(work, *args, **named))
+    return await run_to_end(asyncio.to_thread(work, *args, **named))

@@ -24,18 +24,24 @@ from agentos.exceptions import SnapshotError, TryAgainError
 from agentos.ids import TaskId, new_id
 from agentos.machine.events import CaptureReason
 from agentos.machine.facts.facts import FilePoint, Turn
-from agentos.machine.inputs import Captured, Input, Merged
+from agentos.machine.inputs import CaptureEnded, Input, MergeEnded
 from agentos.machine.rules.merges import Work
-from agentos.workflow.drive.patience import in_thread, to_the_end
+from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.files.decisions import BEAT_S
-from agentos.workflow.files.isolated_worktrees import Aside, HandedOver, hand_over, make_aside, throw_away
-from agentos.workflow.files.layer_merge import go_on
+from agentos.workflow.files.isolated_worktrees import (
+    IsolatedChanges,
+    IsolatedWorktree,
+    hand_over,
+    make_isolated_worktree,
+    throw_away,
+)
+from agentos.workflow.files.layer_merge import advance_merge
 from agentos.workflow.files.worktree_files import WorktreeFiles
 from agentos.worktree.git import path_text
 from agentos.worktree.snapshots.snapshots import Snapshot, find, take
 
 
-class Failed(NamedTuple):
+class FailedAttempt(NamedTuple):
     """An attempt that failed alone: the files before it and after it."""
 
     before: Snapshot
@@ -62,14 +68,14 @@ class FileAttempts:
         """Attempts that have ended, and whose end is not yet durable: until then nobody captures files anew."""
         self._all_recorded = asyncio.Event()
         self._all_recorded.set()
-        self._failed: dict[TaskId, Failed] = {}
+        self._failed: dict[TaskId, FailedAttempt] = {}
         self._beating: asyncio.Task[None] | None = None
-        self._asides: dict[Path, Aside] = {}
+        self._asides: dict[Path, IsolatedWorktree] = {}
         """The worktrees of isolated attempts that are under way."""
 
-    async def start(self) -> Captured:
+    async def start(self) -> CaptureEnded:
         """The files at the start of a drive."""
-        told = _told(await self._captured(), "start")
+        told = _capture_input(await self._capture(), "start")
         return told if self._files is None else msgspec.structs.replace(told, output=self._files.own_output)
 
     async def before(self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]]) -> None:
@@ -77,12 +83,12 @@ class FileAttempts:
         async with self._lock:
             if not self._under_way:
                 await self._all_recorded.wait()
-                found = await self._captured()
+                found = await self._capture()
                 if isinstance(found, Snapshot):
                     found = await self._undone(task_id, found)
                 self._point = found if isinstance(found, Snapshot) else None
                 self._together, self._touched = [], False
-                await write_down(_told(found, "attempt", task_id=task_id))
+                await write_down(_capture_input(found, "attempt", task_id=task_id))
             self._under_way.add(task_id)
             self._together.append(task_id)
             if self._files is not None and self._beating is None:
@@ -95,7 +101,7 @@ class FileAttempts:
             await in_thread(files.beat)
         self._beating = None
 
-    async def after(self, task_id: TaskId, *, failed: bool) -> Captured | None:
+    async def after(self, task_id: TaskId, *, failed: bool) -> CaptureEnded | None:
         """Called when an attempt has ended: the files it left, to be written down together with its end.
 
         None where others are still at work, and files have changed.
@@ -108,21 +114,21 @@ class FileAttempts:
                     await self._all_recorded.wait()
                     return await self._after_the_last(task_id, failed=failed)
                 if self._point is not None and await self._is_untouched(self._point, ended):
-                    told = _told(self._point, "task", task_id=task_id)
+                    told = _capture_input(self._point, "task", task_id=task_id)
                     return msgspec.structs.replace(told, beside=tuple(sorted(self._under_way - {task_id})))
                 return None
             finally:
                 self.cut_short(task_id)
 
-    async def _after_the_last(self, task_id: TaskId, *, failed: bool) -> Captured:
-        found, point, together = await self._captured(), self._point, tuple(dict.fromkeys(self._together))
-        told = _told(found, "task", task_id=task_id)
+    async def _after_the_last(self, task_id: TaskId, *, failed: bool) -> CaptureEnded:
+        found, point, together = await self._capture(), self._point, tuple(dict.fromkeys(self._together))
+        told = _capture_input(found, "task", task_id=task_id)
         if self._files is not None and point is not None and isinstance(found, Snapshot):
             if len(self._together) > 1:
-                changed = await in_thread(self._files.changed, point.id, found)
+                changed = await in_thread(self._files.changed_paths, point.id, found)
                 told = msgspec.structs.replace(told, changed=changed, together=together)
             elif failed:
-                self._failed[task_id] = Failed(point, found)
+                self._failed[task_id] = FailedAttempt(point, found)
         return told
 
     async def _is_untouched(self, point: Snapshot, ended: int) -> bool:
@@ -136,61 +142,63 @@ class FileAttempts:
             self._seen = seen
         return ended <= self._seen and not self._touched
 
-    async def turn(self, task_id: TaskId, aside: Aside | None) -> Captured | None:
+    async def turn(self, task_id: TaskId, aside: IsolatedWorktree | None) -> CaptureEnded | None:
         """The files as an agent has left them so far; None where nobody could tell them from what others do."""
         if self._files is None:
             return None
         if aside is not None:
-            found = await in_thread(_looked_at, self._files, aside)
-            return _told(found, "turn", task_id=task_id, base=aside.base.id)
+            found = await in_thread(_capture_isolated, self._files, aside)
+            return _capture_input(found, "turn", task_id=task_id, base=aside.base.id)
         async with self._lock:
             if self._under_way != {task_id} or len(self._together) > 1:
                 return None
-            return _told(await self._captured(), "turn", task_id=task_id)
+            return _capture_input(await self._capture(), "turn", task_id=task_id)
 
-    async def aside(self, task_id: TaskId, root: Path, turn: Turn | None = None) -> Aside:
+    async def isolate(self, task_id: TaskId, root: Path, turn: Turn | None = None) -> IsolatedWorktree:
         """A worktree for an isolated attempt, made from the files as they are; with a `turn`, from what that left.
 
         SnapshotError if there can be none.
         """
         async with self._lock:
             if turn is not None:
-                base, begin = self._found(turn.base), self._found(turn.snapshot)
-                return await to_the_end(self._make_aside(base, root, task_id, begin))
+                base, begin = self._find_snapshot(turn.base), self._find_snapshot(turn.snapshot)
+                return await run_to_end(self._make_isolated(base, root, task_id, begin))
             # While an attempt changes files they may be half written: then those from before it are taken.
-            now = self._point if self._under_way and self._point is not None else await self._captured()
+            now = self._point if self._under_way and self._point is not None else await self._capture()
             if isinstance(now, str):
                 raise SnapshotError(f"there can be no worktree for it: {now or 'this drive cannot capture files'}")
-            return await to_the_end(self._make_aside(now, root, task_id))
+            return await run_to_end(self._make_isolated(now, root, task_id))
 
-    def _found(self, snapshot_id: str) -> Snapshot:
+    def _find_snapshot(self, snapshot_id: str) -> Snapshot:
         if self._files is None:
             raise SnapshotError("there can be no worktree for it: this drive cannot capture files")
         return find(self._files.worktree, snapshot_id)
 
-    async def _make_aside(self, base: Snapshot, root: Path, task_id: TaskId, begin: Snapshot | None = None) -> Aside:
+    async def _make_isolated(
+        self, base: Snapshot, root: Path, task_id: TaskId, begin: Snapshot | None = None
+    ) -> IsolatedWorktree:
         assert self._files is not None  # it made the snapshot
-        made = await asyncio.to_thread(make_aside, self._files, base, root, task_id, begin=begin or base)
+        made = await asyncio.to_thread(make_isolated_worktree, self._files, base, root, task_id, begin=begin or base)
         self._asides[made.worktree.root] = made
         return made
 
-    async def hand_over(self, aside: Aside) -> HandedOver:
+    async def hand_over(self, aside: IsolatedWorktree) -> IsolatedChanges:
         """What the attempt left in its worktree; durable on return."""
         assert self._files is not None
         return await in_thread(hand_over, self._files, aside)
 
-    async def throw_away(self, aside: Aside) -> None:
+    async def throw_away(self, aside: IsolatedWorktree) -> None:
         """Remove the worktree of an attempt that is over."""
         assert self._files is not None
         await in_thread(throw_away, self._files, aside)
         del self._asides[aside.worktree.root]
 
-    async def merge(self, work: Work, hidden: Callable[[str], str]) -> Merged | Captured:
+    async def merge(self, work: Work, hidden: Callable[[str], str]) -> MergeEnded | CaptureEnded:
         """Merge what isolated tasks did, or write what was merged to the worktree."""
         if self._files is None:
-            return Merged(layer=work.layer, tasks=tuple(work.tasks), problem="this drive cannot capture files")
+            return MergeEnded(layer=work.layer, tasks=tuple(work.tasks), problem="this drive cannot capture files")
         async with self._lock:
-            return await in_thread(go_on, self._files, work, hidden)
+            return await in_thread(advance_merge, self._files, work, hidden)
 
     async def close(self) -> None:
         """No attempt is under way any more, whatever became of it."""
@@ -213,15 +221,15 @@ class FileAttempts:
         if not self._unrecorded:
             self._all_recorded.set()
 
-    async def layer(self, layer: int, known: FilePoint | None) -> Captured:
+    async def layer(self, layer: int, known: FilePoint | None) -> CaptureEnded:
         """The files at the end of a layer."""
         async with self._lock:
-            found = await self._captured()
+            found = await self._capture()
             changed: tuple[str, ...] = ()
             before = known.snapshot if known is not None and not known.open else ""
             if isinstance(found, Snapshot) and before and self._files is not None:
-                changed = await in_thread(self._files.changed, before, found)
-            return _told(found, "layer", layer=layer, changed=changed)
+                changed = await in_thread(self._files.changed_paths, before, found)
+            return _capture_input(found, "layer", layer=layer, changed=changed)
 
     async def _undone(self, task_id: TaskId, now: Snapshot) -> Snapshot | str:
         failed = self._failed.pop(task_id, None)
@@ -238,7 +246,7 @@ class FileAttempts:
             return f"what the failed attempt changed could not be undone: {error.message}"
         return failed.before
 
-    async def _captured(self) -> Snapshot | str:
+    async def _capture(self) -> Snapshot | str:
         """A snapshot, or why there is none."""
         if self._files is None:
             return ""
@@ -248,14 +256,14 @@ class FileAttempts:
             return error.message
 
 
-def _looked_at(files: WorktreeFiles, aside: Aside) -> Snapshot | str:
+def _capture_isolated(files: WorktreeFiles, aside: IsolatedWorktree) -> Snapshot | str:
     try:
         return take(aside.worktree, workflow_id=files.workflow_id, name=new_id())
     except (SnapshotError, TryAgainError) as error:
         return error.message
 
 
-def _told(
+def _capture_input(
     found: Snapshot | str,
     why: CaptureReason,
     *,
@@ -263,10 +271,10 @@ def _told(
     layer: int = -1,
     changed: tuple[str, ...] = (),
     base: str = "",
-) -> Captured:
+) -> CaptureEnded:
     if isinstance(found, str):
-        return Captured(why=why, task_id=task_id, layer=layer, problem=found)
-    return Captured(
+        return CaptureEnded(why=why, task_id=task_id, layer=layer, problem=found)
+    return CaptureEnded(
         why=why,
         snapshot=found.id,
         tree=found.tree,

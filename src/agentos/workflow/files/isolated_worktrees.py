@@ -17,7 +17,7 @@ from agentos.ids import new_id
 from agentos.machine.events import TaskFiles
 from agentos.workflow.files.worktree_files import WorktreeFiles
 from agentos.workflow.place.location import FOLDER, make_private
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
 from agentos.worktree.snapshots.snapshots import Snapshot, diff, take
 from agentos.worktree.snapshots.store import Worktree
@@ -27,7 +27,7 @@ log = logging.getLogger("agentos")
 _SHOWN = 10
 
 
-class Aside(NamedTuple):
+class IsolatedWorktree(NamedTuple):
     """The worktree of one attempt."""
 
     worktree: Worktree
@@ -37,7 +37,7 @@ class Aside(NamedTuple):
     """What stands for the run's root in it."""
 
 
-class HandedOver(NamedTuple):
+class IsolatedChanges(NamedTuple):
     """What an attempt left in its worktree."""
 
     files: TaskFiles | None
@@ -46,7 +46,9 @@ class HandedOver(NamedTuple):
     """The first paths of it."""
 
 
-def make_aside(files: WorktreeFiles, base: Snapshot, root: Path, task_id: str, *, begin: Snapshot) -> Aside:
+def make_isolated_worktree(
+    files: WorktreeFiles, base: Snapshot, root: Path, task_id: str, *, begin: Snapshot
+) -> IsolatedWorktree:
     """A worktree with the files of `begin`, for an attempt of the run whose root is `root`. SnapshotError if not.
 
     What it leaves counts from `base`: the same, or what an attempt that was cut off had begun with.
@@ -58,26 +60,26 @@ def make_aside(files: WorktreeFiles, base: Snapshot, root: Path, task_id: str, *
         made = make_linked(files.worktree, begin, path, workflow_id=files.workflow_id, label=task_id)
         files.worktree.lend(made)
         reach("aside.made")
-        return Aside(made, base, made.root / os.path.relpath(os.path.realpath(root), files.worktree.root))
+        return IsolatedWorktree(made, base, made.root / os.path.relpath(os.path.realpath(root), files.worktree.root))
     except BaseException:
         _remove(files, path)
         raise
 
 
-def hand_over(files: WorktreeFiles, aside: Aside) -> HandedOver:
+def hand_over(files: WorktreeFiles, aside: IsolatedWorktree) -> IsolatedChanges:
     """Capture what the attempt left; durable on return. SnapshotError where something of it cannot be kept."""
     now = take(aside.worktree, workflow_id=files.workflow_id, name=new_id())
     if now.partial:
-        listed = ", ".join(f"{shown(left.path)} ({left.why})" for left in now.partial[:_SHOWN])
+        listed = ", ".join(f"{one_line(left.path)} ({left.why})" for left in now.partial[:_SHOWN])
         raise SnapshotError(f"not everything it left in its worktree can be captured: {listed}")
     reach("aside.captured")
     if now.tree == aside.base.tree:
-        return HandedOver(None)
-    changed = tuple(shown(change.path) for change in diff(aside.worktree, aside.base, now)[:_SHOWN])
-    return HandedOver(TaskFiles(base=aside.base.id, snapshot=now.id), changed)
+        return IsolatedChanges(None)
+    changed = tuple(one_line(change.path) for change in diff(aside.worktree, aside.base, now)[:_SHOWN])
+    return IsolatedChanges(TaskFiles(base=aside.base.id, snapshot=now.id), changed)
 
 
-def throw_away(files: WorktreeFiles, aside: Aside) -> None:
+def throw_away(files: WorktreeFiles, aside: IsolatedWorktree) -> None:
     """Remove the worktree. One that cannot be removed now is removed by the next start."""
     _remove(files, aside.worktree.root)
 

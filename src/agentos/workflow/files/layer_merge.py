@@ -15,17 +15,17 @@ from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, FilesMovedError, SnapshotError, TryAgainError
 from agentos.ids import new_id
 from agentos.machine.events import FilesMerged, MergeConflict
-from agentos.machine.inputs import Captured, Merged
+from agentos.machine.inputs import CaptureEnded, MergeEnded
 from agentos.machine.rules.merges import WORKTREE, Choice, Work
 from agentos.workflow.files.worktree_files import WorktreeFiles
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 from agentos.worktree.merge import (
     Conflict,
     Version,
     content,
     merge,
-    prepared,
     resolve,
+    version_from_file,
     versions_changed,
     versions_in,
 )
@@ -36,49 +36,49 @@ _TEXT = 4_000
 """Characters of all conflicts that are shown at a gate."""
 
 
-class Task(NamedTuple):
+class TaskTrees(NamedTuple):
     name: str
     base: str
     tree: str
 
 
-def go_on(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> Merged | Captured:
+def advance_merge(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> MergeEnded | CaptureEnded:
     """Write a merge that is decided to the worktree, or else merge. `hidden` masks secrets in what people are shown."""
     decided = work.decided
     try:
         if decided is None or not decided.tree:
-            return _merged(files, work, hidden)
+            return _merge_tasks(files, work, hidden)
         try:
-            return _written(files, decided)
+            return _write_merge(files, decided)
         except FilesMovedError as error:  # somebody edited them since they were merged
-            anew = _merged(files, work, hidden)
+            anew = _merge_tasks(files, work, hidden)
             if (anew.tree, anew.before) == (decided.tree, decided.before):
-                return _failed(work, error.message)
+                return _merge_failure(work, error.message)
             return anew
     except (AgentosError, OSError) as error:
-        return _failed(work, hidden(error.message if isinstance(error, AgentosError) else str(error)))
+        return _merge_failure(work, hidden(error.message if isinstance(error, AgentosError) else str(error)))
 
 
-def _failed(work: Work, problem: str) -> Merged:
-    return Merged(layer=work.layer, tasks=tuple(work.tasks), problem=problem)
+def _merge_failure(work: Work, problem: str) -> MergeEnded:
+    return MergeEnded(layer=work.layer, tasks=tuple(work.tasks), problem=problem)
 
 
-def _written(files: WorktreeFiles, decided: FilesMerged) -> Captured:
+def _write_merge(files: WorktreeFiles, decided: FilesMerged) -> CaptureEnded:
     done = apply_changes(files.worktree, decided.before, decided.tree, workflow_id=files.workflow_id)
     reach("merge.written")
-    left = tuple(f"{shown(one.path)} ({one.why})" for one in done.left)
-    told = Captured(why="merge", layer=decided.layer, left=left)
+    left = tuple(f"{one_line(one.path)} ({one.why})" for one in done.left)
+    told = CaptureEnded(why="merge", layer=decided.layer, left=left)
     try:
-        return files.told(files.capture(), told)
+        return files.complete_capture(files.capture(), told)
     except (SnapshotError, TryAgainError) as error:
-        return files.told(error.message, told)
+        return files.complete_capture(error.message, told)
 
 
-def _merged(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> Merged:
+def _merge_tasks(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> MergeEnded:
     reach("merge.before")
     now = files.capture()
     tasks = [
-        Task(task_id, find(files.worktree, given.base).tree, find(files.worktree, given.snapshot).tree)
+        TaskTrees(task_id, find(files.worktree, given.base).tree, find(files.worktree, given.snapshot).tree)
         for task_id, given in work.tasks.items()
     ]
     tree, found = now.tree, list[Conflict]()
@@ -90,7 +90,7 @@ def _merged(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> M
     shown_then = {one.path: one.mark for one in work.decided.conflicts} if work.decided is not None else {}
     answered = {dispute: work.choices.get(dispute.conflict.path) for dispute in disputes}
     conflicts = tuple(dispute.conflict for dispute in disputes)
-    told = Merged(layer=work.layer, tasks=tuple(work.tasks), before=now.tree, conflicts=conflicts)
+    told = MergeEnded(layer=work.layer, tasks=tuple(work.tasks), before=now.tree, conflicts=conflicts)
     if not all(choice and shown_then.get(one.conflict.path) == one.conflict.mark for one, choice in answered.items()):
         return _with(told, text=hidden(_text(disputes)))
     chosen = {dispute.path: dispute.version(choice) for dispute, choice in answered.items() if choice}
@@ -100,8 +100,8 @@ def _merged(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> M
     return _with(told, tree=tree, snapshot=kept.id)
 
 
-def _with(told: Merged, *, tree: str = "", snapshot: str = "", text: str = "") -> Merged:
-    return Merged(
+def _with(told: MergeEnded, *, tree: str = "", snapshot: str = "", text: str = "") -> MergeEnded:
+    return MergeEnded(
         layer=told.layer,
         tasks=told.tasks,
         before=told.before,
@@ -125,7 +125,9 @@ def _making_room(files: WorktreeFiles, tree: str, chosen: Mapping[str, Version |
     }
 
 
-def _disputes(files: WorktreeFiles, now: Snapshot, tasks: Sequence[Task], found: Sequence[Conflict]) -> list[_Dispute]:
+def _disputes(
+    files: WorktreeFiles, now: Snapshot, tasks: Sequence[TaskTrees], found: Sequence[Conflict]
+) -> list[_Dispute]:
     if not found:
         return []
     here = versions_in(files.worktree, now.tree)
@@ -152,7 +154,7 @@ class _Dispute:
         self._marked = marked
         told = "\0".join(f"{side}\0{version}" for side, version in self._versions.items())
         self.conflict = MergeConflict(
-            path=shown(path),
+            path=one_line(path),
             sides=tuple(self._versions),
             mark=blake2b(told.encode(), digest_size=8).hexdigest(),
         )
@@ -164,7 +166,7 @@ class _Dispute:
         modes = [version.mode for version in self._versions.values() if version and version.mode.startswith("100")]
         file = self._files.worktree.root / choice.name
         try:
-            return prepared(self._files.worktree, file, mode=modes[0] if modes else "100644")
+            return version_from_file(self._files.worktree, file, mode=modes[0] if modes else "100644")
         except OSError as error:
             raise SnapshotError(f"the file prepared for {self.conflict.path} cannot be read: {error}") from error
 
@@ -175,11 +177,11 @@ class _Dispute:
                 content(self._files.worktree, Version(mode="100644", oid=self._marked)).decode(errors="replace")
             )
         else:
-            lines += [f"  {side}: {_told(version)}" for side, version in self._versions.items()]
+            lines += [f"  {side}: {_describe_version(version)}" for side, version in self._versions.items()]
         return "\n".join(lines)
 
 
-def _told(version: Version | None) -> str:
+def _describe_version(version: Version | None) -> str:
     if version is None:
         return "not there"
     kind = {"120000": "a link", "160000": "a repository", "100755": "an executable file"}.get(version.mode, "a file")

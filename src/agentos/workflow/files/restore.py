@@ -29,12 +29,12 @@ from agentos.workflow.place.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.restore.git_state import check_git, restore_git
 from agentos.worktree.restore.protection import Protection
-from agentos.worktree.restore.restore import Restored, foresee, look, restore, touched, undo
+from agentos.worktree.restore.restore import Restored, capture_current, preview_changes, restore, touched_paths, undo
 from agentos.worktree.restore.undo_points import find_by_prefix, last_replaced, undo_points
-from agentos.worktree.snapshots.manifest import Left
+from agentos.worktree.snapshots.manifest import SkippedPath
 from agentos.worktree.snapshots.snapshots import Snapshot, find
 from agentos.worktree.snapshots.store import Worktree, known_worktree, open_worktree
-from agentos.worktree.snapshots.trees import Change, diff_trees
+from agentos.worktree.snapshots.trees import PathChange, diff_trees
 
 ChangeWord = Literal["added", "deleted", "modified", "retyped"]
 
@@ -69,7 +69,7 @@ class HeadMoved(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None
 
 
-class PutBack(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """Files that were, or would be, put back."""
 
     workflow_id: str
@@ -106,42 +106,44 @@ class UndoPoint(msgspec.Struct, frozen=True, kw_only=True):
     `agentos restore SNAPSHOT` brings it back."""
 
 
-class _Meant(msgspec.Struct, frozen=True, kw_only=True):
+class _RestoreTarget(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     workflow_id: str
     checkpoint: str | None = None
     protected: tuple[str, ...] = (SETTINGS,)
 
 
-def put_back(given: str, repo: Path | None, *, git: bool = False, dry_run: bool = False) -> PutBack:
+def restore_files(given: str, repo: Path | None, *, git: bool = False, dry_run: bool = False) -> RestoreReport:
     """Make the files of the worktree those of a checkpoint, or of a snapshot by its id.
 
     What was there is captured first. WorktreeBusyError while a run changes files here.
     """
     place = find_place(repo, make=False)
     with _files_of(place.root, dry_run=dry_run) as worktree:
-        meant = _meant(given, place, repo, worktree)
+        meant = _find_target(given, place, repo, worktree)
         if git:
             check_git(worktree, meant.snapshot)
         if dry_run:
-            return _foreseen(worktree, meant)
+            return _preview_restore(worktree, meant)
         done = restore(worktree, meant.snapshot, workflow_id=meant.workflow_id, protected=meant.protected)
-        return _told(worktree, meant, done, git=git)
+        return _finish_restore(worktree, meant, done, git=git)
 
 
-def take_back(repo: Path | None, *, git: bool = False, dry_run: bool = False) -> PutBack:
+def undo_restore(repo: Path | None, *, git: bool = False, dry_run: bool = False) -> RestoreReport:
     """Bring back what the last restore in this worktree replaced. What it did not touch is left alone."""
     place = find_place(repo, make=False)
     with _files_of(place.root, dry_run=dry_run) as worktree:
         replaced = last_replaced(worktree)
         run = replaced.manifest.workflow_id
-        meant = _Meant(snapshot=replaced, workflow_id=run, protected=_protected(place, _run(place, run), worktree))
+        meant = _RestoreTarget(
+            snapshot=replaced, workflow_id=run, protected=_protected_paths(place, _run(place, run), worktree)
+        )
         if git:
             check_git(worktree, replaced)
         if dry_run:
-            return _foreseen(worktree, meant, only=touched(worktree, replaced))
+            return _preview_restore(worktree, meant, only=touched_paths(worktree, replaced))
         done = undo(worktree, replaced, workflow_id=run, protected=meant.protected)
-        return _told(worktree, meant, done, git=git)
+        return _finish_restore(worktree, meant, done, git=git)
 
 
 def list_undo_points(repo: Path | None) -> list[UndoPoint]:
@@ -162,7 +164,7 @@ def list_undo_points(repo: Path | None) -> list[UndoPoint]:
     ]
 
 
-def file_changes(changes: Iterable[Change]) -> list[FileChange]:
+def file_changes(changes: Iterable[PathChange]) -> list[FileChange]:
     """Differences of trees, as they are shown."""
     return [FileChange(path=path_text(change.path), change=_WORDS[change.status]) for change in changes]
 
@@ -188,7 +190,7 @@ def _files_of(root: Path, *, dry_run: bool) -> Iterator[Worktree]:
         files.close()
 
 
-def _meant(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _Meant:
+def _find_target(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _RestoreTarget:
     try:
         where, checkpoint = find_checkpoint(given, repo)
     except CheckpointNotFoundError as error:
@@ -197,7 +199,9 @@ def _meant(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _
         except SnapshotNotFoundError:
             raise error from None
         run = snapshot.manifest.workflow_id
-        return _Meant(snapshot=snapshot, workflow_id=run, protected=_protected(place, _run(place, run), worktree))
+        return _RestoreTarget(
+            snapshot=snapshot, workflow_id=run, protected=_protected_paths(place, _run(place, run), worktree)
+        )
     record = _run(where, checkpoint.workflow_id)
     if record is not None and not place.named and record.root != str(place.root):
         raise RunRefusedError(
@@ -209,11 +213,11 @@ def _meant(given: str, place: Place, repo: Path | None, worktree: Worktree) -> _
             f"checkpoint {checkpoint.id} has no snapshot of the files",
             next_step="Files are captured in runs that have a task which changes some (`effects`), in a repository.",
         )
-    return _Meant(
+    return _RestoreTarget(
         snapshot=find(worktree, checkpoint.snapshot),
         workflow_id=checkpoint.workflow_id,
         checkpoint=checkpoint.id,
-        protected=_protected(where, record, worktree),
+        protected=_protected_paths(where, record, worktree),
     )
 
 
@@ -225,7 +229,7 @@ def _run(place: Place, workflow_id: str) -> RunRecord | None:
     return None
 
 
-def _protected(place: Place, record: RunRecord | None, worktree: Worktree) -> tuple[str, ...]:
+def _protected_paths(place: Place, record: RunRecord | None, worktree: Worktree) -> tuple[str, ...]:
     """Never replaced: the workflow as it is being written now, the settings, and what we and the run print."""
     outputs = own_output(worktree.root)
     if record is None:
@@ -236,14 +240,14 @@ def _protected(place: Place, record: RunRecord | None, worktree: Worktree) -> tu
     return (SETTINGS, *source_files(record.source), *paths)
 
 
-def _foreseen(worktree: Worktree, meant: _Meant, *, only: Protection | None = None) -> PutBack:
-    now = look(worktree, meant.snapshot, workflow_id=meant.workflow_id, name=LOOK)
-    changes, left = foresee(worktree, meant.snapshot, now, protected=meant.protected, only=only)
-    return _shown(meant, changes, left)
+def _preview_restore(worktree: Worktree, meant: _RestoreTarget, *, only: Protection | None = None) -> RestoreReport:
+    now = capture_current(worktree, meant.snapshot, workflow_id=meant.workflow_id, name=LOOK)
+    changes, left = preview_changes(worktree, meant.snapshot, now, protected=meant.protected, only=only)
+    return _restore_report(meant, changes, left)
 
 
-def _told(worktree: Worktree, meant: _Meant, done: Restored, *, git: bool) -> PutBack:
-    shown = _shown(meant, done.changes, done.left)
+def _finish_restore(worktree: Worktree, meant: _RestoreTarget, done: Restored, *, git: bool) -> RestoreReport:
+    shown = _restore_report(meant, done.changes, done.left)
     head = _head_back(worktree, meant.snapshot, done) if git else None
     return msgspec.structs.replace(shown, done=True, undo=done.undo.id, head=head)
 
@@ -263,8 +267,8 @@ def _head_back(worktree: Worktree, target: Snapshot, done: Restored) -> HeadMove
     return HeadMoved(from_branch=before.ref, from_commit=before.oid, branch=now.ref, commit=now.oid)
 
 
-def _shown(meant: _Meant, changes: Iterable[Change], left: Iterable[Left]) -> PutBack:
-    return PutBack(
+def _restore_report(meant: _RestoreTarget, changes: Iterable[PathChange], left: Iterable[SkippedPath]) -> RestoreReport:
+    return RestoreReport(
         workflow_id=meant.workflow_id,
         checkpoint=meant.checkpoint,
         snapshot=meant.snapshot.id,

@@ -16,11 +16,11 @@ from agentos.workflow.files.decisions import BEAT_S, Decided, FilesChoice, last_
 from agentos.workflow.files.restore import LOOK, FileChange, LeftAlone, file_changes
 from agentos.workflow.files.worktree_files import last_beat
 from agentos.worktree.git import path_text
-from agentos.worktree.restore.restore import foresee, interrupted, look
+from agentos.worktree.restore.restore import capture_current, find_interrupted, preview_changes
 from agentos.worktree.snapshots.snapshots import Snapshot, find
 from agentos.worktree.snapshots.store import Worktree, known_worktree
 from agentos.worktree.snapshots.survey import read_head
-from agentos.worktree.snapshots.trees import Change
+from agentos.worktree.snapshots.trees import PathChange
 
 _SLACK_S = 1.0
 _PATIENCE_S = 5.0
@@ -77,8 +77,8 @@ def look_at_files(
     """
     protected = tuple(protected)
     target = find(worktree, decided.target)
-    now = look(worktree, target, workflow_id=workflow_id, name=LOOK, patience_s=_PATIENCE_S)
-    changes, left = foresee(worktree, target, now, protected=protected)
+    now = capture_current(worktree, target, workflow_id=workflow_id, name=LOOK, patience_s=_PATIENCE_S)
+    changes, left = preview_changes(worktree, target, now, protected=protected)
     asks, paths = "", tuple[str, ...]()
     if choice == "ask" and changes and not _is_being_restored(worktree, decided):
         if decided.as_left:
@@ -100,20 +100,20 @@ def look_at_files(
 
 def _is_being_restored(worktree: Worktree, decided: Decided) -> bool:
     """Whether this very restore was begun, and cut off: it is finished before anything else."""
-    begun = interrupted(worktree)
+    begun = find_interrupted(worktree)
     return begun is not None and begun.target == decided.target
 
 
 def _changed_since_stop(
     worktree: Worktree, as_left: Snapshot, now: Snapshot, protected: Iterable[str]
 ) -> tuple[str, tuple[str, ...]]:
-    changes, _ = foresee(worktree, as_left, now, protected=protected)
+    changes, _ = preview_changes(worktree, as_left, now, protected=protected)
     why = "these files were changed after it was stopped" if changes else ""
     return why, tuple(path_text(change.path) for change in changes)
 
 
 def _changed_since_kill(
-    worktree: Worktree, workflow_id: str, changes: Iterable[Change], written: datetime | None
+    worktree: Worktree, workflow_id: str, changes: Iterable[PathChange], written: datetime | None
 ) -> tuple[str, tuple[str, ...]]:
     """Of these changes, those that were made after the driver's last sign of life, for all that can be told.
 
@@ -125,11 +125,11 @@ def _changed_since_kill(
         return why, tuple(path_text(change.path) for change in changes)
     signs = [sign for sign in (written, beat.at if beat is not None else None) if sign is not None]
     alive_until = max(signs, default=EPOCH) + timedelta(seconds=BEAT_S + _SLACK_S)
-    late = [change for change in changes if _changed_at(worktree.root / change.path) > alive_until]
+    late = [change for change in changes if _change_time(worktree.root / change.path) > alive_until]
     return "these files were changed after it" if late else "", tuple(path_text(change.path) for change in late)
 
 
-def _changed_at(path: Path) -> datetime:
+def _change_time(path: Path) -> datetime:
     """When the path was last written, or went away; the nearest folder that is there tells of what is not."""
     while True:
         try:

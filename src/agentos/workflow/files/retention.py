@@ -59,7 +59,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     """The file is still there and not ignored: the next snapshot takes it again."""
 
 
-def let_go_of_unnamed(place: Place, store: StorePort, record: RunRecord) -> int:
+def forget_unnamed_snapshots(place: Place, store: StorePort, record: RunRecord) -> int:
     """Let go of a run's snapshots that no checkpoint names any more; how many that were. Never an error.
 
     While a run changes files in that worktree nothing is let go of: it does so itself at its end.
@@ -70,15 +70,15 @@ def let_go_of_unnamed(place: Place, store: StorePort, record: RunRecord) -> int:
         facts = fold(record.workflow_id, store.read_events(record.workflow_id))
         return retain_ids(worktree, record.workflow_id, {*named, *snapshots_in_use(facts)})
 
-    return _undisturbed(place, record, act)
+    return _run_locked_quietly(place, record, act)
 
 
-def let_go_of_all(place: Place, record: RunRecord) -> int:
+def forget_run_snapshots(place: Place, record: RunRecord) -> int:
     """Let go of every snapshot of a run that is gone; how many that were. Never an error."""
-    return _undisturbed(place, record, lambda worktree: forget(worktree, record.workflow_id))
+    return _run_locked_quietly(place, record, lambda worktree: forget(worktree, record.workflow_id))
 
 
-def _undisturbed(place: Place, record: RunRecord, act: Callable[[Worktree], int]) -> int:
+def _run_locked_quietly(place: Place, record: RunRecord, act: Callable[[Worktree], int]) -> int:
     root = place.root if place.named or not record.root else Path(record.root)
     worktree = known_worktree(root) if root.is_dir() else None
     if worktree is None:
@@ -113,7 +113,7 @@ def unknown_snapshots(place: Place) -> dict[str, int]:
 
 def forget_unknown(place: Place, run: str) -> int:
     """Let go of the snapshots of a run that no database here knows; how many that were."""
-    return _while_locked(place, lambda worktree: forget(worktree, run))
+    return _run_locked(place, lambda worktree: forget(worktree, run))
 
 
 def forget_files(place: Place) -> int:
@@ -125,10 +125,10 @@ def forget_files(place: Place) -> int:
                 remove_linked(worktree, one.path)
         return forget_worktree(worktree)
 
-    return _while_locked(place, act)
+    return _run_locked(place, act)
 
 
-def _while_locked(place: Place, act: Callable[[Worktree], int]) -> int:
+def _run_locked(place: Place, act: Callable[[Worktree], int]) -> int:
     worktree = known_worktree(place.root)
     if worktree is None:
         return 0
@@ -153,7 +153,7 @@ def snapshot_sizes(root: Path) -> Sizes | None:
     return None
 
 
-def path_meant(given: str, root: Path, *, from_root: bool) -> str:
+def snapshot_path(given: str, root: Path, *, from_root: bool) -> str:
     """A path as it is named in snapshots, from one as it was typed: from here, or `from_root`. ValueError if outside.
 
     It need not be there any more. Only the way to it is followed through links, not the path itself.
@@ -196,15 +196,15 @@ def _checkpoints_of(worktree: Worktree, snapshots: set[str], repo: Path | None) 
             for run in store.list_runs():
                 with own_store(place, store, run) as own:
                     cuts = own.list_checkpoints(run.workflow_id)
-                found += [_shown(cut, run) for cut in cuts if present.get(cut.snapshot) in snapshots]
+                found += [_purged_checkpoint(cut, run) for cut in cuts if present.get(cut.snapshot) in snapshots]
     return found
 
 
-def _shown(cut: CheckpointRecord, run: RunRecord) -> PurgedCheckpoint:
+def _purged_checkpoint(cut: CheckpointRecord, run: RunRecord) -> PurgedCheckpoint:
     return PurgedCheckpoint(id=cut.id, workflow_id=cut.workflow_id, layer=cut.layer, root=run.root)
 
 
 def _is_captured(worktree: Worktree, path: str) -> bool:
     if not os.path.lexists(worktree.root / path):
         return False
-    return worktree.user_git(timeout_s=60).done("check-ignore", "-q", "--", path, ok=(0, 1)).status == 1
+    return worktree.user_git(timeout_s=60).run("check-ignore", "-q", "--", path, ok=(0, 1)).status == 1

@@ -16,13 +16,19 @@ from agentos import typed
 from agentos.exceptions import RestoreError, SnapshotError, SnapshotNotFoundError, WorktreeBusyError
 from agentos.ids import new_id
 from agentos.machine.events import FilesRestored
-from agentos.machine.inputs import Captured
+from agentos.machine.inputs import CaptureEnded
 from agentos.store.holder import boot_clock, boot_id, current_holder
 from agentos.workflow.place.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
-from agentos.worktree.restore.intent import Intent
-from agentos.worktree.restore.restore import finish_interrupted, foresee, give_up_interrupted, interrupted, restore
-from agentos.worktree.snapshots.manifest import Left
+from agentos.worktree.restore.intent import RestoreIntent
+from agentos.worktree.restore.restore import (
+    find_interrupted,
+    finish_interrupted,
+    give_up_interrupted,
+    preview_changes,
+    restore,
+)
+from agentos.worktree.snapshots.manifest import SkippedPath
 from agentos.worktree.snapshots.retention import retain_ids
 from agentos.worktree.snapshots.snapshots import Snapshot, diff, find, is_unchanged, take
 from agentos.worktree.snapshots.store import Worktree, open_private, open_worktree
@@ -81,21 +87,21 @@ class WorktreeFiles:
         """The files as they are now; durable on return. SnapshotError where that cannot be done."""
         return take(self.worktree, workflow_id=self.workflow_id, name=new_id())
 
-    def told(self, found: Snapshot | str, about: Captured) -> Captured:
+    def complete_capture(self, found: Snapshot | str, about: CaptureEnded) -> CaptureEnded:
         """What the machine is told of a snapshot, or of why there is none."""
         if isinstance(found, str):
             return msgspec.structs.replace(about, problem=found)
         partial = tuple(path_text(left.path) for left in found.partial)
         return msgspec.structs.replace(about, snapshot=found.id, tree=found.tree, partial=partial)
 
-    def changed(self, before: str, now: Snapshot) -> tuple[str, ...]:
+    def changed_paths(self, before: str, now: Snapshot) -> tuple[str, ...]:
         """The paths that differ from an earlier snapshot, as text."""
         changes = diff(self.worktree, find(self.worktree, before), now)
         return tuple(path_text(change.path) for change in changes if change.path not in self._outputs)
 
     def is_same(self, then: Snapshot, now: Snapshot) -> bool:
         """Whether the files are what they were, permissions and folders included. What we print to does not count."""
-        return not foresee(self.worktree, then, now, protected=self._outputs)[0]
+        return not preview_changes(self.worktree, then, now, protected=self._outputs)[0]
 
     def is_unchanged(self, since: Snapshot) -> bool:
         """Whether the files, and where HEAD stands, are as in the snapshot, as far as either could be captured."""
@@ -105,7 +111,7 @@ class WorktreeFiles:
             return False
         now = self.capture()
         known = not since.partial and not now.partial and since.head == now.head
-        return known and not foresee(self.worktree, since, now, protected=self._outputs)[0]
+        return known and not preview_changes(self.worktree, since, now, protected=self._outputs)[0]
 
     def beat(self) -> None:
         """Give a sign of life: what changes files later than the last of them was not this run."""
@@ -146,14 +152,14 @@ class WorktreeFiles:
         retain_ids(self.worktree, self.workflow_id, set(snapshots))
 
 
-def begun_restore(worktree: Worktree) -> Intent | None:
+def begun_restore(worktree: Worktree) -> RestoreIntent | None:
     """The restore that was begun here and has not ended, if there is one that can be read."""
     with suppress(RestoreError):
-        return interrupted(worktree)
+        return find_interrupted(worktree)
     return None
 
 
-def _tell_left(left: Iterable[Left]) -> None:
+def _tell_left(left: Iterable[SkippedPath]) -> None:
     for one in left:
         log.warning("left as it is: %s (%s)", path_text(one.path), one.why)
 

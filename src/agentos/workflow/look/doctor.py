@@ -21,23 +21,23 @@ from agentos.exceptions import AgentosError, CheckpointCorruptedError, Integrity
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.store.sqlite.database import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
-from agentos.tasks.agents.installed import Installed, installed_agents
+from agentos.tasks.agents.installed import InstalledAgent, installed_agents
 from agentos.workflow.place.inspection import damage, held_leases, size_up
 from agentos.workflow.place.location import (
     VARIABLE,
     Location,
-    Source,
+    LocationSource,
     asked_directory,
     find_location,
     unused_old_database,
 )
 from agentos.workflow.place.place import Place, find_place, was_begun_here
 from agentos.workflow.place.settings import Setting, Settings, explain_settings, load_settings, wrong_settings
-from agentos.workflow.place.trust import find_reaching, trusted_since, untrusted
+from agentos.workflow.place.trust import find_reaching, trusted_since, untrusted_error
 from agentos.workflow.place.worktree_index import interrupted_runs
 from agentos.workflow.start.leftovers import leftover_folders, leftover_processes
 from agentos.worktree import git
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 
 LOW_SPACE = 200 * 1024 * 1024
 """Less free space than this on the disk is worth a word before a run fails for it."""
@@ -50,7 +50,7 @@ NEWEST = 50
 Severity = Literal["note", "wrong", "damage"]
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class CheckupFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Something worth saying."""
 
     severity: Severity
@@ -79,7 +79,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     sqlite: str
     git: str
     """Its version; empty where there is none."""
-    agents: tuple[Installed, ...]
+    agents: tuple[InstalledAgent, ...]
     """Those that agent tasks can name, with path and version; both empty where one is not installed."""
     root: str
     """The repository or worktree; empty where none was found."""
@@ -97,7 +97,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     """The database with its log; 0 where there is none yet."""
     runs: int
     """How many are kept."""
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckupFinding, ...]
     """What is worth saying."""
     moved: dict[str, str] = {}
     """Files that `--set-aside` moved, from each path to the one it has now."""
@@ -116,7 +116,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
 
     `version` is that of the program.
     """
-    findings: list[Finding] = [*_versions()]
+    findings: list[CheckupFinding] = [*_versions()]
     location: Location | None = None
     settings: tuple[Setting, ...] = ()
     size: DatabaseSize | None = None
@@ -125,20 +125,20 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
     try:
         location = find_location(repo)
     except AgentosError as error:
-        findings += [_told("wrong", error), *_settings_besides(repo, error)]
+        findings += [_finding_from("wrong", error), *_settings_besides(repo, error)]
     if location is not None:
         findings += _old_database(location)
         in_force = Settings()
         root = _work_root(location)
         needs_trust, refused = _trust(root)
         if wrong := wrong_settings(root):
-            findings += [_told("wrong", error) for error in wrong]
+            findings += [_finding_from("wrong", error) for error in wrong]
         else:
             settings, in_force = explain_settings(root), load_settings(root)
             findings += refused
         path = location.root if location.is_postgresql else Path(location.database)
         free = shutil.disk_usage(_existing(path)).free
-        if not refused or location.source is not Source.SETTINGS or not location.is_postgresql:
+        if not refused or location.source is not LocationSource.SETTINGS or not location.is_postgresql:
             size, found = _database(_place(location), in_force, deep=deep)
             findings += [*found, *_snapshots(_place(location))]
         findings += [*_unfinished_restore(location.root), *_space(path, free)]
@@ -165,8 +165,8 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
     )
 
 
-def _told(severity: Severity, error: AgentosError) -> Finding:
-    return Finding(severity=severity, what=error.message, mend=error.next_step)
+def _finding_from(severity: Severity, error: AgentosError) -> CheckupFinding:
+    return CheckupFinding(severity=severity, what=error.message, mend=error.next_step)
 
 
 # --- the programs -------------------------------------------------------------------------------------------------
@@ -180,17 +180,17 @@ def _git_version() -> str:
     return os.fsdecode(done.stdout).strip().removeprefix("git version ")
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[CheckupFinding]:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
-        yield Finding(
+        yield CheckupFinding(
             severity="wrong",
             what=f"this Python is built with SQLite {sqlite3.sqlite_version}",
             mend=f"Use a Python with SQLite {oldest} or newer.",
         )
     if not _git_version():
         variable = bool(os.environ.get(VARIABLE, "").strip())
-        yield Finding(
+        yield CheckupFinding(
             severity="note" if variable else "wrong",
             what="git is not installed, or not on PATH",
             mend=f"Install git; without it runs need {VARIABLE}.",
@@ -200,25 +200,25 @@ def _versions() -> Iterator[Finding]:
 # --- the place ----------------------------------------------------------------------------------------------------
 
 
-def _old_database(location: Location) -> Iterator[Finding]:
+def _old_database(location: Location) -> Iterator[CheckupFinding]:
     old = unused_old_database(location.database)
     if old is not None:
-        yield Finding(
+        yield CheckupFinding(
             severity="note",
-            what=f"the old global database {shown(old)} is there, and not in use",
-            mend=f"Go on with it by {VARIABLE}={shown(old)}, or leave it; docs/howto-old-database.md says more.",
+            what=f"the old global database {one_line(old)} is there, and not in use",
+            mend=f"Go on with it by {VARIABLE}={one_line(old)}, or leave it; docs/howto-old-database.md says more.",
         )
 
 
 def _work_root(location: Location) -> Path:
     """The root whose settings count; under the variable git was not asked for it yet."""
-    if location.source is Source.VARIABLE:
+    if location.source is LocationSource.VARIABLE:
         with suppress(AgentosError):
             return git.find_repository(location.root).root
     return location.root
 
 
-def _settings_besides(repo: Path | None, error: AgentosError) -> Iterator[Finding]:
+def _settings_besides(repo: Path | None, error: AgentosError) -> Iterator[CheckupFinding]:
     """What is wrong with the settings, where already the place could not be settled, beside what that says."""
     try:
         root = git.find_repository(asked_directory(repo)).root
@@ -226,10 +226,10 @@ def _settings_besides(repo: Path | None, error: AgentosError) -> Iterator[Findin
         return
     for wrong in wrong_settings(root):
         if wrong.message not in error.message and not wrong.message.startswith("`database`"):
-            yield _told("wrong", wrong)
+            yield _finding_from("wrong", wrong)
 
 
-def _trust(root: Path) -> tuple[NeedsTrust | None, list[Finding]]:
+def _trust(root: Path) -> tuple[NeedsTrust | None, list[CheckupFinding]]:
     """What needs to be trusted here, and what to say where it is not. Settings that are wrong were told already."""
     try:
         reaching = find_reaching(root)
@@ -238,7 +238,7 @@ def _trust(root: Path) -> tuple[NeedsTrust | None, list[Finding]]:
     if reaching is None:
         return None, []
     since = trusted_since(reaching)
-    findings = [_told("wrong", untrusted(reaching))] if since is None and reaching.in_force else []
+    findings = [_finding_from("wrong", untrusted_error(reaching))] if since is None and reaching.in_force else []
     return NeedsTrust(settings=tuple(reaching.lines()), since=since or ""), findings
 
 
@@ -247,9 +247,9 @@ def _existing(path: Path) -> Path:
     return next(folder for folder in path.parents if folder.is_dir())
 
 
-def _permissions(location: Location, path: Path) -> Iterator[Finding]:
+def _permissions(location: Location, path: Path) -> Iterator[CheckupFinding]:
     # The variable may name a place in a folder that is shared on purpose; the file in it is private all the same.
-    folders = [] if location.source is Source.VARIABLE else [path.parent]
+    folders = [] if location.source is LocationSource.VARIABLE else [path.parent]
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
     for entry in (*folders, *files):
         try:
@@ -258,25 +258,25 @@ def _permissions(location: Location, path: Path) -> Iterator[Finding]:
             continue
         if mode & 0o077:
             wanted = "700" if entry.is_dir() else "600"
-            yield Finding(
+            yield CheckupFinding(
                 severity="wrong",
-                what=f"{shown(entry)} can be read by others (mode {mode:o}); prompts and outputs are in it",
-                mend=f"chmod {wanted} {shown(entry)}",
+                what=f"{one_line(entry)} can be read by others (mode {mode:o}); prompts and outputs are in it",
+                mend=f"chmod {wanted} {one_line(entry)}",
             )
     folder = _existing(path)
     if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        yield Finding(
+        yield CheckupFinding(
             severity="wrong",
-            what=f"{shown(folder)} cannot be written by you, so no run can begin here",
+            what=f"{one_line(folder)} cannot be written by you, so no run can begin here",
             mend="Make it writable (chmod u+w), or choose another place with AGENTOS_WORKFLOW_DB.",
         )
 
 
-def _space(path: Path, free: int) -> Iterator[Finding]:
+def _space(path: Path, free: int) -> Iterator[CheckupFinding]:
     if free < LOW_SPACE:
-        yield Finding(
+        yield CheckupFinding(
             severity="wrong",
-            what=f"only {free // 1_000_000} MB are free where {shown(path)} is",
+            what=f"only {free // 1_000_000} MB are free where {one_line(path)} is",
             mend="Free some space: a run stops when its journal cannot be written.",
         )
 
@@ -290,33 +290,33 @@ def _place(location: Location) -> Place:
     return find_place(location.root, make=False)
 
 
-def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[DatabaseSize | None, list[Finding]]:
-    findings: list[Finding] = []
+def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[DatabaseSize | None, list[CheckupFinding]]:
+    findings: list[CheckupFinding] = []
     try:
         broken = damage(place, thorough=deep)
         if broken:
-            findings.append(_broken(Path(place.database), broken))
+            findings.append(_damage_finding(Path(place.database), broken))
         size = size_up(place)
         findings += [*_schema(size), *_size(size, settings), *_pooler(size)]
         store = place.open(readonly=True)
         try:
             for run in store.list_runs() if deep else ():
-                findings += _verified(store, run)
+                findings += _verify_run(store, run)
             runs = store.list_runs(statuses=UNDER_WAY)
             failed = store.list_runs(statuses={"failed"}, limit=MOST_FAILED)
-            findings += [*_runs([*runs, *failed], shared=place.is_shared), *_left_over(store), *_stale(place, runs)]
+            findings += [*_runs([*runs, *failed], shared=place.is_shared), *_leftovers(store), *_stale(place, runs)]
         finally:
             store.close()
         return size, [*findings, *(_under_another_name(place) if place.is_shared else ())]
     except NotFoundError:  # no run yet
         return None, findings
     except IntegrityError as error:
-        return None, [*findings, _told("damage", error)]
+        return None, [*findings, _finding_from("damage", error)]
     except AgentosError as error:
-        return None, [*findings, _told("wrong", error)]
+        return None, [*findings, _finding_from("wrong", error)]
 
 
-def _snapshots(place: Place) -> Iterator[Finding]:
+def _snapshots(place: Place) -> Iterator[CheckupFinding]:
     """Snapshots outlive their database: they lie in git's own folder."""
     from agentos.workflow.files.retention import snapshot_sizes, unknown_snapshots
 
@@ -326,8 +326,8 @@ def _snapshots(place: Place) -> Iterator[Finding]:
         return
     if not unknown or sizes is None:
         return
-    named = ", ".join(map(shown, sorted(unknown)[:5])) + (", …" if len(unknown) > 5 else "")
-    yield Finding(
+    named = ", ".join(map(one_line, sorted(unknown)[:5])) + (", …" if len(unknown) > 5 else "")
+    yield CheckupFinding(
         severity="note",
         what=f"{sum(unknown.values())} snapshots of files are kept in git's folder of runs that this database does not "
         f"know ({named}): theirs is gone, or another one. All snapshots take {sizes.total_bytes:,} bytes",
@@ -335,35 +335,35 @@ def _snapshots(place: Place) -> Iterator[Finding]:
     )
 
 
-def _unfinished_restore(root: Path) -> Iterator[Finding]:
+def _unfinished_restore(root: Path) -> Iterator[CheckupFinding]:
     """A restore that was cut off: the next run here finishes it, if it can."""
-    from agentos.worktree.restore.restore import interrupted
+    from agentos.worktree.restore.restore import find_interrupted
     from agentos.worktree.snapshots.store import known_worktree
 
     worktree = known_worktree(root)
     try:
-        begun = interrupted(worktree) if worktree is not None else None
+        begun = find_interrupted(worktree) if worktree is not None else None
     except AgentosError as error:
-        yield _told("wrong", error)
+        yield _finding_from("wrong", error)
         return
     if begun is not None:
-        yield Finding(
+        yield CheckupFinding(
             severity="wrong",
-            what=f"files of run {shown(begun.workflow_id)} are half put back: that was cut off",
+            what=f"files of run {one_line(begun.workflow_id)} are half put back: that was cut off",
             mend=f"The next run here ends it; agentos restore {begun.undo[:12]} brings back what was there before, "
-            f"agentos resume {shown(begun.workflow_id)} --files keep leaves the files as they are.",
+            f"agentos resume {one_line(begun.workflow_id)} --files keep leaves the files as they are.",
         )
 
 
-def _broken(path: Path, lines: list[str]) -> Finding:
-    return Finding(
+def _damage_finding(path: Path, lines: list[str]) -> CheckupFinding:
+    return CheckupFinding(
         severity="damage",
-        what=f"the database {shown(path)} is damaged: {'; '.join(lines[:3])}",
+        what=f"the database {one_line(path)} is damaged: {'; '.join(lines[:3])}",
         mend="Export what can still be read (`agentos export RUN`), then `agentos doctor --set-aside`.",
     )
 
 
-def _verified(store: StorePort, run: RunRecord) -> Iterator[Finding]:
+def _verify_run(store: StorePort, run: RunRecord) -> Iterator[CheckupFinding]:
     try:
         store.verify(run.workflow_id)
     except CheckpointCorruptedError as error:
@@ -371,56 +371,56 @@ def _verified(store: StorePort, run: RunRecord) -> Iterator[Finding]:
         mend = "No checkpoint of it is sound: run its workflow anew, under another id."
         if sound is not None:
             mend = f"agentos fork {sound.id}   goes on from its newest sound checkpoint"
-        yield Finding(severity="damage", what=error.message, mend=mend)
+        yield CheckupFinding(severity="damage", what=error.message, mend=mend)
     except IntegrityError as error:
-        yield _told("damage", error)
+        yield _finding_from("damage", error)
 
 
-def _schema(size: DatabaseSize) -> Iterator[Finding]:
+def _schema(size: DatabaseSize) -> Iterator[CheckupFinding]:
     if size.schema < size.known_schema:
-        yield Finding(
+        yield CheckupFinding(
             severity="note",
             what=f"the database has schema {size.schema}; this AgentOS writes {size.known_schema}",
             mend="agentos db migrate   (the next run does it, too)",
         )
 
 
-def _size(size: DatabaseSize, settings: Settings) -> Iterator[Finding]:
+def _size(size: DatabaseSize, settings: Settings) -> Iterator[CheckupFinding]:
     if size.bytes > settings.space_warning:
-        yield Finding(
+        yield CheckupFinding(
             severity="note",
             what=f"the database holds {size.bytes:,} bytes; space_warning is {settings.space_warning:,}",
             mend="`agentos db stats` shows the largest runs, `agentos delete RUN` gives their space back.",
         )
 
 
-def _pooler(size: DatabaseSize) -> Iterator[Finding]:
+def _pooler(size: DatabaseSize) -> Iterator[CheckupFinding]:
     if size.pooled:
-        yield Finding(
+        yield CheckupFinding(
             severity="note",
             what="the database is reached through a pooler: news of others is looked for every 0.2 seconds, not told",
             mend="Nothing must be done; the URL of the server itself makes steps and answers a little quicker.",
         )
 
 
-def _runs(runs: list[RunRecord], *, shared: bool) -> Iterator[Finding]:
+def _runs(runs: list[RunRecord], *, shared: bool) -> Iterator[CheckupFinding]:
     for run in runs:
         gone = bool(run.root) and not os.path.isdir(run.root) and not shared  # else it may well be on another host
         if gone:
-            yield Finding(
+            yield CheckupFinding(
                 severity="wrong",
-                what=f"run {shown(run.workflow_id)} ({run.status}) belongs to {shown(run.root)}, which is gone",
-                mend=f"agentos resume {shown(run.workflow_id)} --repo WHERE-IT-MOVED, or agentos delete it",
+                what=f"run {one_line(run.workflow_id)} ({run.status}) belongs to {one_line(run.root)}, which is gone",
+                mend=f"agentos resume {one_line(run.workflow_id)} --repo WHERE-IT-MOVED, or agentos delete it",
             )
         elif run.status == "interrupted" and run.kind == "workflow":
-            yield Finding(
+            yield CheckupFinding(
                 severity="wrong",
-                what=f"run {shown(run.workflow_id)} ({shown(run.name)}) was interrupted; nobody drives it",
-                mend=f"agentos resume {shown(run.workflow_id)}",
+                what=f"run {one_line(run.workflow_id)} ({one_line(run.name)}) was interrupted; nobody drives it",
+                mend=f"agentos resume {one_line(run.workflow_id)}",
             )
 
 
-def _under_another_name(place: Place) -> Iterator[Finding]:
+def _under_another_name(place: Place) -> Iterator[CheckupFinding]:
     """Runs that were begun here before the repository was called what it is now: nothing lists them here any more."""
     everywhere = msgspec.structs.replace(place, everywhere=True).open(readonly=True)
     try:
@@ -429,30 +429,30 @@ def _under_another_name(place: Place) -> Iterator[Finding]:
         everywhere.close()
     for run in runs:
         if run.scope != place.scope and was_begun_here(run) and Path(run.root) == place.root:
-            yield Finding(
+            yield CheckupFinding(
                 severity="wrong",
-                what=f"run {shown(run.workflow_id)} ({run.status}) was begun here when the repository was called "
-                f"{shown(run.scope.repository)}, and is not listed under the name it has now",
-                mend=f"agentos resume {shown(run.workflow_id)} --repo {shown(place.root)}   takes it along",
+                what=f"run {one_line(run.workflow_id)} ({run.status}) was begun here when the repository was called "
+                f"{one_line(run.scope.repository)}, and is not listed under the name it has now",
+                mend=f"agentos resume {one_line(run.workflow_id)} --repo {one_line(place.root)}   takes it along",
             )
 
 
-def _left_over(store: StorePort) -> Iterator[Finding]:
+def _leftovers(store: StorePort) -> Iterator[CheckupFinding]:
     for process, run in leftover_processes(store):
-        yield Finding(
+        yield CheckupFinding(
             severity="wrong",
-            what=f"process {process.pid} ({shown(process.command)}) is left over from run {shown(run.workflow_id)}",
-            mend=f"agentos resume {shown(run.workflow_id)} ends it first; or kill {process.pid}",
+            what=f"process {process.pid} ({one_line(process.command)}) is left from run {one_line(run.workflow_id)}",
+            mend=f"agentos resume {one_line(run.workflow_id)} ends it first; or kill {process.pid}",
         )
 
 
-def _stale(place: Place, runs: list[RunRecord]) -> Iterator[Finding]:
+def _stale(place: Place, runs: list[RunRecord]) -> Iterator[CheckupFinding]:
     interrupted = {run.workflow_id for run in runs if run.status == "interrupted"}
     for lease in held_leases(place):
         if not lease.live and lease.workflow_id not in interrupted:
-            yield Finding(
+            yield CheckupFinding(
                 severity="note",
-                what=f"the lease of run {shown(lease.workflow_id)} was not let go by {lease.holder}, which is dead",
+                what=f"the lease of run {one_line(lease.workflow_id)} was not let go by {lease.holder}, which is dead",
                 mend="Nothing to do: whoever needs the run takes it over at once.",
             )
 
@@ -460,23 +460,23 @@ def _stale(place: Place, runs: list[RunRecord]) -> Iterator[Finding]:
 # --- the machine --------------------------------------------------------------------------------------------------
 
 
-def _elsewhere(location: Location | None) -> Iterator[Finding]:
+def _elsewhere(location: Location | None) -> Iterator[CheckupFinding]:
     here = None if location is None else location.database
     found = interrupted_runs()
     others = [one for one in found.runs if one.worktree.database != here]
     if others:
-        yield Finding(
+        yield CheckupFinding(
             severity="note",
-            what=f"{len(others)} interrupted runs in other worktrees, the oldest in {shown(others[0].worktree.root)}",
+            what=f"{len(others)} interrupted runs elsewhere, the oldest in {one_line(others[0].worktree.root)}",
             mend="agentos resume --all",
         )
 
 
-def _folders() -> Iterator[Finding]:
+def _folders() -> Iterator[CheckupFinding]:
     folders = leftover_folders()
     if folders:
-        listed = " ".join(map(shown, folders[:5])) + (" …" if len(folders) > 5 else "")
-        yield Finding(
+        listed = " ".join(map(one_line, folders[:5])) + (" …" if len(folders) > 5 else "")
+        yield CheckupFinding(
             severity="note",
             what=f"{len(folders)} temporary folders were left by processes that are gone: {listed}",
             mend="`agentos doctor --tidy` removes those of attempts, and so does resuming their run. Others are yours: "

@@ -20,7 +20,7 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.define.plans import decode_plan
-from agentos.workflow.look.run_view import Journal
+from agentos.workflow.look.run_view import StoredRun
 
 AttemptEnd = Literal["complete", "failed", "failed_safe", "cancelled", "retried", "put off", "cut off", "running"]
 
@@ -38,7 +38,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     error: ev.TaskFailure | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class LastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What was last decided of the task: by a resume, or in the middle of a drive."""
 
     verdict: ev.Verdict
@@ -70,7 +70,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     layer: int
     why: str
     """One sentence: why it is in this status."""
-    resume: Verdict | None
+    resume: LastVerdict | None
     """None where the run was never resumed, or the task did not exist then."""
     needs: dict[str, TaskStatus]
     """The tasks it needs, and how they stand."""
@@ -83,10 +83,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What to type next about it; empty where there is nothing."""
 
 
-def find_task(journal: Journal, given: str) -> TaskId:
+def find_task(journal: StoredRun, given: str) -> TaskId:
     """The task of this id or unique prefix, gone ones included. NotFoundError; RunRefusedError if ambiguous."""
     planned = [task_id for layer in journal.plan.layers for task_id in layer] if journal.plan else []
-    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks, *_gone(journal)))
+    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks, *_removed_tasks(journal)))
     if given in ids:
         return TaskId(given)
     meant = [task_id for task_id in ids if given and task_id.startswith(given)]
@@ -103,7 +103,7 @@ def find_task(journal: Journal, given: str) -> TaskId:
     )
 
 
-def _gone(journal: Journal) -> Iterator[TaskId]:
+def _removed_tasks(journal: StoredRun) -> Iterator[TaskId]:
     """Tasks that the journal says are gone from the workflow, whether or not they ever ran."""
     for event in journal.events:
         if isinstance(event, ev.ResumePlanned):
@@ -112,7 +112,7 @@ def _gone(journal: Journal) -> Iterator[TaskId]:
             yield from event.removed
 
 
-def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
+def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanation:
     """Why the task is as it is."""
     facts = journal.facts
     known = facts.task(task_id)
@@ -141,7 +141,7 @@ def explain(store: StorePort, journal: Journal, task_id: TaskId) -> Explanation:
     )
 
 
-def _last_planned(store: StorePort, journal: Journal, task_id: TaskId) -> PlannedTask | None:
+def _last_planned(store: StorePort, journal: StoredRun, task_id: TaskId) -> PlannedTask | None:
     """A task that is gone, as the newest plan has it that had it."""
     for revision in range(journal.facts.plan_revision if journal.plan else 0, 0, -1):
         found = decode_plan(store.read_plan(journal.record.workflow_id, revision)).tasks.get(task_id)
@@ -153,7 +153,7 @@ def _last_planned(store: StorePort, journal: Journal, task_id: TaskId) -> Planne
 # --- the status, in words -------------------------------------------------------------------------------------------
 
 
-def _why(journal: Journal, task_id: TaskId, known: TaskFacts, planned: PlannedTask | None) -> str:
+def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: PlannedTask | None) -> str:
     facts = journal.facts
     match known.status:
         case "complete" if known.attempts == 0:
@@ -201,7 +201,7 @@ def _why_skipped(facts: Facts, known: TaskFacts, planned: PlannedTask | None) ->
     return f"skipped because of {cause}"
 
 
-def _why_running(journal: Journal, task_id: TaskId) -> str:
+def _why_running(journal: StoredRun, task_id: TaskId) -> str:
     if task_id in journal.facts.children:
         items = journal.facts.children[task_id]
         left = sum(not journal.facts.task(item).ended for item in items)
@@ -211,7 +211,7 @@ def _why_running(journal: Journal, task_id: TaskId) -> str:
     return f"its attempt is under way, driven by {journal.record.holder}"
 
 
-def _why_pending(journal: Journal, task_id: TaskId, planned: PlannedTask | None) -> str:
+def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | None) -> str:
     facts = journal.facts
     if task_id in facts.ask:
         return f"its effect may have happened ({facts.ask[task_id]}); somebody is asked before it runs"
@@ -231,7 +231,7 @@ def _why_pending(journal: Journal, task_id: TaskId, planned: PlannedTask | None)
     return f"not yet run: layer {planned.layer} has not come to it yet"
 
 
-def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
+def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:
     facts, run = journal.facts, journal.record.workflow_id
     for gate_id in facts.open_gates:
         if facts.gates[gate_id].opened.task_id in (task_id, None):
@@ -249,7 +249,7 @@ def _command(journal: Journal, task_id: TaskId, known: TaskFacts) -> str:
 # --- what the last resume decided -------------------------------------------------------------------------------------
 
 
-def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdict | None:
+def _last_verdict(store: StorePort, journal: StoredRun, task_id: TaskId) -> LastVerdict | None:
     decisions = [event for event in counting(journal.events) if isinstance(event, ev.ResumePlanned)]
     listed = next((event for event in reversed(decisions) if _lists(event, task_id)), None)
     newest = next((event for event in reversed(decisions) if _decides_of(event, task_id)), None)
@@ -258,23 +258,23 @@ def _last_verdict(store: StorePort, journal: Journal, task_id: TaskId) -> Verdic
     if event is None:
         return None
     before = fold(journal.record.workflow_id, [row for row in journal.events if row.seq < event.seq])
-    old = _plan_at(store, journal, before, _accepted_before(journal, event.seq))
+    old = _plan_at(store, journal, before, _revision_before(journal, event.seq))
     new = _plan_at(store, journal, before, event.plan_revision)
     if task_id not in new.tasks and task_id not in old.tasks:
         return None  # it came into being later
     row = next((row for row in event.verdicts if row.task_id == task_id), None)
     verdict, reason = (row.verdict, row.reason) if row else _uneventful(before.task(task_id))
-    return Verdict(
+    return LastVerdict(
         verdict=verdict,
         reason=reason,
-        compared=_compared(old, new, task_id, event.plan_revision),
+        compared=_compare_fingerprints(old, new, task_id, event.plan_revision),
         under_way=event.under_way,
         at=event.at,
         plan_revision=event.plan_revision,
     )
 
 
-def _accepted_before(journal: Journal, seq: int) -> int:
+def _revision_before(journal: StoredRun, seq: int) -> int:
     """The revision of the plan that a drive was given: its own start names the one it goes on with already."""
     before = [event for event in journal.events if event.seq < seq]
     starts = [place for place, event in enumerate(before) if isinstance(event, ev.WorkflowStart)]
@@ -294,7 +294,7 @@ def _decides_of(event: ev.ResumePlanned, task_id: TaskId) -> bool:
     return _lists(event, task_id) or event.counts.get("reuse", 0) + event.counts.get("run", 0) > 0
 
 
-def _plan_at(store: StorePort, journal: Journal, facts: Facts, revision: int) -> Plan:
+def _plan_at(store: StorePort, journal: StoredRun, facts: Facts, revision: int) -> Plan:
     base = decode_plan(store.read_plan(journal.record.workflow_id, revision))
     return current_plan(base, facts.changes)[0]
 
@@ -311,7 +311,7 @@ def _uneventful(was: TaskFacts) -> tuple[ev.Verdict, str]:
     return "run", waits.get(was.status, "not yet run")
 
 
-def _compared(old: Plan, new: Plan, task_id: TaskId, revision: int) -> str:
+def _compare_fingerprints(old: Plan, new: Plan, task_id: TaskId, revision: int) -> str:
     was, now = old.tasks.get(task_id), new.tasks.get(task_id)
     if was is None or now is None:
         return "it stands in one of the two plans only"
@@ -326,7 +326,7 @@ def _compared(old: Plan, new: Plan, task_id: TaskId, revision: int) -> str:
 # --- attempts -------------------------------------------------------------------------------------------------------
 
 
-def _attempts(journal: Journal, task_id: TaskId) -> list[AttemptView]:
+def _attempts(journal: StoredRun, task_id: TaskId) -> list[AttemptView]:
     """Every try there ever was, in order; those of abandoned epochs included."""
     tries: list[AttemptView] = []
     for event in journal.events:

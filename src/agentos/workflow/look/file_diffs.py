@@ -86,7 +86,7 @@ def _tree(worktree: Worktree, moment: Moment) -> str:
         return find(worktree, moment.snapshot).tree
     except SnapshotNotFoundError:
         git = worktree.store_git(timeout_s=60)
-        if moment.tree and git.done("cat-file", "-e", f"{moment.tree}^{{tree}}", ok=range(256)).status == 0:
+        if moment.tree and git.run("cat-file", "-e", f"{moment.tree}^{{tree}}", ok=range(256)).status == 0:
             return moment.tree
         raise
 

@@ -123,7 +123,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """The WorkflowState: workflow_id, current_layer, messages, tasks, decisions, context; in stored form."""
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
+class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the store knows of one run at one moment."""
 
     record: RunRecord
@@ -140,7 +140,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         return self.events[seq - 1].at if 0 < seq <= len(self.events) else None
 
 
-def read_journal(store: StorePort, workflow_id: WorkflowId) -> Journal:
+def read_journal(store: StorePort, workflow_id: WorkflowId) -> StoredRun:
     """A run as it was at one moment, even while somebody writes on."""
     record = store.find_run(workflow_id)
     events = store.read_events(record.workflow_id, upto=record.sequence)
@@ -150,10 +150,10 @@ def read_journal(store: StorePort, workflow_id: WorkflowId) -> Journal:
         stored = decode_plan(store.read_plan(record.workflow_id, record.plan_revision))
         plan, _ = current_plan(stored, facts.changes)
     checkpoints = [row for row in store.list_checkpoints(record.workflow_id) if row.sequence <= record.sequence]
-    return Journal(record=record, events=events, facts=facts, plan=plan, checkpoints=checkpoints)
+    return StoredRun(record=record, events=events, facts=facts, plan=plan, checkpoints=checkpoints)
 
 
-def run_view(journal: Journal) -> RunView:
+def run_view(journal: StoredRun) -> RunView:
     """What `agentos show` shows."""
     record, facts = journal.record, journal.facts
     return RunView(
@@ -217,7 +217,7 @@ def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
     )
 
 
-def _tasks(journal: Journal) -> list[TaskView]:
+def _tasks(journal: StoredRun) -> list[TaskView]:
     facts = journal.facts
     if facts.saved is not None:
         return [

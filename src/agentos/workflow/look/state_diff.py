@@ -17,7 +17,7 @@ _TIMES = ("execution_time_ms",)
 """Fields that differ whenever something runs again, and mean nothing."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     """Something that differs: a task by id, a key of the context, a decision by gate."""
 
     id: str
@@ -38,13 +38,13 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     """In the second state only."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class StateDifference(msgspec.Struct, frozen=True, kw_only=True):
     """How the second state differs from the first; values in their stored form."""
 
-    tasks: list[Change]
-    context: list[Change]
+    tasks: list[StateChange]
+    context: list[StateChange]
     messages: Messages
-    decisions: list[Change]
+    decisions: list[StateChange]
 
     @property
     def is_empty(self) -> bool:
@@ -59,10 +59,10 @@ def state_at(store: StorePort, checkpoint: CheckpointRecord) -> WorkflowState:
     return workflow_state(facts, current_layer=None if facts.saved is not None else checkpoint.layer)
 
 
-def difference(first: WorkflowState, second: WorkflowState) -> Difference:
+def diff_states(first: WorkflowState, second: WorkflowState) -> StateDifference:
     """What differs. How long tasks took does not count."""
     before, after = stored_state(first), stored_state(second)
-    return Difference(
+    return StateDifference(
         tasks=_changes(_by("task_id", before["tasks"]), _by("task_id", after["tasks"])),
         context=_changes(before["context"], after["context"]),
         messages=_messages(before["messages"], after["messages"]),
@@ -80,15 +80,15 @@ def _by(key: str, rows: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[StateChange]:
     changes = []
     for name in dict.fromkeys((*before, *after)):
         if name not in after:
-            changes.append(Change(id=name, change="removed", before=before[name]))
+            changes.append(StateChange(id=name, change="removed", before=before[name]))
         elif name not in before:
-            changes.append(Change(id=name, change="added", after=after[name]))
+            changes.append(StateChange(id=name, change="added", after=after[name]))
         elif before[name] != after[name]:
-            changes.append(Change(id=name, change="changed", before=before[name], after=after[name]))
+            changes.append(StateChange(id=name, change="changed", before=before[name], after=after[name]))
     return changes
 
 

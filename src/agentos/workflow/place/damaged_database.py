@@ -20,7 +20,7 @@ from agentos.exceptions import (
     StoreUnavailableError,
 )
 from agentos.store.private_files import SQLITE_FILES
-from agentos.workflow.place.location import Location, Source
+from agentos.workflow.place.location import Location, LocationSource
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ def _refuse_sound(location: Location, path: Path) -> None:
         raise
     except ForeignDatabaseError as error:
         # Under a name of our own it was ours before its first bytes were overwritten; elsewhere it never was.
-        if location.source is Source.VARIABLE or "another program" in error.message:
+        if location.source is LocationSource.VARIABLE or "another program" in error.message:
             raise
         return
     except IntegrityError:

@@ -25,7 +25,7 @@ from agentos.store.postgres.address import without_password
 from agentos.store.private_files import SQLITE_FILES, make_folders
 from agentos.workflow.place.settings_file import SETTINGS, SettingsFile, read_settings_file
 from agentos.worktree import git
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 
 VARIABLE = "AGENTOS_WORKFLOW_DB"
 FOLDER = ".agentos"
@@ -42,7 +42,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres(ql)?:", re.IGNORECASE)
 """What is meant as a URL, if not well written: nobody calls a file so."""
 
 
-class Source(StrEnum):
+class LocationSource(StrEnum):
     """What decided where state lives."""
 
     VARIABLE = "variable"
@@ -53,7 +53,7 @@ class Source(StrEnum):
 class Location(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     """Absolute path of the database file, which need not exist yet, or a PostgreSQL URL."""
-    source: Source
+    source: LocationSource
     root: Path
     """Root of the repository or worktree. Under the variable git is not asked: the directory that was asked about."""
     settings: str = SETTINGS
@@ -66,18 +66,18 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """`database` as it may be printed: a URL without its password."""
-        return without_password(self.database) if self.is_postgresql else shown(self.database)
+        return without_password(self.database) if self.is_postgresql else one_line(self.database)
 
     @property
     def why(self) -> str:
         """Why this place and no other, to stand after "because"."""
         match self.source:
-            case Source.VARIABLE:
+            case LocationSource.VARIABLE:
                 return f"{VARIABLE} is set"
-            case Source.SETTINGS:
-                return f"{shown(self.root / self.settings)} names it"
-            case Source.REPOSITORY:
-                return f"{shown(self.root)} is the root of this git repository or worktree"
+            case LocationSource.SETTINGS:
+                return f"{one_line(self.root / self.settings)} names it"
+            case LocationSource.REPOSITORY:
+                return f"{one_line(self.root)} is the root of this git repository or worktree"
 
 
 def is_url(database: str) -> bool:
@@ -93,7 +93,7 @@ def find_location(target: Path | None = None) -> Location:
     directory = asked_directory(target)
     value = os.environ.get(VARIABLE, "")
     if value.strip():
-        return Location(database=_named_by_variable(value), source=Source.VARIABLE, root=directory)
+        return Location(database=_named_by_variable(value), source=LocationSource.VARIABLE, root=directory)
     repository = _repository(directory)
     root = repository.root
     file = _settings(root)
@@ -101,13 +101,13 @@ def find_location(target: Path | None = None) -> Location:
     if file is None or named is None:
         database = root / FOLDER / DATABASE
         check_private(database, root, repository)
-        return Location(database=str(database), source=Source.REPOSITORY, root=root)
+        return Location(database=str(database), source=LocationSource.REPOSITORY, root=root)
     where = file.path.name
     if is_url(named):
-        return Location(database=_postgresql(named, where), source=Source.SETTINGS, root=root, settings=where)
+        return Location(database=_postgresql(named, where), source=LocationSource.SETTINGS, root=root, settings=where)
     database = _inside(root, named, where)
     check_private(database, root, repository)
-    return Location(database=str(database), source=Source.SETTINGS, root=root, settings=where)
+    return Location(database=str(database), source=LocationSource.SETTINGS, root=root, settings=where)
 
 
 def prepare(location: Location) -> Location:
@@ -115,12 +115,12 @@ def prepare(location: Location) -> Location:
     if location.is_postgresql:
         return location
     database = Path(location.database)
-    if location.source is Source.VARIABLE:
-        with _os_errors_told("make the directory", database.parent):
+    if location.source is LocationSource.VARIABLE:
+        with _explain_os_errors("make the directory", database.parent):
             make_folders(database.parent)
     else:
         make_private(database.parent)
-    with _os_errors_told("write in", database.parent):
+    with _explain_os_errors("write in", database.parent):
         if not database.exists():  # one that exists may well be read in a read-only tree
             _check_writable(database.parent)
     return location
@@ -134,19 +134,19 @@ def unused_old_database(database: str) -> Path | None:
 
 def asked_directory(target: Path | None) -> Path:
     """The directory that is asked about, absolute and without links."""
-    what = "the current directory" if target is None else shown(target)
+    what = "the current directory" if target is None else one_line(target)
     try:
         directory = Path(os.path.realpath(os.getcwd() if target is None else target, strict=True))
     except FileNotFoundError as error:
-        raise refused(f"{what} does not exist", "Go to a directory that exists, or name one.") from error
+        raise location_error(f"{what} does not exist", "Go to a directory that exists, or name one.") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise refused(f"{what} cannot be entered: {error}", "Name another directory.") from error
+        raise location_error(f"{what} cannot be entered: {error}", "Name another directory.") from error
     if not directory.is_dir():
-        raise refused(f"{what} is not a directory", "Name the directory of a repository.")
+        raise location_error(f"{what} is not a directory", "Name the directory of a repository.")
     return directory
 
 
-def refused(why: str, fix: str) -> WorkflowConfigurationError:
+def location_error(why: str, fix: str) -> WorkflowConfigurationError:
     """The one text for all that can be wrong with the place."""
     return WorkflowConfigurationError(
         f"Cannot determine checkpoint database location: {why}.", next_step=f"{fix}\n{_ELSEWHERE}"
@@ -157,7 +157,7 @@ def _repository(directory: Path) -> git.Repository:
     try:
         return git.find_repository(directory)
     except WorkflowConfigurationError as error:
-        raise refused(f"{error.message}, and {VARIABLE} is not set", error.next_step) from error
+        raise location_error(f"{error.message}, and {VARIABLE} is not set", error.next_step) from error
 
 
 def _named_by_variable(value: str) -> str:
@@ -167,10 +167,10 @@ def _named_by_variable(value: str) -> str:
     try:
         path = Path(os.path.realpath(Path(value).expanduser()))
     except RuntimeError as error:
-        raise refused(f"{VARIABLE} is {value!r}, and that home directory is not known", fix) from error
-    with _os_errors_told(f"look at what {VARIABLE} names,", path):
+        raise location_error(f"{VARIABLE} is {value!r}, and that home directory is not known", fix) from error
+    with _explain_os_errors(f"look at what {VARIABLE} names,", path):
         if value.endswith("/") or path.is_dir():
-            raise refused(f"{VARIABLE} names a directory, {shown(path)}", fix)
+            raise location_error(f"{VARIABLE} names a directory, {one_line(path)}", fix)
         _check_ours(path, stat.S_IFREG)
     return str(path)
 
@@ -179,22 +179,26 @@ def _settings(root: Path) -> SettingsFile | None:
     try:
         return read_settings_file(root)
     except WorkflowConfigurationError as error:
-        raise refused(error.message, error.next_step) from error
+        raise location_error(error.message, error.next_step) from error
 
 
 def _named_by_settings(file: SettingsFile) -> str | None:
     named = file.table.get("database")
     if named is not None and not (isinstance(named, str) and named.strip()):
-        raise refused(f"`database` in {file.shown} is neither a path nor a PostgreSQL URL", _OWN_FOLDER)
+        raise location_error(f"`database` in {file.shown} is neither a path nor a PostgreSQL URL", _OWN_FOLDER)
     return named
 
 
 def _postgresql(url: str, where: str) -> str:
     scheme, slashes, _ = url.partition("://")
     if not slashes:
-        raise refused(f"{where} is meant as a URL and lacks its slashes", "Write postgresql://user@host/database.")
+        raise location_error(
+            f"{where} is meant as a URL and lacks its slashes", "Write postgresql://user@host/database."
+        )
     if scheme.lower() not in ("postgresql", "postgres"):
-        raise refused(f"{where} names a kind of URL that is not supported, {scheme}://", "Use postgresql:// or a path.")
+        raise location_error(
+            f"{where} names a kind of URL that is not supported, {scheme}://", "Use postgresql:// or a path."
+        )
     return url
 
 
@@ -202,20 +206,20 @@ def _inside(root: Path, named: str, where: str) -> Path:
     """The path that the settings name: below the root, in a folder of its own."""
     path = Path(os.path.normpath(root / named))
     if not path.is_relative_to(root) or named.startswith("~"):
-        raise refused(f"{where} names {named!r}, which is not inside {shown(root)}", _OWN_FOLDER)
-    with _os_errors_told(f"look at what {where} names,", path):
+        raise location_error(f"{where} names {named!r}, which is not inside {one_line(root)}", _OWN_FOLDER)
+    with _explain_os_errors(f"look at what {where} names,", path):
         if named.endswith("/") or path.is_dir():
-            raise refused(f"{where} names a directory, {shown(path)}", _OWN_FOLDER)
+            raise location_error(f"{where} names a directory, {one_line(path)}", _OWN_FOLDER)
         parts = [part.lower() for part in path.relative_to(root).parts]
         if len(parts) < 2 or ".git" in parts or _holds_other_files(path):
-            raise refused(f"{where} names {named!r}, which is not in a folder of its own", _OWN_FOLDER)
+            raise location_error(f"{where} names {named!r}, which is not in a folder of its own", _OWN_FOLDER)
     return path
 
 
 def _holds_other_files(database: Path) -> bool:
     # Such a folder is the user's: our .gitignore with `*` would hide from git what they keep there.
     folder = database.parent
-    if folder.name == FOLDER or not folder.is_dir() or _hides_all(_ignored(folder / ".gitignore")):
+    if folder.name == FOLDER or not folder.is_dir() or _hides_all(_read_gitignore(folder / ".gitignore")):
         return False
     return any(not name.startswith(database.name) for name in os.listdir(folder))
 
@@ -230,20 +234,20 @@ def _old_database() -> Path | None:
 def check_private(database: Path, root: Path, repository: git.Repository | None) -> None:
     """Refuse links, files of another kind or owner, tracked ones and nested repositories, from `root` to `database`."""
     if database == _old_database():
-        raise refused(
-            f"{shown(database)} is the old global database, which is left alone unless {VARIABLE} names it",
+        raise location_error(
+            f"{one_line(database)} is the old global database, which is left alone unless {VARIABLE} names it",
             "Work in a repository below your home directory, not in the home directory itself.",
         )
     folder = database.parent
     inside = folder.relative_to(root)
-    with _os_errors_told("look into", folder):
+    with _explain_os_errors("look into", folder):
         for depth in range(1, len(inside.parts) + 1):
             _check_ours(root.joinpath(*inside.parts[:depth]), stat.S_IFDIR)
         for name in (".gitignore", *(database.name + suffix for suffix in SQLITE_FILES)):
             _check_ours(folder / name, stat.S_IFREG)
     if repository is not None and _is_tracked(repository, inside, git.is_tracked):
-        raise refused(
-            f"{shown(folder)} is tracked by git, and a clone must not bring its own runs",
+        raise location_error(
+            f"{one_line(folder)} is tracked by git, and a clone must not bring its own runs",
             f"Take it out of git (`git rm -r --cached {inside}`), and remove what you did not make yourself.",
         )
     for depth in range(1, len(inside.parts) + 1):
@@ -252,8 +256,8 @@ def check_private(database: Path, root: Path, repository: git.Repository | None)
         if os.path.lexists(root / part / ".git") or (
             depth < len(inside.parts) and repository is not None and _is_tracked(repository, part, git.is_entry)
         ):
-            raise refused(
-                f"{shown(root / part)} is a repository of its own, which could bring its own runs",
+            raise location_error(
+                f"{one_line(root / part)} is a repository of its own, which could bring its own runs",
                 "Keep runs outside of it.",
             )
 
@@ -262,7 +266,7 @@ def _is_tracked(repository: git.Repository, folder: Path, is_tracked: Callable[[
     try:
         return is_tracked(repository, folder)
     except WorkflowConfigurationError as error:
-        raise refused(error.message, error.next_step) from error
+        raise location_error(error.message, error.next_step) from error
 
 
 def _check_ours(path: Path, kind: int) -> None:
@@ -272,16 +276,16 @@ def _check_ours(path: Path, kind: int) -> None:
         return
     wanted = "a directory" if kind == stat.S_IFDIR else "a regular file"
     if stat.S_ISLNK(found.st_mode):
-        raise refused(f"{shown(path)} is a symbolic link, not {wanted}", _MOVE_AWAY)
+        raise location_error(f"{one_line(path)} is a symbolic link, not {wanted}", _MOVE_AWAY)
     if stat.S_IFMT(found.st_mode) != kind:
-        raise refused(f"{shown(path)} is not {wanted}", _MOVE_AWAY)
+        raise location_error(f"{one_line(path)} is not {wanted}", _MOVE_AWAY)
     if found.st_uid != os.geteuid():
-        raise refused(f"{shown(path)} belongs to user {found.st_uid}, and you are {os.geteuid()}", _MOVE_AWAY)
+        raise location_error(f"{one_line(path)} belongs to user {found.st_uid}, and you are {os.geteuid()}", _MOVE_AWAY)
 
 
 def make_private(folder: Path) -> None:
     """`folder` with mode 0700 and a .gitignore that hides all of it. What a kill left half done is completed."""
-    with _os_errors_told("make the directory", folder):
+    with _explain_os_errors("make the directory", folder):
         make_folders(folder)
         # Through a descriptor that follows no link: nobody can put another folder in its place between two steps.
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -294,7 +298,7 @@ def make_private(folder: Path) -> None:
 
 
 def _hide_from_git(folder: int) -> None:
-    present = _ignored(".gitignore", folder)
+    present = _read_gitignore(".gitignore", folder)
     if _hides_all(present):
         return
     star = b"*\n" if not present or present.endswith(b"\n") else b"\n*\n"
@@ -307,7 +311,7 @@ def _hide_from_git(folder: int) -> None:
         os.close(file)
 
 
-def _ignored(name: str | Path, folder: int | None = None) -> bytes:
+def _read_gitignore(name: str | Path, folder: int | None = None) -> bytes:
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except FileNotFoundError:
@@ -327,11 +331,11 @@ def _check_writable(folder: Path) -> None:
 
 
 @contextmanager
-def _os_errors_told(doing: str, path: Path) -> Iterator[None]:
+def _explain_os_errors(doing: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refused(*_reason(error, doing, shown(path))) from error
+        raise location_error(*_reason(error, doing, one_line(path))) from error
 
 
 def _reason(error: OSError, doing: str, path: str) -> tuple[str, str]:

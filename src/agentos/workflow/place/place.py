@@ -18,17 +18,17 @@ from agentos.store.postgres.address import without_password
 from agentos.workflow.place.location import (
     DATABASE,
     FOLDER,
-    Source,
+    LocationSource,
     asked_directory,
     check_private,
     find_location,
+    location_error,
     make_private,
     prepare,
-    refused,
 )
 from agentos.workflow.place.scope import find_scope, scope_of
 from agentos.workflow.place.settings import load_settings
-from agentos.worktree.git import Repository, find_repository, shown
+from agentos.worktree.git import Repository, find_repository, one_line
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,14 +102,14 @@ def find_place(
     """
     location = find_location(Path(repo) if repo is not None else None)
     _refuse_no_text(location.root, location.database)
-    if location.source is Source.SETTINGS and location.is_postgresql:
+    if location.source is LocationSource.SETTINGS and location.is_postgresql:
         from agentos.workflow.place.trust import refuse_untrusted  # most settings name no server
 
         refuse_untrusted(location.root, "database")
     if make:
         prepare(location)
     root, repository = location.root, None
-    if location.source is Source.VARIABLE or location.is_postgresql:
+    if location.source is LocationSource.VARIABLE or location.is_postgresql:
         # The variable says where state lives and git was not asked; tasks still work on the worktree they are in.
         with suppress(WorkflowConfigurationError):
             repository = find_repository(root)
@@ -160,7 +160,7 @@ def _refuse_no_text(*paths: str | Path) -> None:
             str(path).encode()
         except UnicodeEncodeError as error:
             step = "Rename it, or work in another directory."
-            raise refused(f"the path {shown(path)} is not UTF-8", step) from error
+            raise location_error(f"the path {one_line(path)} is not UTF-8", step) from error
 
 
 def find_root(repo: str | Path | None = None) -> Path:

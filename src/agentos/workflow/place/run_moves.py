@@ -87,7 +87,7 @@ def _to_here(record: RunRecord) -> str:
 # --- once somebody said so ----------------------------------------------------------------------------------------
 
 
-def kept_in(place: Place, target: str | None) -> Place:
+def place_of_target(place: Place, target: str | None) -> Place:
     """The place as it is, or seen from the scope that has kept the run so far: a place that was named gets it.
 
     Only by its whole id: the beginning of one could be a slip, and take a run away from others.

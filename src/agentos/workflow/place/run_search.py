@@ -144,10 +144,10 @@ def known_places() -> list[Place]:
     """
     if os.environ.get(VARIABLE, "").strip():
         return []
-    from agentos.workflow.place.worktree_index import known  # here: most look at this worktree alone
+    from agentos.workflow.place.worktree_index import list_known_worktrees  # here: most look at this worktree alone
 
     found: dict[str, Place] = {}
-    for worktree in known():
+    for worktree in list_known_worktrees():
         found.setdefault(worktree.database, Place(database=worktree.database, root=worktree.root))
     return list(found.values())
 
@@ -161,16 +161,18 @@ def _find(given: str, repo: Path | None, within: Callable[[StorePort], T], missi
         if repo is not None or isinstance(error, UntrustedSettingsError):
             raise
         nowhere = error
-    if here is not None and (found := _asked(here, within)) is not None:
+    if here is not None and (found := _query(here, within)) is not None:
         return here, found
     if here is not None and here.is_shared and repo is None:
         here = msgspec.structs.replace(here, everywhere=True)
-        if (found := _asked(here, within)) is not None:
+        if (found := _query(here, within)) is not None:
             return here, found
     others = [] if repo is not None else [place for place in known_places() if here is None or place != here]
     if nowhere is not None and not others:
         raise nowhere
-    return _one_of(given, [(place, found) for place in others if (found := _look(place, within)) is not None], missing)
+    return _one_of(
+        given, [(place, found) for place in others if (found := _query_quietly(place, within)) is not None], missing
+    )
 
 
 def _one_of(given: str, matches: list[tuple[Place, T]], missing: NotFoundError) -> tuple[Place, T]:
@@ -190,7 +192,7 @@ def _id_of(found: object) -> str:
     return str(found.workflow_id if isinstance(found, RunRecord) else getattr(found, "id", ""))
 
 
-def _asked(place: Place, within: Callable[[StorePort], T]) -> T | None:
+def _query(place: Place, within: Callable[[StorePort], T]) -> T | None:
     try:
         with reading(place) as store:
             return within(store)
@@ -198,10 +200,10 @@ def _asked(place: Place, within: Callable[[StorePort], T]) -> T | None:
         return None
 
 
-def _look(place: Place, within: Callable[[StorePort], T]) -> T | None:
+def _query_quietly(place: Place, within: Callable[[StorePort], T]) -> T | None:
     """As `_asked`, in a worktree that nobody named: one that cannot be read must not hide what others hold."""
     try:
-        return _asked(place, within)
+        return _query(place, within)
     except RunRefusedError:  # several there begin with it
         raise
     except AgentosError:

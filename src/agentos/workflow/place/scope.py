@@ -46,7 +46,7 @@ def _worktree(repository: Repository) -> str:
 def _identity(repository: Repository) -> str:
     git = Git(cwd=repository.root, env=clean_env(os.environ), timeout_s=10.0)
     try:
-        origin = git.done("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
+        origin = git.run("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
     except SnapshotError as error:  # another name would be another repository, with none of its runs
         raise TryAgainError(
             f"whose runs are meant cannot be told: {error.message}", next_step=error.next_step
@@ -54,10 +54,10 @@ def _identity(repository: Repository) -> str:
     common = repository.git_dir
     if _worktree(repository):
         common = common / (common / "commondir").read_text().strip()
-    return normalised(os.fsdecode(origin).strip()) or _here(Path(os.path.realpath(common)))
+    return normalise_origin(os.fsdecode(origin).strip()) or _here(Path(os.path.realpath(common)))
 
 
-def normalised(origin: str) -> str:
+def normalise_origin(origin: str) -> str:
     """Host and path of a remote, whichever way it is reached and whoever asks; empty for one on this host."""
     found = _URL.fullmatch(origin) or _SCP.fullmatch(origin)
     if found is None or origin.startswith("file:"):

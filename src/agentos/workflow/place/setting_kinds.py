@@ -46,7 +46,7 @@ class Kind(NamedTuple):
     """The checked value of what TOML gives. ValueError where it is not allowed."""
     from_text: Callable[[str], object] = str.strip
     """What TOML would give, from a variable's text; left as it is where it makes no sense."""
-    faults: Callable[[object], Iterable[Fault]] = lambda value: (Fault("", f"is {told(value)}", True),)
+    faults: Callable[[object], Iterable[Fault]] = lambda value: (Fault("", f"is {short_repr(value)}", True),)
     """Of a value that is not allowed: each thing that is wrong in it."""
 
 
@@ -176,7 +176,7 @@ def _as_key(name: str) -> str:
     return name if _BARE.fullmatch(name) else f'"{name}"'
 
 
-def told(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value for a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"

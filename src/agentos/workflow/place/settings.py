@@ -16,7 +16,7 @@ import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.postgres.address import without_password
-from agentos.tasks.llm.model_settings import Limits, LlmDefaults, ModelSettings, Price
+from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
 from agentos.workflow.place import setting_kinds as kinds
 from agentos.workflow.place.location import VARIABLE
 from agentos.workflow.place.setting_kinds import Fault, Kind
@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The log of one attempt grows no larger than this; in bytes, or as "10 MB". 0 keeps no logs."""
     llm: LlmDefaults = LlmDefaults()
     """Where llm tasks ask that do not say it themselves, and with which key."""
-    limits: Mapping[str, Limits] = {}
+    limits: Mapping[str, CallLimits] = {}
     """For each credential, by name: how many calls at once and a minute, how much money a day."""
     prices: Mapping[str, Price] = {}
     """For each model, by name: what a million tokens cost."""
@@ -89,7 +89,7 @@ KINDS: Mapping[str, Kind] = {
     "log_limit": kinds.size(),
     "llm": kinds.table(LlmDefaults, "a table [llm] with base_url, key_name (of a variable), key_command (a list)"),
     "limits": kinds.table(
-        dict[str, Limits],
+        dict[str, CallLimits],
         "tables as [limits.OPENAI_API_KEY] with slots, per_minute (whole numbers, 1 or more), per_day_usd, max_wait_s",
     ),
     "prices": kinds.table(
@@ -109,7 +109,7 @@ def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Setti
 
 def wrong_settings(root: Path, environ: Mapping[str, str] | None = None) -> list[WorkflowConfigurationError]:
     """Everything that is wrong with the settings of `root`, each told as `load_settings` would tell it."""
-    return [one for one in _given(root, environ) if isinstance(one, WorkflowConfigurationError)]
+    return [one for one in _collect_settings(root, environ) if isinstance(one, WorkflowConfigurationError)]
 
 
 def explain_settings(root: Path, environ: Mapping[str, str] | None = None) -> tuple[Setting, ...]:
@@ -130,7 +130,7 @@ def variable_of(name: str) -> str:
 
 def _sound(root: Path, environ: Mapping[str, str] | None) -> list[Setting]:
     """What is set somewhere, weakest first, where all of it is allowed."""
-    given = list(_given(root, environ))
+    given = list(_collect_settings(root, environ))
     wrong = [one for one in given if isinstance(one, WorkflowConfigurationError)]
     if not wrong:
         return [one for one in given if isinstance(one, Setting)]
@@ -141,7 +141,7 @@ def _sound(root: Path, environ: Mapping[str, str] | None) -> list[Setting]:
     raise WorkflowConfigurationError(first.message, next_step=step)
 
 
-def _given(root: Path, environ: Mapping[str, str] | None) -> Iterator[Setting | WorkflowConfigurationError]:
+def _collect_settings(root: Path, environ: Mapping[str, str] | None) -> Iterator[Setting | WorkflowConfigurationError]:
     """What is set somewhere, weakest first, and in its place what is wrong with it."""
     try:
         file = read_settings_file(root)
@@ -164,7 +164,9 @@ def _in_file(file: SettingsFile, name: str, value: object) -> Iterator[Setting |
 
         near = difflib.get_close_matches(name, KINDS, n=1)
         hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
-        yield WorkflowConfigurationError(f"{file.shown} has an unknown setting, {kinds.told(name)}", next_step=hint)
+        yield WorkflowConfigurationError(
+            f"{file.shown} has an unknown setting, {kinds.short_repr(name)}", next_step=hint
+        )
         return
     read, faults = _read(name, value)
     if not faults:
@@ -178,7 +180,7 @@ def _in_variable(name: str, text: str) -> Iterator[Setting | WorkflowConfigurati
     if not faults:
         yield Setting(name=name, value=read, source=variable)
     for fault in faults:
-        what = f"is {kinds.told(text)}" if fault.shows_value else fault.what  # as it was typed
+        what = f"is {kinds.short_repr(text)}" if fault.shows_value else fault.what  # as it was typed
         yield _wrong(name, f"{variable}{fault.key} {what}")
 
 

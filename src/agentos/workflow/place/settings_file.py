@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentos.exceptions import WorkflowConfigurationError
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 
 SETTINGS = "agentos.toml"
 PYPROJECT = "pyproject.toml"
@@ -33,7 +33,7 @@ class SettingsFile(NamedTuple):
     @property
     def shown(self) -> str:
         """The file for a message, with the table where it is not ours alone."""
-        return f"[{TABLE}] in {shown(self.path)}" if self.path.name == PYPROJECT else shown(self.path)
+        return f"[{TABLE}] in {one_line(self.path)}" if self.path.name == PYPROJECT else one_line(self.path)
 
 
 def read_settings_file(root: Path) -> SettingsFile | None:
@@ -44,10 +44,10 @@ def read_settings_file(root: Path) -> SettingsFile | None:
         return None if table is None else SettingsFile(shared, _table(shared, table))
     if table is not None:
         raise WorkflowConfigurationError(
-            f"both {shown(own)} and [{TABLE}] in {shown(shared)} hold settings",
+            f"both {one_line(own)} and [{TABLE}] in {one_line(shared)} hold settings",
             next_step="Keep one of them: move the settings into one file and delete the other's.",
         )
-    return SettingsFile(own, _parsed(own))
+    return SettingsFile(own, _parse_toml(own))
 
 
 def _in_pyproject(path: Path) -> object:
@@ -57,7 +57,7 @@ def _in_pyproject(path: Path) -> object:
     if b"agentos" not in contents:
         return None
     try:
-        tool = _parsed(path).get("tool")
+        tool = _parse_toml(path).get("tool")
     except WorkflowConfigurationError:
         if _HEADER.search(contents):
             raise
@@ -69,17 +69,18 @@ def _table(path: Path, table: object) -> dict[str, Any]:
     if isinstance(table, dict):
         return table
     raise WorkflowConfigurationError(
-        f"{TABLE} in {shown(path)} is not a table but {table!r}", next_step=f"Write [{TABLE}] above the settings."
+        f"{TABLE} in {one_line(path)} is not a table but {table!r}",
+        next_step=f"Write [{TABLE}] above the settings.",
     )
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parse_toml(path: Path) -> dict[str, Any]:
     import tomllib  # here, since most repositories have no such file and every process would pay for it
 
     try:
         return tomllib.loads(_contents(path, ours=True).decode())
     except (ValueError, RecursionError) as error:  # errors of TOML and of UTF-8 are ValueErrors
-        raise WorkflowConfigurationError(f"{shown(path)} cannot be read: {error}", next_step=_CORRECT) from error
+        raise WorkflowConfigurationError(f"{one_line(path)} cannot be read: {error}", next_step=_CORRECT) from error
 
 
 def _contents(path: Path, *, ours: bool) -> bytes:
@@ -88,28 +89,29 @@ def _contents(path: Path, *, ours: bool) -> bytes:
         found = os.stat(path)
     except FileNotFoundError:
         if os.path.islink(path) and ours:
-            raise WorkflowConfigurationError(f"{shown(path)} is a link to nothing", next_step=_AWAY) from None
+            raise WorkflowConfigurationError(f"{one_line(path)} is a link to nothing", next_step=_AWAY) from None
         return b""
     except OSError as error:
-        raise WorkflowConfigurationError(f"{shown(path)} cannot be read: {error}", next_step=_CORRECT) from error
+        raise WorkflowConfigurationError(f"{one_line(path)} cannot be read: {error}", next_step=_CORRECT) from error
     if not ours and (not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES):
         return b""
     _check(path, found)
     try:
         return path.read_bytes()
     except OSError as error:
-        raise WorkflowConfigurationError(f"{shown(path)} cannot be read: {error}", next_step=_CORRECT) from error
+        raise WorkflowConfigurationError(f"{one_line(path)} cannot be read: {error}", next_step=_CORRECT) from error
 
 
 def _check(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
-        raise WorkflowConfigurationError(f"{shown(path)} is not a file", next_step=_AWAY)
+        raise WorkflowConfigurationError(f"{one_line(path)} is not a file", next_step=_AWAY)
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
         raise WorkflowConfigurationError(
-            f"{shown(path)} is a link to a file outside the repository, {shown(os.path.realpath(path))}",
+            f"{one_line(path)} is a link to a file outside the repository, {one_line(os.path.realpath(path))}",
             next_step="Put the settings themselves there.",
         )
     if found.st_size > MAX_BYTES:
         raise WorkflowConfigurationError(
-            f"{shown(path)} holds {found.st_size} bytes, more than settings ever need ({MAX_BYTES})", next_step=_AWAY
+            f"{one_line(path)} holds {found.st_size} bytes, more than settings ever need ({MAX_BYTES})",
+            next_step=_AWAY,
         )

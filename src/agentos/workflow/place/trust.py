@@ -30,7 +30,7 @@ from agentos.store.postgres.address import without_password
 from agentos.workflow.place.location import is_url
 from agentos.workflow.place.settings import KINDS, variable_of
 from agentos.workflow.place.settings_file import read_settings_file
-from agentos.worktree.git import Repository, find_repository, shown
+from agentos.worktree.git import Repository, find_repository, one_line
 
 HARMLESS = frozenset(
     {
@@ -114,10 +114,10 @@ def refuse_untrusted(root: Path, *names: str) -> None:
     """UntrustedSettingsError, which shows them, where one of these settings comes from the file and is not trusted."""
     reaching = find_reaching(root)
     if reaching is not None and set(names).intersection(reaching.in_force) and trusted_since(reaching) is None:
-        raise untrusted(reaching)
+        raise untrusted_error(reaching)
 
 
-def untrusted(reaching: Reaching) -> UntrustedSettingsError:
+def untrusted_error(reaching: Reaching) -> UntrustedSettingsError:
     """What to say of settings that are not trusted."""
     listed = "".join(f"\n  {line}" for line in reaching.lines())
     command = "agentos trust" if _is_here(reaching.root) else f"agentos trust --repo {shlex.quote(str(reaching.root))}"
@@ -165,7 +165,7 @@ def trust_settings(reaching: Reaching) -> Trusted:
     _forget_gone()
     if trusted_since(reaching) is None:
         raise WorkflowConfigurationError(
-            f"{shown(folder)} can be written by others, so that nothing in it is believed",
+            f"{one_line(folder)} can be written by others, so that nothing in it is believed",
             next_step=f"Make it yours alone: chmod 700 {shlex.quote(str(folder))}",
         )
     return record
@@ -198,7 +198,7 @@ def _reaches(name: str, value: object) -> bool:
 
 
 def _text(value: object) -> str:
-    return shown(json.dumps(_without_passwords(value), ensure_ascii=False, default=str))
+    return one_line(json.dumps(_without_passwords(value), ensure_ascii=False, default=str))
 
 
 def _without_passwords(value: object) -> object:
@@ -309,7 +309,7 @@ def _folder(root: Path) -> Path:
     folder = _state_folder()
     if not folder.is_absolute() or Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
         raise WorkflowConfigurationError(
-            f"your state folder {shown(folder)} is inside this repository, which could bring its own trust",
+            f"your state folder {one_line(folder)} is inside this repository, which could bring its own trust",
             next_step="Set XDG_STATE_HOME to a folder elsewhere, with its whole path.",
         )
     return folder

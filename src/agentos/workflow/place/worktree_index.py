@@ -41,7 +41,7 @@ class KnownWorktree(msgspec.Struct, frozen=True, kw_only=True):
     database: str
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+class _IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the index."""
 
     version: int = 1
@@ -57,7 +57,7 @@ class InterruptedRun(msgspec.Struct, frozen=True, kw_only=True):
     run: RunRecord
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class LookupProblem(msgspec.Struct, frozen=True, kw_only=True):
     """A database that could not be read, or a run that this host has under another name."""
 
     text: str
@@ -70,7 +70,7 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[InterruptedRun, ...]
     """Oldest first: what began first goes on first."""
-    problems: tuple[Problem, ...]
+    problems: tuple[LookupProblem, ...]
     """What was left out."""
 
 
@@ -78,7 +78,7 @@ def remember(root: Path, database: str) -> None:
     """Note that `root` has runs in `database`. Never raises; without a state folder to write to, nothing is noted."""
     if "://" in database:  # would put a password into the index; a server's runs are found through the server
         return
-    entry = _Entry(root=str(root), database=database)
+    entry = _IndexEntry(root=str(root), database=database)
     try:
         folder = index_folder()
         file = folder / _name(entry)
@@ -94,7 +94,7 @@ def remember(root: Path, database: str) -> None:
         log.debug("worktree %s is not in the index: %s", root, error)
 
 
-def known() -> list[KnownWorktree]:
+def list_known_worktrees() -> list[KnownWorktree]:
     """The worktrees of the index that still exist with their database. Reads only; never raises."""
     found = []
     for _, entry in _entries():
@@ -107,15 +107,15 @@ def known() -> list[KnownWorktree]:
 def interrupted_runs(server: Place | None = None) -> Interrupted:
     """Every interrupted run of every known worktree; of a `server`, of those that this host has. Reads only."""
     runs: list[InterruptedRun] = []
-    problems: list[Problem] = []
+    problems: list[LookupProblem] = []
     if server is not None:
         try:
             found, renamed = _on_server(server)
             runs += found
             problems += renamed
         except AgentosError as error:
-            problems.append(Problem(text=f"{without_password(server.database)}: {error.message}", error=error))
-    for worktree in known():
+            problems.append(LookupProblem(text=f"{without_password(server.database)}: {error.message}", error=error))
+    for worktree in list_known_worktrees():
         try:
             store = Place(database=worktree.database, root=worktree.root).open(readonly=True)
             try:
@@ -123,7 +123,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
             finally:
                 store.close()
         except AgentosError as error:
-            problems.append(Problem(text=f"{worktree.root}: {error.message}", error=error))
+            problems.append(LookupProblem(text=f"{worktree.root}: {error.message}", error=error))
             continue
         runs += [
             InterruptedRun(worktree=worktree, run=record)
@@ -135,7 +135,7 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
     return Interrupted(runs=tuple(runs), problems=tuple(problems))
 
 
-def _on_server(server: Place) -> tuple[list[InterruptedRun], list[Problem]]:
+def _on_server(server: Place) -> tuple[list[InterruptedRun], list[LookupProblem]]:
     """Those that this host has, and what to say of those that it has under another name."""
     store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
     try:
@@ -151,7 +151,7 @@ def _on_server(server: Place) -> tuple[list[InterruptedRun], list[Problem]]:
             InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
             for record in home
         ],
-        [Problem(text=str(renamed_since(record))) for record in here if record not in home],
+        [LookupProblem(text=str(renamed_since(record))) for record in here if record not in home],
     )
 
 
@@ -162,7 +162,7 @@ def index_folder() -> Path:
     return Path(platformdirs.user_state_path("agentos")) / "worktrees"
 
 
-def _name(entry: _Entry) -> str:
+def _name(entry: _IndexEntry) -> str:
     return blake2b(f"{entry.root}\0{entry.database}".encode(), digest_size=16).hexdigest() + _SUFFIX
 
 
@@ -177,7 +177,7 @@ def _is_there(root: Path, database: Path) -> bool:
     return True
 
 
-def _entries() -> list[tuple[Path, _Entry]]:
+def _entries() -> list[tuple[Path, _IndexEntry]]:
     try:
         files = sorted(index_folder().glob(f"*{_SUFFIX}"))
     except (OSError, RuntimeError):
@@ -185,7 +185,7 @@ def _entries() -> list[tuple[Path, _Entry]]:
     return [(file, entry) for file in files if (entry := _read(file)) is not None]
 
 
-def _read(file: Path) -> _Entry | None:
+def _read(file: Path) -> _IndexEntry | None:
     """The entry, if the file is real, ours, small, and says what its name says; None for junk of any kind."""
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -193,7 +193,7 @@ def _read(file: Path) -> _Entry | None:
             about = os.fstat(opened)
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_size > _MAX_BYTES:
                 return None
-            entry = typed.decode(os.read(opened, _MAX_BYTES), _Entry)
+            entry = typed.decode(os.read(opened, _MAX_BYTES), _IndexEntry)
         finally:
             os.close(opened)
         whole = entry.version == 1 and os.path.isabs(entry.root) and os.path.isabs(entry.database)
@@ -202,7 +202,7 @@ def _read(file: Path) -> _Entry | None:
         return None
 
 
-def _write(file: Path, entry: _Entry) -> None:
+def _write(file: Path, entry: _IndexEntry) -> None:
     """All of it or nothing, for readers and for a kill; the last of several writers wins, and all write the same."""
     body = msgspec.json.encode(msgspec.structs.replace(entry, at=datetime.now(UTC).isoformat(timespec="seconds")))
     handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".new-")  # 0600

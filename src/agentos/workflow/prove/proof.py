@@ -25,16 +25,16 @@ from agentos.machine.inputs import Begin
 from agentos.machine.machine import Machine
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
-from agentos.tasks.failures import told
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.journal import MemoryJournal
 from agentos.workflow.drive.patience import in_thread
-from agentos.workflow.prove.run_comparison import Difference, Ran, changed_files, compared
+from agentos.workflow.prove.run_comparison import RunDifference, TaskRun, changed_files, compare_runs
 from agentos.workflow.prove.scratch_worktree import Scratch
 from agentos.worktree.snapshots.snapshots import Snapshot
 
-Verdict = Literal["idempotent", "not idempotent", "not provable"]
+ProofVerdict = Literal["idempotent", "not idempotent", "not provable"]
 _NAMED = 5
 
 
@@ -43,7 +43,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     """An item of a fan-out and a later round are told each by itself."""
-    verdict: Verdict
+    verdict: ProofVerdict
     """`idempotent`: run again on top of its own result, it changed neither files nor output."""
     why: str
     """What a second run changed, or why nothing can be said; empty for `idempotent`."""
@@ -51,9 +51,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """The task says `idempotent: true`."""
     deterministic: bool | None
     """Run again from the same files and inputs, it gave the same; null where it was not run."""
-    again: Difference | None
+    again: RunDifference | None
     """The run on top of the first one, against that one; null where there was none."""
-    anew: Difference | None
+    anew: RunDifference | None
     """The run from where the first one began, against that one; null where there was none."""
     notes: list[str]
 
@@ -63,7 +63,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         return self.declared and self.verdict == "not idempotent"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ProofTargets(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be proved."""
 
     tasks: frozenset[TaskId]
@@ -75,7 +75,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 async def prove(
     flow: Workflow,
     plan: Plan,
-    asked: Asked,
+    asked: ProofTargets,
     scratch: Scratch,
     *,
     hints: Mapping[TaskId, Hints],
@@ -127,7 +127,7 @@ class _Prover:
     def __init__(
         self,
         plan: Plan,
-        asked: Asked,
+        asked: ProofTargets,
         scratch: Scratch,
         hints: Mapping[TaskId, Hints],
         masker: Masker,
@@ -159,55 +159,55 @@ class _Prover:
         why = "" if self.broken is None else "proving was broken off"
         if why := why or self._reason(spec, origin):
             self._withheld[spec.task_id] = why
-            return Outcome(error=told(AttemptError(why)), retryable=False)
-        performer, host = PERFORMERS[spec.definition.kind], _Host(host, self._abandoned(spec.task_id))
+            return Outcome(error=plain_failure(AttemptError(why)), retryable=False)
+        performer, host = PERFORMERS[spec.definition.kind], _Host(host, self._stuck_callback(spec.task_id))
         if not self._under_proof(origin):
             self._tell(f"{spec.task_id}: run once, for what needs it")
             return replace(await performer(spec, host), retryable=False)
         self._tell(f"{spec.task_id}: run, run again, run anew")
         try:
-            return replace(await self._proved(performer, spec, host, origin), retryable=False)
+            return replace(await self._prove_task(performer, spec, host, origin), retryable=False)
         except Exception as error:  # the engine would take it for a failure of the task
             self.broken = error
             raise
 
-    async def _proved(self, performer: Performer, spec: AttemptSpec, host: AttemptHost, origin: TaskId) -> Outcome:
+    async def _prove_task(self, performer: Performer, spec: AttemptSpec, host: AttemptHost, origin: TaskId) -> Outcome:
         worktree = self._scratch.worktree
         before = await in_thread(self._scratch.take)
-        first = await self._ran(performer, spec, host)
+        first = await self._run_once(performer, spec, host)
         if why := self._not_comparable(first, before):
             self._note(spec, origin, "not provable", why, notes=())
             if not self._stuck:
                 await in_thread(self._scratch.back_to, before)
             return first.outcome
-        notes = await in_thread(self._observed, origin, before, first.files)
+        notes = await in_thread(self._notes_on_files, origin, before, first.files)
         later = replace(spec, attempt=spec.attempt + 1, attempt_id=f"{spec.attempt_id}+1")
-        again = await self._ran(performer, later, host)
-        on_top = await in_thread(compared, worktree, first, again, self._masker)
-        anew: Difference | None = None
+        again = await self._run_once(performer, later, host)
+        on_top = await in_thread(compare_runs, worktree, first, again, self._masker)
+        anew: RunDifference | None = None
         if not self._stuck:
             await in_thread(self._scratch.back_to, before)
-            once_more = await self._ran(performer, spec, host)
-            anew = await in_thread(compared, worktree, first, once_more, self._masker)
+            once_more = await self._run_once(performer, spec, host)
+            anew = await in_thread(compare_runs, worktree, first, once_more, self._masker)
         if not self._stuck:
             await in_thread(self._scratch.back_to, first.files)
         why = f"run again, {_what_it_did(on_top)}" if on_top.any else ""
-        verdict: Verdict = "not idempotent" if on_top.any else "idempotent"
+        verdict: ProofVerdict = "not idempotent" if on_top.any else "idempotent"
         self._note(spec, origin, verdict, why, notes=notes, again=on_top, anew=anew)
         return first.outcome
 
-    async def _ran(self, performer: Performer, spec: AttemptSpec, host: AttemptHost) -> Ran:
+    async def _run_once(self, performer: Performer, spec: AttemptSpec, host: AttemptHost) -> TaskRun:
         outcome = await performer(spec, host)
-        return Ran(outcome=outcome, files=await in_thread(self._scratch.take))
+        return TaskRun(outcome=outcome, files=await in_thread(self._scratch.take))
 
-    def _not_comparable(self, first: Ran, before: Snapshot) -> str:
+    def _not_comparable(self, first: TaskRun, before: Snapshot) -> str:
         if first.outcome.error is not None:
             return f"it failed: {self._masker.text(first.outcome.error.text)}"
         if first.files.head != before.head:
             return "it moved HEAD, which is an external effect that it does not declare"
         return ""
 
-    def _observed(self, origin: TaskId, before: Snapshot, after: Snapshot) -> list[str]:
+    def _notes_on_files(self, origin: TaskId, before: Snapshot, after: Snapshot) -> list[str]:
         notes = [f"not compared: {left.path} ({left.why})" for left in after.partial]
         effects = self._written.tasks[origin].definition.effects if origin in self._written.tasks else ("files",)
         if "files" not in effects:
@@ -217,7 +217,7 @@ class _Prover:
                 notes.append(f"changes files and does not declare it: {', '.join(paths[:_NAMED])}{more}")
         return notes
 
-    def _abandoned(self, task_id: TaskId) -> Callable[[], None]:
+    def _stuck_callback(self, task_id: TaskId) -> Callable[[], None]:
         def note() -> None:
             self._stuck = task_id
 
@@ -268,11 +268,11 @@ class _Prover:
         plan = self.drive.machine.plan
         ordered = (plan.tasks[task_id] for layer in plan.layers for task_id in layer)
         for task in ordered:
-            if self._is_told(task) and task.id not in self._proofs:
-                self._proofs[task.id] = self._unproved(task)
+            if self._needs_proof(task) and task.id not in self._proofs:
+                self._proofs[task.id] = self._proof_without_run(task)
         return [self._proofs[task_id] for layer in plan.layers for task_id in layer if task_id in self._proofs]
 
-    def _is_told(self, task: PlannedTask) -> bool:
+    def _needs_proof(self, task: PlannedTask) -> bool:
         assert self.drive is not None
         # Of a fan-out its items are told instead.
         is_one = not is_container(task.definition) and not self.drive.facts.children.get(task.id)
@@ -282,7 +282,7 @@ class _Prover:
         """Tasks that another one asked for while it ran are proved like those that were written down."""
         return origin in self._asked.tasks or origin not in self._written.tasks
 
-    def _unproved(self, task: PlannedTask) -> Proof:
+    def _proof_without_run(self, task: PlannedTask) -> Proof:
         origin = self._origin(task.id)
         own = self._written.tasks[origin].definition if origin in self._written.tasks else task.definition
         return Proof(
@@ -313,12 +313,12 @@ class _Prover:
         self,
         spec: AttemptSpec,
         origin: TaskId,
-        verdict: Verdict,
+        verdict: ProofVerdict,
         why: str,
         *,
         notes: Iterable[str],
-        again: Difference | None = None,
-        anew: Difference | None = None,
+        again: RunDifference | None = None,
+        anew: RunDifference | None = None,
     ) -> None:
         self._proofs[spec.task_id] = Proof(
             task_id=spec.task_id,
@@ -338,13 +338,16 @@ class _Host:
     def __init__(self, host: AttemptHost, abandoned: Callable[[], None]) -> None:
         self.output = host.output
         self.child_started = host.child_started
-        self.session, self.used, self.turn, self.allowance = host.session, host.used, host.turn, host.allowance
+        self.record_session = host.record_session
+        self.record_usage = host.record_usage
+        self.capture_turn = host.capture_turn
+        self.allowance = host.allowance
         self._host = host
         self._note = abandoned
 
-    def abandoned(self, ended: Any) -> None:
+    def report_abandoned(self, ended: Any) -> None:
         self._note()
-        self._host.abandoned(ended)
+        self._host.report_abandoned(ended)
 
 
 def _for_scratch(plan: Plan) -> Plan:
@@ -383,5 +386,5 @@ def _own_reason(definition: TaskDef, hints: Hints) -> str:
     return ""
 
 
-def _what_it_did(difference: Difference) -> str:
+def _what_it_did(difference: RunDifference) -> str:
     return difference.words if difference.error else f"it changed {difference.words}"

@@ -30,7 +30,7 @@ class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
     change: Literal["added", "deleted", "modified", "permissions", "empty folder"]
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
     """How a later run of a task differs from its first one."""
 
     error: str
@@ -55,21 +55,21 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return " and ".join(filter(None, ("its output" if self.output else "", files)))
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a task: how it ended, and the files after it."""
 
     outcome: Outcome
     files: Snapshot
 
 
-def compared(worktree: Worktree, first: Ran, later: Ran, masker: Masker) -> Difference:
+def compare_runs(worktree: Worktree, first: TaskRun, later: TaskRun, masker: Masker) -> RunDifference:
     """What a later run did otherwise. Secrets are masked in what is told."""
     if later.outcome.error is not None:
         text = masker.text(later.outcome.error.text)
-        return Difference(error=text, output="", files=[], patch="")
+        return RunDifference(error=text, output="", files=[], patch="")
     files = list(changed_files(worktree, first.files, later.files))
     patch = _patch(worktree, first.files, later.files) if files else ""
-    return Difference(
+    return RunDifference(
         error="",
         output=_cut(masker.text(_output_diff(_lines(first.outcome), _lines(later.outcome)))),
         files=files,

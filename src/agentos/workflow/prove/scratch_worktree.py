@@ -20,7 +20,7 @@ from agentos.workflow.files.worktree_files import WorktreeLock
 from agentos.worktree.git import clean_env
 from agentos.worktree.linked_worktrees import Linked, linked_worktrees, make_linked, remove_linked
 from agentos.worktree.restore.restore import restore
-from agentos.worktree.snapshots.index import locked
+from agentos.worktree.snapshots.index import lock_file
 from agentos.worktree.snapshots.retention import forget
 from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, take
 from agentos.worktree.snapshots.store import Worktree, open_worktree
@@ -111,11 +111,11 @@ class Scratch:
         """Make the files those of the snapshot. Ignored files and folders that came since go, too."""
         restore(self.worktree, snapshot, workflow_id=self.run)
         known = set(snapshot.manifest.ignored)
-        for path in self._ignored():
+        for path in self._ignored_paths():
             if path not in known:
                 _remove_any(self.root / path)
 
-    def _ignored(self) -> list[str]:
+    def _ignored_paths(self) -> list[str]:
         user = self.worktree.user_git(timeout_s=60)
         return user.names("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
@@ -161,7 +161,7 @@ def inside(scratch: Scratch) -> Iterator[None]:
 
 def _making(user: Worktree) -> AbstractContextManager[int]:
     """Alone among those who make or clear away: one that is half made carries no lock yet."""
-    return locked(user.store.parent / "prove.lock")
+    return lock_file(user.store.parent / "prove.lock")
 
 
 def _remove_leftovers(user: Worktree) -> None:

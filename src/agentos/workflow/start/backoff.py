@@ -12,7 +12,7 @@ LONGEST_S = 60.0
 """Pauses double from the first to the longest."""
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+class _Pause(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     pause_s: float
     not_before: float
@@ -25,7 +25,7 @@ class Postponed:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[Hashable, _Pause] = {}
 
     def put_off(self, key: Hashable, why: str, *, version: int = 0, passing: bool = False) -> bool:
         """Leave it for a while, each time for longer. True where the reason is a new one: somebody wants to know.
@@ -34,7 +34,7 @@ class Postponed:
         """
         earlier = self._entries.get(key)
         pause_s = FIRST_S if earlier is None else min(2 * earlier.pause_s, LONGEST_S)
-        self._entries[key] = _Entry(
+        self._entries[key] = _Pause(
             why=why, pause_s=pause_s, not_before=self._clock() + pause_s, passing=passing, version=version
         )
         return earlier is None or earlier.why != why

@@ -30,7 +30,7 @@ def forked_event(
     What came after tells which external effects the parent had begun; where it is unknown (None), all may have.
     """
     facts = fold(parent_id, before)
-    rejected = _rejected(facts)
+    rejected = _rejected_ids(facts)
     results = tuple(
         _as_raw(event)
         for task_id, event in _newest_results(before).items()
@@ -70,7 +70,7 @@ def _as_raw(event: ev.Event) -> msgspec.Raw:
     return msgspec.Raw(b'{"type":"' + event.type.encode() + b'",' + body[1:])
 
 
-def _rejected(facts: Facts) -> set[str]:
+def _rejected_ids(facts: Facts) -> set[str]:
     """Tasks and gates that were answered no. That is not taken along, nor what was skipped for it: a fork asks anew."""
     tasks = {id for id, task in facts.tasks.items() if task.error is not None and task.error.type == "GateRejected"}
     return tasks | {id for id, gate in facts.gates.items() if gate.answer == "rejected"}

@@ -23,7 +23,7 @@ from agentos.worktree.snapshots.store import Worktree, open_worktree
 _LABEL = "fork"
 
 
-class Aside(msgspec.Struct, frozen=True, kw_only=True):
+class ForkWorktree(msgspec.Struct, frozen=True, kw_only=True):
     """A new worktree, and the id of the run that is to begin there."""
 
     place: Place
@@ -33,7 +33,7 @@ class Aside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str | None) -> Iterator[Aside]:
+def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str | None) -> Iterator[ForkWorktree]:
     """Make a linked worktree at `path` for a fork of the checkpoint. It stays if the block ends well, else it goes.
 
     RunRefusedError where something is at `path` already.
@@ -52,7 +52,7 @@ def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str 
         linked = make_linked(worktree, snapshot, path, workflow_id=run, label=_LABEL)
         # Not `named`: nothing has moved there.
         home = msgspec.structs.replace(find_place(linked.root), named=False, durability=place.durability)
-        yield Aside(place=home, workflow_id=run, as_now=as_now)
+        yield ForkWorktree(place=home, workflow_id=run, as_now=as_now)
     except BaseException:
         with suppress(AgentosError, OSError):  # what is told is why it failed
             remove_linked(worktree, path)

@@ -43,7 +43,7 @@ def agents_cut_off(
             continue
         if not goes_on_unasked(before, task, facts.task(task_id)):
             continue  # in a new session, if at all, and then from the files it began with
-        goes_on, why = _judged(facts, task, alone=len(writers) == 1, kept=kept)
+        goes_on, why = _judge_session(facts, task, alone=len(writers) == 1, kept=kept)
         (go_on if goes_on else start_anew)[task_id] = why
         if goes_on and changes_files(task.definition) and not kept and is_continued(task):
             turn = _files_it_left(facts, task_id)
@@ -61,7 +61,7 @@ def is_continued(task: PlannedTask) -> bool:
     return task.definition.agent is not None and task.definition.agent.on_resume == "continue"
 
 
-def _judged(facts: Facts, task: PlannedTask, *, alone: bool, kept: bool) -> tuple[bool, str]:
+def _judge_session(facts: Facts, task: PlannedTask, *, alone: bool, kept: bool) -> tuple[bool, str]:
     isolated = task.definition.isolation == "worktree"
     if not changes_files(task.definition) and not isolated:
         return True, "its agent goes on in its session"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentos.store.port import RunRecord, StorePort
 from agentos.tasks.process.orphans import AttemptProcess, attempt_processes
-from agentos.tasks.process.private_folder import PREFIX, abandoned
+from agentos.tasks.process.private_folder import PREFIX, abandoned_folders
 from agentos.workflow.place.place import known_run
 
 YOUNG_S = 60.0
@@ -53,7 +53,7 @@ def remove_leftover_folders() -> list[Path]:
 
     Others of `leftover_folders` do not say whose they are, and are left to the user.
     """
-    dead = {folder for folder, _, _ in abandoned()}
+    dead = {folder for folder, _, _ in abandoned_folders()}
     removed = [folder for folder in leftover_folders() if folder in dead]
     for folder in removed:
         shutil.rmtree(folder, ignore_errors=True)

@@ -43,7 +43,7 @@ from agentos.workflow.start.ready_run import (
     run_fingerprint,
     space_warnings,
 )
-from agentos.workflow.start.resume import Asked, compiled_again, resumed
+from agentos.workflow.start.resume import ResumeRequest, recompile_plan, resume_record
 
 log = logging.getLogger("agentos")
 
@@ -71,7 +71,7 @@ def begin_run(
     refuse_untrusted_models(plan, options.models)
     if options.looks_for_keys:
         refuse_keyless(plan, options.models.llm)
-    if masker.found_in("\n".join((workflow_id or "", *labels)).encode()):
+    if masker.names_in("\n".join((workflow_id or "", *labels)).encode()):
         raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
     reach("plan.after")
     refuse_foreign(place.kept_beside)
@@ -80,7 +80,7 @@ def begin_run(
         fingerprint = run_fingerprint(plan)
         if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
             _refuse_another(store, known, plan)
-            return resumed(Asked(place=place, workflow=workflow, options=options), store, known)
+            return resume_record(ResumeRequest(place=place, workflow=workflow, options=options), store, known)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
             name=plan.name,
@@ -151,7 +151,7 @@ def fork_run(
         parent = origin.find_run(checkpoint.workflow_id)
         accepted = decode_plan(origin.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, home.root)
-        base = compiled_again(flow, accepted, options)
+        base = recompile_plan(flow, accepted, options)
         refuse_untrusted_models(base, options.models)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
     finally:

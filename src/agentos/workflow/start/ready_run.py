@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from agentos.dag.plan.findings import listed
+from agentos.dag.plan.findings import format_names
 from agentos.dag.plan.fingerprint import plan_fingerprint
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import AgentosError, NothingToCaptureError, RunRefusedError, SnapshotError, TryAgainError
@@ -26,7 +26,7 @@ from agentos.workflow.define.workflow_source import source_files
 from agentos.workflow.drive.hooks import NO_HOOKS, Hooks
 from agentos.workflow.drive.journal import PATIENCE_S
 from agentos.workflow.drive.log_writer import MAX_LOG
-from agentos.workflow.drive.patience import to_the_end
+from agentos.workflow.drive.patience import run_to_end
 from agentos.workflow.files.decisions import FilesChoice, has_file_tasks, is_isolated
 from agentos.workflow.place.place import Place
 
@@ -109,9 +109,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
 
 
-async def prepared(prepare: Callable[[], Ready | Finished]) -> Ready | Finished:
+async def prepare_run(prepare: Callable[[], Ready | Finished]) -> Ready | Finished:
     """What `begin_run`, `resume_run` or `fork_run` gives, off the event loop. Cancelled meanwhile: no lease is kept."""
-    return await to_the_end(asyncio.to_thread(prepare), undo=_let_go)
+    return await run_to_end(asyncio.to_thread(prepare), undo=_let_go)
 
 
 def _let_go(ready: Ready | Finished) -> None:
@@ -152,7 +152,7 @@ def open_files(
     except NothingToCaptureError as error:
         if isolated := [task.id for task in plan.tasks.values() if is_isolated(task)]:
             raise RunRefusedError(
-                f"isolation 'worktree' ({listed(isolated)}) needs a git repository: {error.message}",
+                f"isolation 'worktree' ({format_names(isolated)}) needs a git repository: {error.message}",
                 next_step="Run it in a repository, or without isolation.",
             ) from error
         return None, (f"tasks change files, which cannot be captured, so that none can be put back: {error.message}",)

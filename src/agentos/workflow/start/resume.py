@@ -48,7 +48,7 @@ from agentos.workflow.files.decisions import Decided, decide
 from agentos.workflow.place.moved_files import refuse_files_elsewhere
 from agentos.workflow.place.newest_run import newest_run
 from agentos.workflow.place.place import Place, is_of_another_host
-from agentos.workflow.place.run_moves import kept_in, move_here, nothing_unfinished, refuse_elsewhere
+from agentos.workflow.place.run_moves import move_here, nothing_unfinished, place_of_target, refuse_elsewhere
 from agentos.workflow.place.settings_file import SETTINGS
 from agentos.workflow.start.lease_takeover import take_lease
 from agentos.workflow.start.ready_run import (
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentos")
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody asks of a resume."""
 
     place: Place
@@ -129,16 +129,16 @@ def resume_run(
     options: DriveOptions = DriveOptions(),
 ) -> Ready | Finished:
     """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run."""
-    asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
-    store = kept_in(place, target).open()
+    asked = ResumeRequest(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    store = place_of_target(place, target).open()
     with closed_on_error(store):
-        return resumed(asked, store, *find_target(store, place, target))
+        return resume_record(asked, store, *find_target(store, place, target))
 
 
 def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
     """The run meant, and the checkpoint if one was named."""
     if target is None:
-        newest = newest_run(store, lambda run: _is_meant(store, run, place), statuses=UNFINISHED)
+        newest = newest_run(store, lambda run: _is_resumable_here(store, run, place), statuses=UNFINISHED)
         if newest is None:
             away = newest_run(store, lambda run: _is_same_folder_elsewhere(run, place), statuses=UNFINISHED)
             raise nothing_unfinished(away)
@@ -154,7 +154,7 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
         raise
 
 
-def _is_meant(store: StorePort, run: RunRecord, place: Place) -> bool:
+def _is_resumable_here(store: StorePort, run: RunRecord, place: Place) -> bool:
     if run.kind != "workflow" or run.root != str(place.root) or is_of_another_host(place, run):
         return False
     return not _was_refused(store, run)
@@ -174,8 +174,8 @@ def _looks_like_checkpoint(target: str) -> bool:
     return len(target) == 36 and target.count("-") == 4
 
 
-def resumed(
-    asked: Asked, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
+def resume_record(
+    asked: ResumeRequest, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
     refuse_elsewhere(asked.place, record)
@@ -194,7 +194,7 @@ def resumed(
         now = store.find_run(record.workflow_id)
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
-            return resumed(asked, store, now, named)
+            return resume_record(asked, store, now, named)
         return _ready(asked, store, lease, found)
     except BaseException:
         store.release_lease(lease)
@@ -202,7 +202,7 @@ def resumed(
 
 
 def _gather(
-    asked: Asked,
+    asked: ResumeRequest,
     store: StorePort,
     record: RunRecord,
     named: CheckpointRecord | None,
@@ -212,7 +212,7 @@ def _gather(
     base, functions = accepted, {}
     if not asked.as_stored:
         flow = asked.workflow or load_workflow(record.source, asked.place.root)
-        base, functions = compiled_again(flow, accepted, asked.options), flow.functions
+        base, functions = recompile_plan(flow, accepted, asked.options), flow.functions
     refuse_unset(base)
     refuse_untrusted_models(base, asked.options.models)
     return _Found(
@@ -227,7 +227,7 @@ def _gather(
     )
 
 
-def _plan(asked: Asked, found: _Found) -> _Planned:
+def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
     """A verdict for each task, and what becomes of the files: the same whether it is shown or done."""
     record = found.record
     facts = then = fold(record.workflow_id, found.events)
@@ -235,9 +235,9 @@ def _plan(asked: Asked, found: _Found) -> _Planned:
     goes_on = current_plan(found.accepted, facts.changes)[0] if found.back_to is None else None
     decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on)
     refuse_files_elsewhere(asked.place, record, facts, decided, asked.options.files)
-    choices = _informed(asked.choices, decided, plan, facts, asked.place.root)
+    choices = _complete_choices(asked.choices, decided, plan, facts, asked.place.root)
     if found.back_to is not None:
-        then = _rolled_back(found, found.back_to, facts)
+        then = _facts_after_rollback(found, found.back_to, facts)
     before, _ = current_plan(found.accepted, then.changes)
     now, _ = current_plan(found.base, then.changes)
     edited = found.base.fingerprint != found.accepted.fingerprint
@@ -245,7 +245,7 @@ def _plan(asked: Asked, found: _Found) -> _Planned:
     return _Planned(facts=facts, plan=plan, resume=resume, decided=decided, choices=choices, problems=tuple(problems))
 
 
-def _ready(asked: Asked, store: StorePort, lease: Lease, found: _Found) -> Ready:
+def _ready(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found) -> Ready:
     """Plan the resume, put files back where that has to be, and say how the drive begins."""
     record, options = found.record, asked.options
     planned = _plan(asked, found)
@@ -297,8 +297,8 @@ def preview_resume(
     options: DriveOptions = DriveOptions(),
 ) -> Previewed:
     """What a resume would keep, repeat and ask, and put back. Takes no lease and writes nothing."""
-    asked = Asked(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
-    store = kept_in(place, target).open(readonly=True)
+    asked = ResumeRequest(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    store = place_of_target(place, target).open(readonly=True)
     try:
         record, named = find_target(store, place, target)
         refuse_elsewhere(place, record)
@@ -308,10 +308,10 @@ def preview_resume(
     finally:
         store.close()
     planned = _plan(asked, found)
-    return Previewed(record=record, plan=planned.resume, files=_foreseen(asked, found, planned))
+    return Previewed(record=record, plan=planned.resume, files=_preview_files(asked, found, planned))
 
 
-def _foreseen(asked: Asked, found: _Found, planned: _Planned) -> FilesForeseen | None:
+def _preview_files(asked: ResumeRequest, found: _Found, planned: _Planned) -> FilesForeseen | None:
     if not planned.decided.target:
         return None
     from agentos.workflow.files.restore_preview import preview_restore
@@ -326,7 +326,7 @@ def _foreseen(asked: Asked, found: _Found, planned: _Planned) -> FilesForeseen |
 # --- what is compared -------------------------------------------------------------------------------------------
 
 
-def compiled_again(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
+def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
     """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
     plan = _with_its_parameters(workflow, accepted)
     refuse_unpriced(plan, options.models)
@@ -337,7 +337,7 @@ def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
     return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
 
 
-def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
+def _complete_choices(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
     """What the user chose, with what the worktree has to say to it."""
     missing = missing_products(plan, facts, root)
     return msgspec.structs.replace(
@@ -350,7 +350,7 @@ def _informed(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts
     )
 
 
-def _rolled_back(found: _Found, checkpoint: CheckpointRecord, facts: Facts) -> Facts:
+def _facts_after_rollback(found: _Found, checkpoint: CheckpointRecord, facts: Facts) -> Facts:
     """The facts as they would be after going back to the checkpoint."""
     machine = Machine(current_plan(found.accepted, facts.changes)[0], facts)
     event = msgspec.structs.replace(rollback_to(machine, checkpoint.id, reason=""), seq=facts.sequence + 1)

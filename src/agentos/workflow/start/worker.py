@@ -23,14 +23,14 @@ from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.place.place import Place, is_home, is_of_another_host
 from agentos.workflow.place.run_search import reading
 from agentos.workflow.start.backoff import Postponed
-from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepared
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
 from agentos.workflow.start.resume import resume_run
 
 GRACE_S = 5.0
 """How long tasks may go on once a worker is drained."""
 
 
-class Post(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where a worker works: the runs of one worktree, and how they are driven."""
 
     place: Place
@@ -54,8 +54,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class _Adopted(NamedTuple):
-    post: Post
+class _Candidate(NamedTuple):
+    post: WorkerTarget
     record: RunRecord
 
     @property
@@ -71,7 +71,7 @@ class Worker:
 
     def __init__(
         self,
-        posts: Sequence[Post],
+        posts: Sequence[WorkerTarget],
         *,
         tell: Callable[[Report], None],
         limit: int = 4,
@@ -85,7 +85,7 @@ class Worker:
         self._poll_s = poll_s
         self._workflows = frozenset(workflows)
         self._labels = frozenset(labels)
-        self._tasks: dict[asyncio.Task[None], _Adopted] = {}
+        self._tasks: dict[asyncio.Task[None], _Candidate] = {}
         self._drives: set[Drive] = set()
         self._postponed = Postponed()
         """Runs that could not be gone on with, by root and id; worktrees whose runs cannot be read, by root."""
@@ -131,14 +131,14 @@ class Worker:
         finally:
             draining.cancel()
 
-    def _start(self, one: _Adopted) -> None:
+    def _start(self, one: _Candidate) -> None:
         task = asyncio.ensure_future(self._go_on(one))
         self._tasks[task] = one
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    async def _go_on(self, one: _Adopted) -> None:
+    async def _go_on(self, one: _Candidate) -> None:
         try:
-            ready = await prepared(lambda: _resumed(one))
+            ready = await prepare_run(lambda: _resume(one))
             if isinstance(ready, Finished):
                 return
             self._tell(_report(one, "adopted"))
@@ -154,7 +154,7 @@ class Worker:
             self._postponed.forget(one.key)
             self._tell(_report(one, "ended", status=facts.status))
 
-    def _put_off(self, one: _Adopted, error: Exception) -> None:
+    def _put_off(self, one: _Candidate, error: Exception) -> None:
         passing = isinstance(error, TryAgainError)
         text = str(error) if isinstance(error, AgentosError) else f"{type(error).__name__}: {error}"
         is_news = self._postponed.put_off(one.key, text, version=one.record.sequence, passing=passing)
@@ -170,13 +170,13 @@ class Worker:
 
     # --- what there is to do ------------------------------------------------------------------------------------------
 
-    async def _look(self, post: Post, *, alone: bool, once: bool) -> list[_Adopted]:
+    async def _look(self, post: WorkerTarget, *, alone: bool, once: bool) -> list[_Candidate]:
         """Runs of one worktree that may be adopted now. Where they cannot be read: none, told once for each reason."""
         root = str(post.place.root)
         if not self._postponed.is_due(root):
             return []
         try:
-            found = await in_thread(self._wanted, post, {one.key for one in self._tasks.values()})
+            found = await in_thread(self._find_candidates, post, {one.key for one in self._tasks.values()})
         except AgentosError as error:
             if alone and (once or not isinstance(error, TryAgainError)):
                 raise
@@ -188,21 +188,21 @@ class Worker:
         self._postponed.forget(root)
         return found
 
-    def _wanted(self, post: Post, ours: set[tuple[str, str]]) -> list[_Adopted]:
+    def _find_candidates(self, post: WorkerTarget, ours: set[tuple[str, str]]) -> list[_Candidate]:
         try:
             with reading(post.place) as store:
                 runs = store.list_runs(statuses={"interrupted"}, labels=self._labels)
         except NotFoundError:  # nothing was ever kept there
             return []
-        found = [_Adopted(post, record) for record in runs]
+        found = [_Candidate(post, record) for record in runs]
         return [one for one in found if one.key not in ours and self._wants(one)]
 
-    def _first(self, found: list[_Adopted]) -> list[_Adopted]:
+    def _first(self, found: list[_Candidate]) -> list[_Candidate]:
         """As many as there is room for: the oldest, but after those that have not yet been tried in vain."""
         found.sort(key=lambda one: (self._postponed.pause_s(one.key), one.record.created_at))
         return found[: max(self._limit - len(self._tasks), 0)]
 
-    def _wants(self, one: _Adopted) -> bool:
+    def _wants(self, one: _Candidate) -> bool:
         record = one.record
         if record.kind != "workflow" or (self._workflows and record.name not in self._workflows):
             return False
@@ -210,13 +210,13 @@ class Worker:
 
 
 def _report(
-    one: _Adopted, what: Literal["adopted", "ended", "left", "delayed"], *, status: str = "", text: str = ""
+    one: _Candidate, what: Literal["adopted", "ended", "left", "delayed"], *, status: str = "", text: str = ""
 ) -> Report:
     record, root = one.record, str(one.post.place.root)
     return Report(workflow_id=record.workflow_id, name=record.name, root=root, what=what, status=status, text=text)
 
 
-def _resumed(one: _Adopted) -> Ready | Finished:
+def _resume(one: _Candidate) -> Ready | Finished:
     place = _home(one.post.place, one.record)
     return resume_run(place, one.record.workflow_id, options=one.post.options)
 

@@ -203,20 +203,20 @@ def read_export(file: IO[bytes], name: str, bundle: IO[bytes] | None = None) -> 
     checked by the store that takes it in.
     """
     parts: list[_Line] = []
-    for number, line in enumerate(_checked(file, name)):
+    for number, line in enumerate(_read_lines(file, name)):
         if number == 1 and not isinstance(line, RunLine):
-            raise _damaged(name, 2, "the run itself is missing")
+            raise _damage_error(name, 2, "the run itself is missing")
         if not isinstance(line, SnapshotsLine):
             parts.append(line)
         elif bundle is not None:
             bundle.write(_part(line, name, number + 1))
     try:
-        return _assembled(parts)
+        return _assemble_copy(parts)
     except (ValueError, IndexError) as error:  # digests that are no hexadecimal, plans that are no base64; no run
-        raise _damaged(name, 0, str(error)) from error
+        raise _damage_error(name, 0, str(error)) from error
 
 
-def _checked(file: IO[bytes], name: str) -> Iterator[_Line]:
+def _read_lines(file: IO[bytes], name: str) -> Iterator[_Line]:
     """Each line decoded, up to the one that vouches for them."""
     digest, number = blake2b(digest_size=32), 0
     while True:
@@ -224,17 +224,19 @@ def _checked(file: IO[bytes], name: str) -> Iterator[_Line]:
         if number == 0:
             _check_header(raw, name)
         if not raw.endswith(b"\n"):
-            raise _damaged(name, number + 1, "the file is cut short" if len(raw) < MAX_LINE_BYTES else "it is too long")
+            raise _damage_error(
+                name, number + 1, "the file is cut short" if len(raw) < MAX_LINE_BYTES else "it is too long"
+            )
         number += 1
         try:
             line = _decode(raw)
         except (ValueError, RecursionError) as error:  # msgspec's and UTF-8's errors are ValueErrors
-            raise _damaged(name, number, str(error)) from error
+            raise _damage_error(name, number, str(error)) from error
         if isinstance(line, EndLine):
             if (line.lines, line.digest) != (number - 1, digest.hexdigest()):
-                raise _damaged(name, number, "the digest differs from that of the lines before it")
+                raise _damage_error(name, number, "the digest differs from that of the lines before it")
             if file.read(1):
-                raise _damaged(name, number + 1, "something follows the end")
+                raise _damage_error(name, number + 1, "something follows the end")
             return
         digest.update(raw)
         yield line
@@ -254,7 +256,7 @@ def _check_header(raw: bytes, name: str) -> None:
         )
 
 
-def _assembled(parts: list[_Line]) -> RunCopy:
+def _assemble_copy(parts: list[_Line]) -> RunCopy:
     [run] = [line for line in parts if isinstance(line, RunLine)]
     events = [line for line in parts if isinstance(line, EventLine)]
     plans = [line for line in parts if isinstance(line, PlanLine)]
@@ -293,12 +295,14 @@ def _part(line: SnapshotsLine, name: str, number: int) -> bytes:
     try:
         return b64decode(line.body, validate=True)
     except ValueError as error:
-        raise _damaged(name, number, str(error)) from error
+        raise _damage_error(name, number, str(error)) from error
 
 
-def _row(line: EventLine) -> codec.Row:
+def _row(line: EventLine) -> codec.EventRow:
     blob = None if line.blob is None else bytes.fromhex(line.blob)
-    return codec.Row(line.seq, line.at, line.type, line.version, line.body.encode(), blob, bytes.fromhex(line.digest))
+    return codec.EventRow(
+        line.seq, line.at, line.type, line.version, line.body.encode(), blob, bytes.fromhex(line.digest)
+    )
 
 
 def _cuts(workflow_id: str, parts: Iterable[_Line]) -> Iterator[CheckpointRecord]:
@@ -317,7 +321,7 @@ def _cuts(workflow_id: str, parts: Iterable[_Line]) -> Iterator[CheckpointRecord
             )
 
 
-def _damaged(name: str, line: int, why: str) -> CheckpointCorruptedError:
+def _damage_error(name: str, line: int, why: str) -> CheckpointCorruptedError:
     error = CheckpointCorruptedError(f"line {line} of {name}" if line else name, why)
     error.next_step = "Nothing was imported. Export the run again, or copy the file again."
     return error

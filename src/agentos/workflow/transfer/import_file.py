@@ -47,9 +47,9 @@ def import_run(place: Place, copy: RunCopy, *, workflow_id: str | None = None) -
     refuse_bad_id(workflow_id)
     events = _events(copy)
     if workflow_id is not None:
-        copy = _renamed(copy, events, WorkflowId(workflow_id))
+        copy = _rename_run(copy, events, WorkflowId(workflow_id))
         events = _events(copy)
-    facts = _folded(copy, events)
+    facts = _fold_events(copy, events)
     _check_plans(copy)
     source = _source_here(copy.run.source, place.root)
     run = msgspec.structs.replace(copy.run, root=str(place.root), host=platform.node(), source=source)
@@ -77,7 +77,7 @@ def _events(copy: RunCopy) -> list[ev.Event]:
     return codec.decode_rows(id_, copy.rows, after=0, previous=first, blobs=copy.blobs.get)[0]
 
 
-def _folded(copy: RunCopy, events: list[ev.Event]) -> Facts:
+def _fold_events(copy: RunCopy, events: list[ev.Event]) -> Facts:
     try:
         return fold(copy.run.workflow_id, events)
     except _UNFOLDABLE as error:
@@ -125,7 +125,7 @@ def _is_named_after(file: Path, module: str) -> bool:
 # --- another id ---------------------------------------------------------------------------------------------------
 
 
-def _renamed(copy: RunCopy, events: list[ev.Event], new: WorkflowId) -> RunCopy:
+def _rename_run(copy: RunCopy, events: list[ev.Event], new: WorkflowId) -> RunCopy:
     """The same run under another id: its events say so, its checkpoints get ids of their own, digests are anew."""
     cuts: dict[str, CheckpointId] = {
         event.checkpoint_id: checkpoint_id(new, event.seq, event.at)

@@ -22,7 +22,7 @@ from agentos.worktree.snapshots.store import known_worktree, open_worktree
 BUNDLE = "snapshots.bundle"
 
 
-def exported(place: Place, copy: RunCopy, *, version: str, files: bool) -> Iterator[bytes]:
+def export_run(place: Place, copy: RunCopy, *, version: str, files: bool) -> Iterator[bytes]:
     """The lines of the file. With `files`, SnapshotError at once where this host has no snapshot of the run."""
     if not files:
         return export_lines(copy, version=version)
@@ -49,7 +49,7 @@ def _with_bundle(
         yield from export_lines(copy, version=version, bundle=opened)
 
 
-def taken_in(
+def import_run_file(
     place: Place, file: IO[bytes], name: str, *, workflow_id: str | None = None, files_only: bool = False
 ) -> Imported:
     """The run of the file, here from now on: snapshots first, so that the journal never names a missing one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentos.exceptions import GitError, RestoreError
 from agentos.worktree.git import Git
-from agentos.worktree.snapshots.index import Session, session
+from agentos.worktree.snapshots.index import IndexSession, session
 from agentos.worktree.snapshots.known_files import STAGED_CONFLICTS
 from agentos.worktree.snapshots.manifest import Head
 from agentos.worktree.snapshots.snapshots import Snapshot
@@ -32,7 +32,7 @@ def restore_git(worktree: Worktree, target: Snapshot, *, expected: Head) -> Head
             before = read_head(user)
             if before != expected:
                 raise RestoreError(
-                    f"HEAD is at {_shown(before)} now, not at {_shown(expected)}",
+                    f"HEAD is at {_describe_head(before)} now, not at {_describe_head(expected)}",
                     next_step="Nothing was changed. Look at what happened, and ask again.",
                 )
             with opened.scratch_index("user") as scratch:
@@ -46,12 +46,12 @@ def restore_git(worktree: Worktree, target: Snapshot, *, expected: Head) -> Head
         return before
 
 
-def refresh_index(opened: Session) -> None:
+def refresh_index(opened: IndexSession) -> None:
     """Note times and sizes in the user's index, so that their next `git status` need not read every file.
 
     By the private store: files are compared as they are, and no filter of the repository's runs.
     """
-    opened.git(index=opened.worktree.git_dir / "index").done("update-index", "-q", "--refresh", ok=range(256))
+    opened.git(index=opened.worktree.git_dir / "index").run("update-index", "-q", "--refresh", ok=range(256))
 
 
 def check_git(worktree: Worktree, target: Snapshot) -> None:
@@ -63,7 +63,7 @@ def check_git(worktree: Worktree, target: Snapshot) -> None:
             next_step="Put back the files alone.",
         )
     user = worktree.user_git(timeout_s=_SECONDS)
-    if user.done("cat-file", "-e", f"{oid}^{{commit}}", ok=range(256)).status:
+    if user.run("cat-file", "-e", f"{oid}^{{commit}}", ok=range(256)).status:
         raise RestoreError(
             f"the commit {oid} is no longer in this repository",
             next_step="Put back the files alone: they are kept apart from it.",
@@ -104,7 +104,7 @@ def _move(user: Git, before: Head, target: Head) -> None:
         if target.ref is None:
             user.ask("update-ref", "--no-deref", "-m", reason, "HEAD", target.oid or "", before.oid or "")
             return
-        now = user.done("rev-parse", "--verify", "--quiet", target.ref, ok=(0, 1, 128))
+        now = user.run("rev-parse", "--verify", "--quiet", target.ref, ok=(0, 1, 128))
         current = os.fsdecode(now.stdout).strip()
         if current != target.oid:
             user.ask("update-ref", "-m", reason, target.ref, target.oid or "", current or "0" * len(target.oid or ""))
@@ -116,5 +116,5 @@ def _move(user: Git, before: Head, target: Head) -> None:
         ) from error
 
 
-def _shown(head: Head) -> str:
+def _describe_head(head: Head) -> str:
     return f"{head.ref or 'no branch'} ({(head.oid or 'no commit')[:12]})"

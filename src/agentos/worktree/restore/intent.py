@@ -13,7 +13,7 @@ from agentos.exceptions import RestoreError
 from agentos.worktree.restore.safe_names import refuse_no_oid, refuse_unsafe
 from agentos.worktree.snapshots.manifest import PERMISSIONS, Modes, check_modes
 from agentos.worktree.snapshots.store import Worktree, write_durably
-from agentos.worktree.snapshots.trees import Change
+from agentos.worktree.snapshots.trees import PathChange
 
 _MODES = {"0", "100644", "100755", "120000"}
 
@@ -26,7 +26,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     oid: str = ""
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreIntent(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is needed to put files back, from any state in between."""
 
     workflow_id: str
@@ -49,28 +49,28 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         return [change.path for change in self.changes]
 
 
-def wanted(change: Change) -> Wanted:
+def wanted_from(change: PathChange) -> Wanted:
     if change.status == "D":
         return Wanted(path=change.path, mode="0")
     return Wanted(path=change.path, mode=change.new_mode, oid=change.new_oid)
 
 
-def write(worktree: Worktree, intent: Intent) -> None:
+def write(worktree: Worktree, intent: RestoreIntent) -> None:
     """Durable on return."""
     path = worktree.folder / "restoring.json"
     content = json.dumps(msgspec.to_builtins(intent), ensure_ascii=True).encode("ascii")
     write_durably(path.with_name("restoring.json.new"), content, path)
 
 
-def read(worktree: Worktree) -> Intent | None:
+def read(worktree: Worktree) -> RestoreIntent | None:
     """The restore that was begun in this worktree and has not ended."""
     return read_from(worktree.folder)
 
 
-def read_from(folder: Path) -> Intent | None:
+def read_from(folder: Path) -> RestoreIntent | None:
     """The same, by the private folder of a worktree. RestoreError for a note that no restore of ours wrote."""
     try:
-        return _check(typed.convert(json.loads((folder / "restoring.json").read_bytes()), Intent, strict=False))
+        return _check(typed.convert(json.loads((folder / "restoring.json").read_bytes()), RestoreIntent, strict=False))
     except FileNotFoundError:
         return None
     except ValueError as error:  # of JSON, of msgspec, of what it says
@@ -80,7 +80,7 @@ def read_from(folder: Path) -> Intent | None:
         ) from error
 
 
-def _check(intent: Intent) -> Intent:
+def _check(intent: RestoreIntent) -> RestoreIntent:
     refuse_no_oid(intent.target, intent.undo, *(change.oid for change in intent.changes))
     if unknown := {change.mode for change in intent.changes} - _MODES:
         raise ValueError(f"it names the mode {min(unknown)!r}")

@@ -26,9 +26,9 @@ import msgspec
 from agentos import crashpoints
 from agentos.exceptions import FilesMovedError, GitError, RestoreError, SnapshotNotFoundError
 from agentos.ids import new_id
-from agentos.worktree.git import Git, path_text, shown
+from agentos.worktree.git import Git, one_line, path_text
 from agentos.worktree.restore import intent as intents
-from agentos.worktree.restore.intent import Intent, wanted
+from agentos.worktree.restore.intent import RestoreIntent, wanted_from
 from agentos.worktree.restore.protection import Protection
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.restore.writes import (
@@ -42,14 +42,14 @@ from agentos.worktree.restore.writes import (
     remove_pipes,
 )
 from agentos.worktree.snapshots import known_files
-from agentos.worktree.snapshots.budget import Limits
+from agentos.worktree.snapshots.budget import SnapshotLimits
 from agentos.worktree.snapshots.ignore_rules import find_unignored
-from agentos.worktree.snapshots.index import PATIENCE_S, Session, session
-from agentos.worktree.snapshots.manifest import Left, Manifest, Modes
-from agentos.worktree.snapshots.snapshots import Snapshot, read, take_in, taken, write_snapshot
+from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, session
+from agentos.worktree.snapshots.manifest import Manifest, Modes, SkippedPath
+from agentos.worktree.snapshots.snapshots import Snapshot, read, snapshot_refs, take_in, write_snapshot
 from agentos.worktree.snapshots.store import Worktree
 from agentos.worktree.snapshots.survey import survey
-from agentos.worktree.snapshots.trees import Change, check_whole, diff_trees, mode_changes, reading_blobs, tree_with
+from agentos.worktree.snapshots.trees import PathChange, blob_reader, check_whole, diff_trees, mode_changes, tree_with
 
 _TRIES = 3
 _CLOSED = 20
@@ -64,9 +64,9 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What was there before; restoring it brings it back."""
     tree: str
     """What is there now, proved."""
-    changes: tuple[Change, ...]
+    changes: tuple[PathChange, ...]
     """What was written or deleted, permission bits and empty folders (which end in `/`) among it."""
-    left: tuple[Left, ...]
+    left: tuple[SkippedPath, ...]
     """What differs from the target still, and why it was left alone."""
 
     @property
@@ -80,7 +80,7 @@ def restore(
     *,
     workflow_id: str,
     protected: Iterable[str] = (),
-    limits: Limits = Limits(),
+    limits: SnapshotLimits = SnapshotLimits(),
     patience_s: float = PATIENCE_S,
 ) -> Restored:
     """Make the files those of `target`: exact bytes and modes, only differing paths written, nothing lost.
@@ -97,7 +97,7 @@ def restore(
             tree=target.tree,
             manifest=target.manifest,
             protected=Protection(protected),
-            kept=_kept(target.manifest),
+            kept=_uncaptured_paths(target.manifest),
         )
         return _until_quiet(lambda: _put_back(opened, wanted, limits))
 
@@ -108,7 +108,7 @@ def undo(
     *,
     workflow_id: str,
     protected: Iterable[str] = (),
-    limits: Limits = Limits(),
+    limits: SnapshotLimits = SnapshotLimits(),
     patience_s: float = PATIENCE_S,
 ) -> Restored:
     """Bring back what a restore replaced, and leave alone what it did not touch. `replaced` is its undo snapshot.
@@ -123,13 +123,13 @@ def undo(
             tree=replaced.tree,
             manifest=replaced.manifest,
             protected=Protection(protected),
-            kept=_kept(replaced.manifest),
-            only=touched(worktree, replaced),
+            kept=_uncaptured_paths(replaced.manifest),
+            only=touched_paths(worktree, replaced),
         )
         return _until_quiet(lambda: _put_back(opened, wanted, limits))
 
 
-def touched(worktree: Worktree, replaced: Snapshot) -> Protection:
+def touched_paths(worktree: Worktree, replaced: Snapshot) -> Protection:
     """The paths that a restore touched, by its undo snapshot."""
     changes = diff_trees(worktree.store_git(timeout_s=60), replaced.tree, replaced.manifest.replaced_by)
     return Protection([*(change.path for change in changes), *replaced.manifest.replaced_modes])
@@ -141,7 +141,7 @@ def apply_tree(
     *,
     workflow_id: str,
     protected: Iterable[str] = (),
-    limits: Limits = Limits(),
+    limits: SnapshotLimits = SnapshotLimits(),
     patience_s: float = PATIENCE_S,
 ) -> Restored:
     """Make the files those of a tree in the store (a merge's result), by the same steps and with the same promises."""
@@ -152,7 +152,7 @@ def apply_tree(
 
 
 def apply_changes(
-    worktree: Worktree, before: str, tree: str, *, workflow_id: str, limits: Limits = Limits()
+    worktree: Worktree, before: str, tree: str, *, workflow_id: str, limits: SnapshotLimits = SnapshotLimits()
 ) -> Restored:
     """Do to the files what leads from the tree `before` to `tree`, by the same steps; other paths are left alone.
 
@@ -165,7 +165,7 @@ def apply_changes(
         return _until_quiet(lambda: _put_back(opened, wanted, limits))
 
 
-def finish_interrupted(worktree: Worktree, *, limits: Limits = Limits()) -> Restored | None:
+def finish_interrupted(worktree: Worktree, *, limits: SnapshotLimits = SnapshotLimits()) -> Restored | None:
     """Finish the restore that a killed process had begun here; None if there is none. Safe to repeat.
 
     Only the paths of that restore are touched. What they hold by now is captured first, as before any restore.
@@ -177,7 +177,7 @@ def finish_interrupted(worktree: Worktree, *, limits: Limits = Limits()) -> Rest
         return _until_quiet(lambda: _finish(opened, intent, limits))
 
 
-def _finish(opened: Session, intent: Intent, limits: Limits) -> Restored:
+def _finish(opened: IndexSession, intent: RestoreIntent, limits: SnapshotLimits) -> Restored:
     undo = _undo(opened, intent.workflow_id, lambda: intent.paths, limits)
     return _perform(opened, intent, undo, (), ())
 
@@ -187,7 +187,7 @@ def give_up_interrupted(worktree: Worktree) -> str | None:
 
     Gives the snapshot of what was there before it, empty where that cannot be told; None where there was no restore.
     """
-    with session(worktree, seconds=Limits().seconds):
+    with session(worktree, seconds=SnapshotLimits().seconds):
         try:
             intent = intents.read(worktree)
             undo = intent.undo if intent is not None else None
@@ -197,18 +197,18 @@ def give_up_interrupted(worktree: Worktree) -> str | None:
         return undo
 
 
-def interrupted(worktree: Worktree) -> Intent | None:
+def find_interrupted(worktree: Worktree) -> RestoreIntent | None:
     """The restore that was begun here and not ended, if any."""
     return intents.read(worktree)
 
 
-def look(
+def capture_current(
     worktree: Worktree,
     target: Snapshot,
     *,
     workflow_id: str,
     name: str,
-    limits: Limits = Limits(),
+    limits: SnapshotLimits = SnapshotLimits(),
     patience_s: float = PATIENCE_S,
 ) -> Snapshot:
     """What is there now, captured as `restore` does before it puts `target` back: for `foresee`.
@@ -221,19 +221,19 @@ def look(
         return take_in(opened, workflow_id=workflow_id, name=name, limits=limits, also=also)
 
 
-def preview(worktree: Worktree, target: Snapshot, now: Snapshot, *, protected: Iterable[str] = ()) -> list[Change]:
+def preview(worktree: Worktree, target: Snapshot, now: Snapshot, *, protected: Iterable[str] = ()) -> list[PathChange]:
     """What `restore` would do to the files as they are in `now`."""
-    return foresee(worktree, target, now, protected=protected)[0]
+    return preview_changes(worktree, target, now, protected=protected)[0]
 
 
-def foresee(
+def preview_changes(
     worktree: Worktree,
     target: Snapshot,
     now: Snapshot,
     *,
     protected: Iterable[str] = (),
     only: Protection | None = None,
-) -> tuple[list[Change], tuple[Left, ...]]:
+) -> tuple[list[PathChange], tuple[SkippedPath, ...]]:
     """The same, and what it would leave alone although it differs; `only`: of these paths, as `undo` does.
 
     Permission bits and empty folders are changes, too.
@@ -245,15 +245,15 @@ def foresee(
         tree=target.tree,
         manifest=target.manifest,
         protected=Protection(protected),
-        kept=_kept(target.manifest),
+        kept=_uncaptured_paths(target.manifest),
         only=only,
     )
     differing = diff_trees(git, now.tree, target.tree)
-    changes, left = _divided(worktree.root, meant, differing, now)
+    changes, left = _divide_changes(worktree.root, meant, differing, now)
     return [*changes, *_extras(git, worktree.root, meant, now, differing)], left
 
 
-def _kept(manifest: Manifest) -> Protection:
+def _uncaptured_paths(manifest: Manifest) -> Protection:
     """What was there when a snapshot was taken and is not in it: not being in it is no reason to delete it."""
     return Protection([*manifest.ignored, *(left.path for left in manifest.partial), *manifest.purged])
 
@@ -282,12 +282,12 @@ class _Target(msgspec.Struct, frozen=True, kw_only=True):
     """Only what differs from this tree is wanted; empty: all that differs from what is there."""
 
 
-def _is_meant(only: Protection | None, path: str) -> bool:
+def _is_selected(only: Protection | None, path: str) -> bool:
     # A file in the place of a folder, or the other way round, goes with what takes its place.
     return only is None or only.covers(path) or only.lies_below(path)
 
 
-def _put_back(opened: Session, target: _Target, limits: Limits) -> Restored:
+def _put_back(opened: IndexSession, target: _Target, limits: SnapshotLimits) -> Restored:
     git, root = opened.git(), opened.worktree.root
     check_whole(git, target.tree, target.id, target.manifest.head.oid if target.manifest is not None else None)
     compared = partial(_paths_to_compare, opened, target.tree, target.manifest, target.only)
@@ -298,7 +298,7 @@ def _put_back(opened: Session, target: _Target, limits: Limits) -> Restored:
         wanted_paths = {change.path for change in diff_trees(git, target.before, target.tree)}
         meant = [change for change in differing if change.path in wanted_paths]
         _refuse_moved(git, target.before, undo, {change.path for change in meant})
-    changes, left = _divided(root, target, meant, undo)
+    changes, left = _divide_changes(root, target, meant, undo)
     _refuse_unsafe(target, changes)
     _check_readable(git, target.id, changes)
     extras = _extras(git, root, target, undo, differing)
@@ -306,16 +306,16 @@ def _put_back(opened: Session, target: _Target, limits: Limits) -> Restored:
 
 
 def _paths_to_compare(
-    opened: Session, tree: str, manifest: Manifest | None, only: Protection | None = None
+    opened: IndexSession, tree: str, manifest: Manifest | None, only: Protection | None = None
 ) -> list[str]:
     """The paths to capture, ignored or not, for a comparison: those of the tree, and what it would not have ignored."""
     paths = opened.git().names("ls-tree", "-r", "-z", "--name-only", tree)
     if manifest is not None:
         paths += find_unignored(opened, tree, manifest, paths)
-    return [path for path in paths if _is_meant(only, path)]
+    return [path for path in paths if _is_selected(only, path)]
 
 
-def _refuse_unsafe(target: _Target, changes: Iterable[Change]) -> None:
+def _refuse_unsafe(target: _Target, changes: Iterable[PathChange]) -> None:
     """A tree of somebody else's making may name what no capture of ours would."""
     if (path := unsafe_path(change.path for change in changes if change.status != "D")) is not None:
         raise RestoreError(
@@ -329,7 +329,7 @@ def _refuse_moved(git: Git, before: str, undo: Snapshot, paths: Collection[str])
     moved = sorted(change.path for change in diff_trees(git, before, undo.tree) if change.path in paths)
     if moved:
         raise FilesMovedError(
-            f"files changed that were about to be written: {', '.join(map(shown, moved[:5]))}",
+            f"files changed that were about to be written: {', '.join(map(one_line, moved[:5]))}",
             next_step="Nothing was changed. Merge again.",
         )
 
@@ -350,7 +350,9 @@ def _until_quiet(act: Callable[[], Restored]) -> Restored:
         ) from error
 
 
-def _undo(opened: Session, workflow_id: str, also: Callable[[], Collection[str]], limits: Limits) -> Snapshot:
+def _undo(
+    opened: IndexSession, workflow_id: str, also: Callable[[], Collection[str]], limits: SnapshotLimits
+) -> Snapshot:
     """Capture what is there, the ignored files of `also` included: they are about to be written over.
 
     What its owner closed to us, who are its owner, is opened first.
@@ -368,41 +370,43 @@ def _undo(opened: Session, workflow_id: str, also: Callable[[], Collection[str]]
     return now
 
 
-def _divided(
-    root: Path, target: _Target, changes: Iterable[Change], now: Snapshot
-) -> tuple[list[Change], tuple[Left, ...]]:
+def _divide_changes(
+    root: Path, target: _Target, changes: Iterable[PathChange], now: Snapshot
+) -> tuple[list[PathChange], tuple[SkippedPath, ...]]:
     """What to do, and what is left alone although it differs."""
     protected, kept = target.protected, target.kept
     missing = {left.path: left.why for left in now.partial if left.path not in now.manifest.repositories}
     # What is there now and not in the undo snapshot could not be brought back.
     uncaptured = Protection([*now.manifest.ignored, *missing, *now.manifest.repositories])
-    do: list[Change] = []
-    left: list[Left] = []
+    do: list[PathChange] = []
+    left: list[SkippedPath] = []
     for change in changes:
         path = change.path
-        if not _is_meant(target.only, path):
+        if not _is_selected(target.only, path):
             continue
         if protected.covers(path):
-            left.append(Left(path, "it is protected"))
+            left.append(SkippedPath(path, "it is protected"))
         elif change.status == "D" and kept.covers(path):
             continue
         elif _REPOSITORY in (change.old_mode, change.new_mode):
-            left.append(Left(path, "a repository of its own"))
+            left.append(SkippedPath(path, "a repository of its own"))
         elif change.status == "A" and (protected.lies_below(path) or kept.lies_below(path)) and (root / path).is_dir():
-            left.append(Left(path, "something protected is in its place"))
+            left.append(SkippedPath(path, "something protected is in its place"))
         elif change.status == "A" and (
             uncaptured.lies_below(path) or (uncaptured.covers(path) and _in_the_way(root, path))
         ):
-            left.append(Left(path, "something is in its place that is not captured"))
+            left.append(SkippedPath(path, "something is in its place that is not captured"))
         else:
             do.append(change)
     told = {one.path for one in left}
     if target.manifest is not None and target.only is None:
-        left += [Left(path, why) for path, why in missing.items() if path not in told and not kept.covers(path)]
+        left += [SkippedPath(path, why) for path, why in missing.items() if path not in told and not kept.covers(path)]
     return do, tuple(left)
 
 
-def _extras(git: Git, root: Path, target: _Target, now: Snapshot, differing: Collection[Change]) -> tuple[Change, ...]:
+def _extras(
+    git: Git, root: Path, target: _Target, now: Snapshot, differing: Collection[PathChange]
+) -> tuple[PathChange, ...]:
     """What trees do not have: permission bits that differ where the content does not, and empty folders."""
     then = target.manifest
     if then is None:
@@ -425,14 +429,15 @@ def _extras(git: Git, root: Path, target: _Target, now: Snapshot, differing: Col
         sorted(
             change
             for change in found
-            if _is_meant(target.only, change.path.rstrip("/")) and not target.protected.covers(change.path.rstrip("/"))
+            if _is_selected(target.only, change.path.rstrip("/"))
+            and not target.protected.covers(change.path.rstrip("/"))
         )
     )
 
 
-def _extra(path: str, status: str, now: Modes, then: Modes) -> Change:
+def _extra(path: str, status: str, now: Modes, then: Modes) -> PathChange:
     old, new = (f"{modes.odd.get(path, 0):o}" for modes in (now, then))
-    return Change(path=path, status=status, old_mode=old, new_mode=new, old_oid="", new_oid="")
+    return PathChange(path=path, status=status, old_mode=old, new_mode=new, old_oid="", new_oid="")
 
 
 def _in_the_way(root: Path, path: str) -> bool:
@@ -445,26 +450,30 @@ def _in_the_way(root: Path, path: str) -> bool:
         return True
 
 
-def _check_readable(git: Git, target: str, changes: list[Change]) -> None:
+def _check_readable(git: Git, target: str, changes: list[PathChange]) -> None:
     """Read what is to be written once: a damaged object must show before the first file is touched."""
     oids = sorted({change.new_oid for change in changes if change.status != "D"})
     asked = "\n".join([*oids, ""]).encode()
     try:
         if b" missing\n" in git.ask("cat-file", "--batch-check", stdin=asked):
             raise SnapshotNotFoundError(target, "contents of files are missing")
-        git.done("cat-file", "--batch", stdin=asked, discard=True)
+        git.run("cat-file", "--batch", stdin=asked, discard=True)
     except GitError as error:
         raise SnapshotNotFoundError(target, f"contents of files cannot be read ({error.said})") from error
 
 
-def _intent(root: Path, target: _Target, undo: Snapshot, changes: list[Change], extras: tuple[Change, ...]) -> Intent:
+def _intent(
+    root: Path, target: _Target, undo: Snapshot, changes: list[PathChange], extras: tuple[PathChange, ...]
+) -> RestoreIntent:
     """The changes, with what trees do not have: permission bits and empty folders."""
-    do = Intent(workflow_id=target.workflow_id, target=target.id, undo=undo.id, changes=tuple(map(wanted, changes)))
+    do = RestoreIntent(
+        workflow_id=target.workflow_id, target=target.id, undo=undo.id, changes=tuple(map(wanted_from, changes))
+    )
     touched = [change.path.rstrip("/") for change in (*changes, *extras)]
     locked, others = locked_folders(root, touched)
     if others:
         raise RestoreError(
-            f"files in {', '.join(map(shown, others[:5]))} are to be put back, where you may not write",
+            f"files in {', '.join(map(one_line, others[:5]))} are to be put back, where you may not write",
             next_step="Nothing was changed. Make it writable, or go on with the files as they are: --files keep.",
         )
     then = target.manifest
@@ -488,7 +497,11 @@ class _ChangedMeanwhile(Exception):
 
 
 def _perform(
-    opened: Session, intent: Intent, undo: Snapshot, left: tuple[Left, ...], extras: tuple[Change, ...]
+    opened: IndexSession,
+    intent: RestoreIntent,
+    undo: Snapshot,
+    left: tuple[SkippedPath, ...],
+    extras: tuple[PathChange, ...],
 ) -> Restored:
     worktree = opened.worktree
     tree = tree_with(opened, undo.tree, [(change.path, change.mode, change.oid) for change in intent.changes])
@@ -520,11 +533,11 @@ def _perform(
     crashpoints.reach("restore.before_clear")
     undo = _remember(opened, intent, undo)
     intents.clear(worktree)
-    left += tuple(Left(path, "its permission bits: it belongs to another user") for path in others)
+    left += tuple(SkippedPath(path, "its permission bits: it belongs to another user") for path in others)
     return Restored(undo=undo, tree=tree, changes=tuple(sorted((*changes, *extras))), left=left)
 
 
-def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
+def _remember(opened: IndexSession, intent: RestoreIntent, undo: Snapshot) -> Snapshot:
     """Note with what was there what came in its place, so that `undo` finds both; gives `undo` by its present id.
 
     Only here: what a restore that changed nothing captured, or one that was cut off found when it was finished, is
@@ -532,7 +545,7 @@ def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
     """
     if not (intent.changes or intent.modes_of or intent.remove_folders):
         return undo
-    refs = {oid: ref for ref, oid in taken(opened.worktree, intent.workflow_id).items()}
+    refs = {oid: ref for ref, oid in snapshot_refs(opened.worktree, intent.workflow_id).items()}
     if (ref := refs.get(intent.undo)) is None:
         return undo  # cut off after this, and finished
     git = opened.writing_git()
@@ -546,7 +559,7 @@ def _remember(opened: Session, intent: Intent, undo: Snapshot) -> Snapshot:
     return Snapshot(id=noted, tree=first.tree, manifest=manifest, ref=ref)
 
 
-def _switch(opened: Session, undo: Snapshot, tree: str, changes: Collection[Change]) -> None:
+def _switch(opened: IndexSession, undo: Snapshot, tree: str, changes: Collection[PathChange]) -> None:
     known_files.forget(opened.worktree)  # the private index is about to hold what no rule would put there
     if undo.tree == tree:
         return
@@ -556,7 +569,7 @@ def _switch(opened: Session, undo: Snapshot, tree: str, changes: Collection[Chan
     opened.read_files("update-index", "-q", "--refresh", ok=(0, 1, 128))
 
 
-def _refuse_changed(opened: Session, changes: Iterable[Change]) -> None:
+def _refuse_changed(opened: IndexSession, changes: Iterable[PathChange]) -> None:
     """Before the first write: everything that is about to be written over is still what was captured."""
     meant = Protection(change.path for change in changes)
     found = survey(opened, refresh=False)
@@ -565,9 +578,9 @@ def _refuse_changed(opened: Session, changes: Iterable[Change]) -> None:
         raise _ChangedMeanwhile(", ".join(map(path_text, moved[:5])))
 
 
-def _write(opened: Session, undo: Snapshot, changes: Collection[Change]) -> None:
+def _write(opened: IndexSession, undo: Snapshot, changes: Collection[PathChange]) -> None:
     gone = [change.path for change in changes if change.status == "D"]
-    with Ground(opened.worktree.root) as ground, reading_blobs(opened.git()) as content:
+    with Ground(opened.worktree.root) as ground, blob_reader(opened.git()) as content:
         for path in gone:
             ground.remove(path)
         for change in changes:
@@ -592,7 +605,7 @@ def _clear_folder(ground: Ground, path: str, empty: Iterable[str]) -> None:
     ground.remove_empty(path)
 
 
-def _prove(opened: Session, tree: str, undo: Snapshot) -> None:
+def _prove(opened: IndexSession, tree: str, undo: Snapshot) -> None:
     """The private index is the tree, and no file differs from the index."""
     found = survey(opened, refresh=False)
     uncaptured = {left.path for left in undo.partial}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from agentos.exceptions import NotFoundError, SnapshotNotFoundError
-from agentos.worktree.snapshots.snapshots import Snapshot, find, read, taken
+from agentos.worktree.snapshots.snapshots import Snapshot, find, read, snapshot_refs
 from agentos.worktree.snapshots.store import Worktree, safe_part
 
 _UNDO = safe_part("undo")
@@ -15,7 +15,9 @@ _UNDO = safe_part("undo")
 def undo_points(worktree: Worktree) -> Iterator[Snapshot]:
     """What restores in this worktree replaced, newest first."""
     git = worktree.store_git(timeout_s=60)
-    refs = {ref.rpartition("/")[2]: (ref, oid) for ref, oid in taken(worktree).items() if ref.split("/")[3] == _UNDO}
+    refs = {
+        ref.rpartition("/")[2]: (ref, oid) for ref, oid in snapshot_refs(worktree).items() if ref.split("/")[3] == _UNDO
+    }
     for name in sorted(refs, reverse=True):  # their names sort by time
         ref, oid = refs[name]
         snapshot = read(git, oid, oid, ref=ref)
@@ -39,7 +41,7 @@ def find_by_prefix(worktree: Worktree, given: str) -> Snapshot:
     """The snapshot whose id begins so. SnapshotNotFoundError where none or several do."""
     if not re.fullmatch(r"[0-9a-f]{7,64}", given):
         raise SnapshotNotFoundError(given, "that is not the id of a snapshot")
-    ids = {oid for oid in taken(worktree).values() if oid.startswith(given)}
+    ids = {oid for oid in snapshot_refs(worktree).values() if oid.startswith(given)}
     if len(ids) > 1:
         raise SnapshotNotFoundError(given, f"{len(ids)} snapshots begin so; give more of the id")
     if not ids and len(given) != len(worktree.null_id):

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import SnapshotRefusedError
-from agentos.worktree.git import shown
+from agentos.worktree.git import one_line
 from agentos.worktree.restore.safe_names import unsafe_path
-from agentos.worktree.snapshots.manifest import Left
+from agentos.worktree.snapshots.manifest import SkippedPath
 
 _IGNORE_MORE = "Put what is generated into .gitignore, or raise the limit."
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of one snapshot. What the repository itself tracks does not count as new."""
 
     files: int = 50_000
@@ -34,15 +34,15 @@ def refuse_odd_root(root: Path) -> None:
     for place in ("/", os.path.expanduser("~")):
         if os.path.realpath(place) == os.path.realpath(root):
             raise SnapshotRefusedError(
-                f"{shown(root)} is not a project's folder: its files are not captured",
+                f"{one_line(root)} is not a project's folder: its files are not captured",
                 limit="root",
                 next_step="Work in a repository below it.",
             )
 
 
-def leave_out(root: Path, paths: Iterable[str], limits: Limits) -> tuple[list[Left], dict[str, int]]:
+def leave_out(root: Path, paths: Iterable[str], limits: SnapshotLimits) -> tuple[list[SkippedPath], dict[str, int]]:
     """Which of `paths` are too big or no files at all, and the sizes of the others."""
-    left: list[Left] = []
+    left: list[SkippedPath] = []
     sizes: dict[str, int] = {}
     for path in paths:
         try:
@@ -50,17 +50,19 @@ def leave_out(root: Path, paths: Iterable[str], limits: Limits) -> tuple[list[Le
         except OSError:
             continue
         if stat.S_ISREG(found.st_mode) and found.st_size > limits.file_bytes:
-            left.append(Left(path, f"{found.st_size} bytes, more than {limits.file_bytes}"))
+            left.append(SkippedPath(path, f"{found.st_size} bytes, more than {limits.file_bytes}"))
         elif unsafe_path((path,)):
-            left.append(Left(path, "its name stands for git's own folder, or for that of AgentOS, on some systems"))
+            left.append(
+                SkippedPath(path, "its name stands for git's own folder, or for that of AgentOS, on some systems")
+            )
         elif not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-            left.append(Left(path, "neither a file nor a link"))
+            left.append(SkippedPath(path, "neither a file nor a link"))
         else:
             sizes[path] = found.st_size
     return left, sizes
 
 
-def check(sizes: dict[str, int], limits: Limits, tracked: Callable[[], Collection[str]]) -> None:
+def check(sizes: dict[str, int], limits: SnapshotLimits, tracked: Callable[[], Collection[str]]) -> None:
     """Refuse too much. `tracked` (what the repository tracks itself) is only asked when it matters."""
     if len(sizes) <= limits.files and sum(sizes.values()) <= limits.total_bytes:
         return

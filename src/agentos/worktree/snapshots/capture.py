@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import GitError, SnapshotRefusedError
-from agentos.worktree.git import Done, Git, joined
+from agentos.worktree.git import Git, GitResult, join_names
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.snapshots import budget
 from agentos.worktree.snapshots import known_files as known
-from agentos.worktree.snapshots.budget import Limits
-from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.budget import SnapshotLimits
+from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.known_files import Known
-from agentos.worktree.snapshots.manifest import Head, Left, Modes, read_modes, renew_modes
+from agentos.worktree.snapshots.manifest import Head, Modes, SkippedPath, read_modes, renew_modes
 from agentos.worktree.snapshots.nested_repositories import Nested, look_into
 from agentos.worktree.snapshots.store import STATE_FOLDER
 from agentos.worktree.snapshots.survey import Survey, emptied_folders, empty_folders, now_folders, survey
@@ -29,7 +29,7 @@ _FEW = 1000
 _PAUSE_S = 0.03
 
 
-class Captured(msgspec.Struct, frozen=True, kw_only=True):
+class CapturedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a worktree as a tree in the store. Nothing refers to it yet."""
 
     tree: str
@@ -38,12 +38,12 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...]
     empty: tuple[str, ...]
     modes: Modes
-    partial: tuple[Left, ...]
+    partial: tuple[SkippedPath, ...]
     repositories: dict[str, str | None]
     known: Known
 
 
-def capture(session: Session, limits: Limits, *, also: Collection[str] = ()) -> Captured:
+def capture(session: IndexSession, limits: SnapshotLimits, *, also: Collection[str] = ()) -> CapturedFiles:
     """Capture the files as they are now; `also` names paths to capture even though they are ignored.
 
     A private index that turns out to be unusable is made anew, once.
@@ -62,7 +62,7 @@ def capture(session: Session, limits: Limits, *, also: Collection[str] = ()) -> 
         return _capture(session, limits, also)
 
 
-def _capture(session: Session, limits: Limits, also: Collection[str]) -> Captured:
+def _capture(session: IndexSession, limits: SnapshotLimits, also: Collection[str]) -> CapturedFiles:
     worktree = session.worktree
     root = worktree.root
     last = known.load(worktree)
@@ -70,12 +70,14 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
     # A change of permission bits is a change of a file's ctime, which `git status` has noted in the index by now.
     steady = last.modes is not None and not last.has_repositories and _is_known(session, last)
     forced, dropped = _ignored_but_tracked(session, last, found, also)
-    nested = _nested(session, found)
+    nested = _read_nested(session, found)
     left, sizes = budget.leave_out(root, [*found.changed, *found.untracked, *forced], limits)
     budget.check(sizes, limits, lambda: session.user_git().names("ls-files", "-z"))
-    left += [Left(path, "a repository without a commit") for path, inside in nested.items() if inside.head is None]
+    left += [
+        SkippedPath(path, "a repository without a commit") for path, inside in nested.items() if inside.head is None
+    ]
 
-    left += [Left(path, "it cannot be entered: Permission denied") for path in found.closed]
+    left += [SkippedPath(path, "it cannot be entered: Permission denied") for path in found.closed]
 
     out = {entry.path for entry in left}
     _remove(session.git(), [path for path in found.tracked if path in dropped or path in out])
@@ -102,8 +104,10 @@ def _capture(session: Session, limits: Limits, also: Collection[str]) -> Capture
         *empty_folders(str(root), [*found.folders, *now_folders(root, found.deleted)], [*found.ignored, *nested]),
         *emptied_folders(str(root), found.deleted),
     }
-    left += [Left(path, "a repository with work that is not in its commits") for path in nested if nested[path].dirty]
-    return Captured(
+    left += [
+        SkippedPath(path, "a repository with work that is not in its commits") for path in nested if nested[path].dirty
+    ]
+    return CapturedFiles(
         tree=last.tree,
         head=found.head,
         staged=last.staged,
@@ -120,7 +124,7 @@ def _is_there(root: Path, path: str) -> bool:
     return os.path.lexists(root / path)
 
 
-def _is_known(session: Session, last: Known) -> bool:
+def _is_known(session: IndexSession, last: Known) -> bool:
     return bool(last.tree) and last.index == known.index_checksum(session.worktree)
 
 
@@ -130,7 +134,7 @@ def _has_news(found: Survey, out: set[str]) -> bool:
 
 
 def _ignored_but_tracked(
-    session: Session, last: Known, found: Survey, also: Collection[str]
+    session: IndexSession, last: Known, found: Survey, also: Collection[str]
 ) -> tuple[list[str], set[str]]:
     """What to add although it is ignored, and what to drop since it is ignored now.
 
@@ -165,45 +169,45 @@ def _can_add(root: Path, path: str) -> bool:
     return (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and os.path.realpath(folder) == os.path.normpath(folder)
 
 
-def _nested(session: Session, found: Survey) -> dict[str, Nested]:
+def _read_nested(session: IndexSession, found: Survey) -> dict[str, Nested]:
     known_heads = {} if found.moved else found.repositories
     paths = (*found.repositories, *found.new_repositories)
     return {path: look_into(session, path, known_heads.get(path)) for path in paths}
 
 
 def _remove(git: Git, paths: Iterable[str]) -> None:
-    if names := joined(paths):
+    if names := join_names(paths):
         git.ask("update-index", "--force-remove", "-z", "--stdin", stdin=names)
 
 
 def _force(git: Git, paths: Iterable[str]) -> None:
-    if names := joined(paths):
+    if names := join_names(paths):
         git.ask("update-index", "--add", "--replace", "-z", "--stdin", stdin=names)
 
 
-def _add_few(session: Session, found: Survey, out: Collection[str]) -> bool:
+def _add_few(session: IndexSession, found: Survey, out: Collection[str]) -> bool:
     """Update the paths that differ, one by one, without another walk. False where that is not the way, or failed."""
     paths = [path for path in (*found.deleted, *found.changed, *found.untracked) if path not in out]
     if len(paths) > _FEW or found.moved or found.new_repositories:
         return False
     argv = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-    return session.read_files(*argv, stdin=joined(paths), ok=(0, 1, 128)).status == 0
+    return session.read_files(*argv, stdin=join_names(paths), ok=(0, 1, 128)).status == 0
 
 
-def _add(session: Session, out: list[str]) -> list[Left]:
+def _add(session: IndexSession, out: list[str]) -> list[SkippedPath]:
     """Add and remove whatever differs, all but `out`. What cannot be read is dropped from the index and returned."""
-    left: list[Left] = []
+    left: list[SkippedPath] = []
     for attempt in range(_TRIES * 3):
         specs = [":(top)", *(f":(top,exclude,literal){path}" for path in (STATE_FOLDER, *out))]
         argv = ("add", "--all", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul")
-        done = session.read_files(*argv, stdin=joined(specs), ok=(0, 1, 128))
+        done = session.read_files(*argv, stdin=join_names(specs), ok=(0, 1, 128))
         if done.status == 0:
             return left
         culprits = _culprits(session, done, out)
         if attempt < _TRIES and b"short read" in done.stderr:
             time.sleep(_PAUSE_S * 2**attempt)  # it is being written; git says so and leaves the old content
         elif culprits:
-            left += [Left(path, _why(session.worktree.root / path)) for path in culprits]
+            left += [SkippedPath(path, _why(session.worktree.root / path)) for path in culprits]
             out = [*out, *culprits]
             _remove(session.git(), culprits)
         else:
@@ -211,7 +215,7 @@ def _add(session: Session, out: list[str]) -> list[Left]:
     raise GitError(("add",), 1, "files keep changing while they are read")
 
 
-def _culprits(session: Session, done: Done, out: Collection[str]) -> list[str]:
+def _culprits(session: IndexSession, done: GitResult, out: Collection[str]) -> list[str]:
     """What is still not captured and is named in what git said: its messages alone cannot be taken apart."""
     found = survey(session, refresh=False)
     candidates = (*found.changed, *found.untracked, *found.new_repositories)
@@ -229,7 +233,7 @@ def _why(path: Path) -> str:
 
 
 def _learn(
-    session: Session,
+    session: IndexSession,
     last: Known,
     modes: Modes,
     young: Collection[str],

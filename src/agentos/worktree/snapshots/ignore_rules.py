@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.worktree.git import Git, joined, split
+from agentos.worktree.git import Git, join_names, split_names
 from agentos.worktree.restore.protection import Protection
 from agentos.worktree.restore.safe_names import unsafe_path
-from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Manifest
 from agentos.worktree.snapshots.store import Worktree, blank_repository
 from agentos.worktree.snapshots.survey import survey
@@ -36,7 +36,7 @@ def _read(path: Path) -> str:
     return "".join(f"{line}\n" for line in text.splitlines() if line.strip() and not line.startswith("#"))
 
 
-def find_unignored(opened: Session, tree: str, then: Manifest, paths: Iterable[str]) -> list[str]:
+def find_unignored(opened: IndexSession, tree: str, then: Manifest, paths: Iterable[str]) -> list[str]:
     """The files that are ignored now, and were not by the rules when the snapshot was taken.
 
     `paths` are those of its `tree`, its own ignore files among them.
@@ -70,7 +70,7 @@ def find_unignored(opened: Session, tree: str, then: Manifest, paths: Iterable[s
         return [*files, *_drop_ignored(git, scratch, inside)]
 
 
-def _git_in(opened: Session, own: Path, scratch: Path) -> Git:
+def _git_in(opened: IndexSession, own: Path, scratch: Path) -> Git:
     git = opened.git(index=own / "index")
     env = {**git.env, "GIT_DIR": str(own), "GIT_WORK_TREE": str(scratch)}
     return msgspec.structs.replace(git, cwd=scratch, env=env, config=(f"core.excludesFile={own / 'excludes'}",))
@@ -84,7 +84,7 @@ def _drop_ignored(git: Git, scratch: Path, paths: list[str]) -> list[str]:
     if not paths:
         return []
     argv = ("check-ignore", "--no-index", "-z", "--stdin")
-    ignored = set(split(git.done(*argv, stdin=joined(path.rstrip("/") for path in paths), ok=(0, 1)).stdout))
+    ignored = set(split_names(git.run(*argv, stdin=join_names(path.rstrip("/") for path in paths), ok=(0, 1)).stdout))
     return [path for path in paths if path.rstrip("/") not in ignored]
 
 

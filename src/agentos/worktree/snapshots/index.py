@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import GitError, WorktreeBusyError
-from agentos.worktree.git import Done, Git, shown
+from agentos.worktree.git import Git, GitResult, one_line
 from agentos.worktree.snapshots.store import Worktree, repair_store
 
 PATIENCE_S = 60.0
@@ -26,7 +26,7 @@ _TRIES = 6
 _PAUSE_S = 0.03
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class IndexSession(msgspec.Struct, frozen=True, kw_only=True):
     """The private index of `worktree`, ours until the session ends."""
 
     worktree: Worktree
@@ -58,13 +58,13 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         stdin: bytes | None = None,
         env: Mapping[str, str] | None = None,
         ok: Collection[int] = (0,),
-    ) -> Done:
+    ) -> GitResult:
         """A command that reads the worktree's files, some of which may be cut short under its hands.
 
         Git maps files into memory, and dies of SIGBUS when one shrinks meanwhile. Then it is asked again, a few times.
         """
         for attempt in range(_TRIES):
-            done = self.writing_git().done(*argv, stdin=stdin, env=env, ok=(*ok, -signal.SIGBUS))
+            done = self.writing_git().run(*argv, stdin=stdin, env=env, ok=(*ok, -signal.SIGBUS))
             if done.status != -signal.SIGBUS:
                 return done
             self.clear_lock()
@@ -95,11 +95,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def session(worktree: Worktree, *, seconds: float, patience_s: float = PATIENCE_S) -> Iterator[Session]:
+def session(worktree: Worktree, *, seconds: float, patience_s: float = PATIENCE_S) -> Iterator[IndexSession]:
     """Use the private index for up to `seconds`; waits up to `patience_s` for others. WorktreeBusyError after that."""
     with (
-        locked(worktree.folder / "lock", patience_s=patience_s) as own,
-        locked(worktree.store.parent / "store.lock", patience_s=patience_s, shared=True) as store,
+        lock_file(worktree.folder / "lock", patience_s=patience_s) as own,
+        lock_file(worktree.store.parent / "store.lock", patience_s=patience_s, shared=True) as store,
     ):
         repair_store(worktree)  # a task may have written to its settings since it was opened
         opened = make_session(worktree, (own, store), seconds)
@@ -107,9 +107,9 @@ def session(worktree: Worktree, *, seconds: float, patience_s: float = PATIENCE_
         yield opened
 
 
-def make_session(worktree: Worktree, held: tuple[int, ...], seconds: float) -> Session:
+def make_session(worktree: Worktree, held: tuple[int, ...], seconds: float) -> IndexSession:
     """A session under locks that the caller holds."""
-    return Session(
+    return IndexSession(
         worktree=worktree,
         store=worktree.store_git(held=held),
         user=worktree.user_git(),
@@ -118,7 +118,7 @@ def make_session(worktree: Worktree, held: tuple[int, ...], seconds: float) -> S
 
 
 @contextmanager
-def locked(path: Path, *, patience_s: float = PATIENCE_S, shared: bool = False) -> Iterator[int]:
+def lock_file(path: Path, *, patience_s: float = PATIENCE_S, shared: bool = False) -> Iterator[int]:
     """Hold the lock file `path`, alone or `shared` with other sharers; gives its descriptor."""
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -136,7 +136,7 @@ def _take(opened: int, kind: int, path: Path, patience_s: float) -> None:
         except BlockingIOError as error:
             if time.monotonic() >= until:
                 raise WorktreeBusyError(
-                    f"another process has been using {shown(path.parent)} for more than {patience_s:.0f} s",
+                    f"another process has been using {one_line(path.parent)} for more than {patience_s:.0f} s",
                     next_step="Wait until the other run or `agentos prune` is through with it.",
                 ) from error
             time.sleep(_POLL_S)

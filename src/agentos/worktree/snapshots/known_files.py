@@ -11,7 +11,7 @@ import msgspec
 
 from agentos import typed
 from agentos.worktree.git import Git
-from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Modes
 from agentos.worktree.snapshots.store import Worktree, open_private
 
@@ -108,7 +108,7 @@ def rules(worktree: Worktree) -> Signature:
     return signature(worktree.common_dir / "info/exclude", worktree.excludes_file)
 
 
-def look_at_user_index(session: Session, known: Known) -> bool:
+def look_at_user_index(session: IndexSession, known: Known) -> bool:
     """Bring `staged` up to date; whether what the user tracks has changed.
 
     Read through `git ls-files`, which knows every kind of index (split, sparse), and rebuilt in the store: neither the
@@ -123,12 +123,12 @@ def look_at_user_index(session: Session, known: Known) -> bool:
     if known.tracked == digest:  # only times were refreshed, as by `git status`
         return False
     with session.scratch_index("staged") as scratch:
-        known.staged = _staged(session.git(index=scratch), listing) if listing else None
+        known.staged = _commit_index(session.git(index=scratch), listing) if listing else None
     known.tracked = digest
     return True
 
 
-def _staged(git: Git, listing: bytes) -> str:
+def _commit_index(git: Git, listing: bytes) -> str:
     """A commit whose tree is the index, or one listing of it where there are conflicts. Equal ones are one commit."""
     if any(entry.partition(b"\t")[0].endswith((b" 1", b" 2", b" 3")) for entry in listing.split(b"\0")):
         blob = git.line("hash-object", "-w", "--stdin", stdin=listing)

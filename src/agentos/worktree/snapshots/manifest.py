@@ -21,7 +21,7 @@ PERMISSIONS = 0o777
 """The bits that are kept and put back: none that lets a program run as somebody else."""
 
 
-class Left(msgspec.Struct, frozen=True, order=True):
+class SkippedPath(msgspec.Struct, frozen=True, order=True):
     """A path that is there and is not in the tree, and why."""
 
     path: str
@@ -68,7 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     empty: tuple[str, ...] = ()
     """Empty folders."""
     modes: Modes = Modes()
-    partial: tuple[Left, ...] = ()
+    partial: tuple[SkippedPath, ...] = ()
     """What was there, is not ignored, and is not in the tree."""
     repositories: Mapping[str, str | None] = {}
     """Submodules and other repositories inside, with their HEAD. What is in them is never captured or touched."""
@@ -124,7 +124,7 @@ def read_modes(root: Path, paths: Iterable[str]) -> tuple[Modes, list[str]]:
     """The permission bits of `paths` below `root` and of the folders they lie in; and which files are very young."""
     paths = list(paths)
     found, young = _bits(root, paths)
-    return _with_folders(root, paths, _summed(found, Modes(), folders=False)), young
+    return _with_folders(root, paths, _summarise_modes(found, Modes(), folders=False)), young
 
 
 def renew_modes(
@@ -166,7 +166,7 @@ def _with_folders(root: Path, paths: Iterable[str], files: Modes) -> Modes:
             found[folder] = os.lstat(f"{root}/{folder}").st_mode & PERMISSIONS
         except OSError:
             continue
-    return _summed(found, files, folders=True)
+    return _summarise_modes(found, files, folders=True)
 
 
 def _with_parents(folders: set[str]) -> set[str]:
@@ -178,7 +178,7 @@ def _with_parents(folders: set[str]) -> set[str]:
     return known
 
 
-def _summed(found: Mapping[str, int], known: Modes, *, folders: bool) -> Modes:
+def _summarise_modes(found: Mapping[str, int], known: Modes, *, folders: bool) -> Modes:
     """`known` with the bits of some files, or of some folders."""
     plain, executable = Counter[int](), Counter[int]()
     for bits in found.values():

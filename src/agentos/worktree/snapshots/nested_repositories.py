@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import GitError
-from agentos.worktree.git import Git, joined
-from agentos.worktree.snapshots.index import Session
+from agentos.worktree.git import Git, join_names
+from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.store import blank_repository
 
 _REPOSITORY = "160000"
@@ -30,18 +30,18 @@ class Nested(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is work in it that is not in its commits; also where that cannot be told."""
 
 
-def look_into(opened: Session, path: str, head: str | None = None) -> Nested:
+def look_into(opened: IndexSession, path: str, head: str | None = None) -> Nested:
     """The repository at `path`; `head`, where it is known already."""
     head = head or _head(opened, path)
     return Nested(head=head, dirty=head is not None and _is_dirty(opened, opened.worktree.root / path, head))
 
 
-def _head(opened: Session, path: str) -> str | None:
+def _head(opened: IndexSession, path: str) -> str | None:
     """The commit it is at, which git finds out without looking at its settings."""
     with opened.scratch_index("nested") as scratch:
         git = opened.git(index=scratch)
         try:
-            git.ask("update-index", "--add", "-z", "--stdin", stdin=joined([path]))
+            git.ask("update-index", "--add", "-z", "--stdin", stdin=join_names([path]))
         except GitError as error:
             if error.status is None:
                 raise
@@ -49,7 +49,7 @@ def _head(opened: Session, path: str) -> str | None:
         return next((entry.split(" ")[1] for entry in git.names("ls-files", "--stage", "-z")), None)
 
 
-def _is_dirty(opened: Session, root: Path, head: str) -> bool:
+def _is_dirty(opened: IndexSession, root: Path, head: str) -> bool:
     folder = _git_folder(root)
     if folder is None:  # a submodule that was never checked out is an empty folder
         return _holds_something(root)

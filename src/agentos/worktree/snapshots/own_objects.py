@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentos.worktree.git import Git, split
-from agentos.worktree.snapshots.capture import Captured
-from agentos.worktree.snapshots.index import Session
+from agentos.worktree.git import Git, split_names
+from agentos.worktree.snapshots.capture import CapturedFiles
+from agentos.worktree.snapshots.index import IndexSession
 
 _NEWS = ("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev")
 _NOTHING, _REPOSITORY = "000000", "160000"
@@ -23,12 +23,12 @@ _NOTHING, _REPOSITORY = "000000", "160000"
 class Listing:
     """What a snapshot may need of objects that are not our own yet, while git finds it out."""
 
-    def __init__(self, opened: Session, captured: Captured) -> None:
+    def __init__(self, opened: IndexSession, captured: CapturedFiles) -> None:
         self._opened, self._captured = opened, captured
         last = captured.known.kept
         self._since = last[0] if last and last[1:] == _key(captured)[1:] else None
         """The tree of the snapshot before, where that is all that has changed: what it has is kept already."""
-        argv = (*_NEWS, self._since, captured.tree) if self._since else _needed_beside_head(captured)
+        argv = (*_NEWS, self._since, captured.tree) if self._since else _needed_beside_head_argv(captured)
         self._running = opened.git().start(*argv)
 
     def stop(self) -> None:
@@ -39,13 +39,13 @@ class Listing:
         git, captured = self._opened.git(), self._captured
         done = self._running.end(ok=range(256))
         if self._since and done.status == 0:
-            about = (entry.split(" ") for entry in split(done.stdout)[::2])
+            about = (entry.split(" ") for entry in split_names(done.stdout)[::2])
             return [captured.tree, *(oid for _, mode, _, oid, _ in about if mode not in (_NOTHING, _REPOSITORY))]
         if self._since:  # the snapshot before is not whole any more
-            done = git.done(*_needed_beside_head(captured), ok=range(256))
+            done = git.run(*_needed_beside_head_argv(captured), ok=range(256))
         if done.status:
             # HEAD's own history is not whole here (a shallow or partial clone): keep everything.
-            done = git.done(*_needed(captured))
+            done = git.run(*_needed_argv(captured))
         needed = [line for line in os.fsdecode(done.stdout).splitlines() if line]
         if any(line.startswith("?") for line in needed):
             # Of the user's index much may be missing (a partial clone); of the files nothing.
@@ -53,12 +53,12 @@ class Listing:
         return [oid for oid in needed if oid[0] not in "?-"]
 
 
-def begin_keeping(opened: Session, captured: Captured) -> Listing | None:
+def begin_keeping(opened: IndexSession, captured: CapturedFiles) -> Listing | None:
     """Begin to list what a snapshot needs that HEAD's history does not hold; None where nothing changed since."""
     return None if captured.known.kept == _key(captured) else Listing(opened, captured)
 
 
-def keep_objects(opened: Session, listing: Listing | None, captured: Captured) -> None:
+def keep_objects(opened: IndexSession, listing: Listing | None, captured: CapturedFiles) -> None:
     """Copy into the store what was listed and the store does not hold itself.
 
     GitError where an object is gone already: the user's gc was quicker than we.
@@ -73,18 +73,18 @@ def keep_objects(opened: Session, listing: Listing | None, captured: Captured) -
     captured.known.kept = _key(captured)
 
 
-def _key(captured: Captured) -> tuple[str | None, ...]:
+def _key(captured: CapturedFiles) -> tuple[str | None, ...]:
     return (captured.tree, captured.head.oid, captured.staged)
 
 
-def _needed(captured: Captured) -> tuple[str, ...]:
+def _needed_argv(captured: CapturedFiles) -> tuple[str, ...]:
     # Plain --objects would list the whole tree, since a snapshot has no history in common with HEAD.
     listing = ("rev-list", "--objects-edge-aggressive", "--no-object-names", "--missing=print")
     return (*listing, captured.tree, *([captured.staged] if captured.staged else []))
 
 
-def _needed_beside_head(captured: Captured) -> tuple[str, ...]:
-    return (*_needed(captured), *([f"^{captured.head.oid}"] if captured.head.oid else []))
+def _needed_beside_head_argv(captured: CapturedFiles) -> tuple[str, ...]:
+    return (*_needed_argv(captured), *([f"^{captured.head.oid}"] if captured.head.oid else []))
 
 
 def _is_loose(store: Path, oid: str) -> bool:

@@ -13,12 +13,12 @@ import msgspec
 
 from agentos.exceptions import RestoreError
 from agentos.ids import new_id
-from agentos.worktree.git import Git, joined
+from agentos.worktree.git import Git, join_names
 from agentos.worktree.restore.intent import read_from
 from agentos.worktree.snapshots import known_files
-from agentos.worktree.snapshots.index import PATIENCE_S, Session, locked, make_session
+from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, lock_file, make_session
 from agentos.worktree.snapshots.own_objects import own_folder, own_objects
-from agentos.worktree.snapshots.snapshots import Snapshot, read, taken, write_snapshot
+from agentos.worktree.snapshots.snapshots import Snapshot, read, snapshot_refs, write_snapshot
 from agentos.worktree.snapshots.store import FOLDER, Worktree, ref_name, run_of, safe_part, write_durably
 from agentos.worktree.snapshots.trees import tree_with
 
@@ -46,7 +46,7 @@ def retain(worktree: Worktree, workflow_id: str, names: Collection[str], *, undo
 
 
 def _retain(worktree: Worktree, workflow_id: str, keep: set[str], undo: int) -> int:
-    refs = taken(worktree, workflow_id)
+    refs = snapshot_refs(worktree, workflow_id)
     undone = sorted(ref for ref in refs if ref.split("/")[3] == _UNDO)  # their names sort by time
     keep |= set(undone[len(undone) - undo :]) if undo else set()
     gone = [f"delete {ref}\0{oid}\0" for ref, oid in refs.items() if ref not in keep]
@@ -60,7 +60,7 @@ def retain_ids(worktree: Worktree, workflow_id: str, ids: Collection[str], *, un
     purged = purged_ids(worktree)
     kept = {purged.get(snapshot_id, snapshot_id) for snapshot_id in ids}
     return _retain(
-        worktree, workflow_id, {ref for ref, oid in taken(worktree, workflow_id).items() if oid in kept}, undo
+        worktree, workflow_id, {ref for ref, oid in snapshot_refs(worktree, workflow_id).items() if oid in kept}, undo
     )
 
 
@@ -80,8 +80,8 @@ def forget_worktree(worktree: Worktree, *, patience_s: float = PATIENCE_S) -> in
     Their content is gone from the store on return. Other worktrees of the repository keep theirs.
     """
     with (
-        locked(worktree.folder / "lock", patience_s=patience_s) as own,
-        locked(worktree.store.parent / "store.lock", patience_s=patience_s) as store,
+        lock_file(worktree.folder / "lock", patience_s=patience_s) as own,
+        lock_file(worktree.store.parent / "store.lock", patience_s=patience_s) as store,
     ):
         opened = make_session(worktree, (own, store), _SECONDS)
         gone = [f"delete {ref}\0{oid}\0" for ref, oid in _own_refs(worktree).items()]
@@ -94,13 +94,13 @@ def forget_worktree(worktree: Worktree, *, patience_s: float = PATIENCE_S) -> in
 
 def _own_refs(worktree: Worktree) -> dict[str, str]:
     owner = safe_part(worktree.owner)
-    return {ref: oid for ref, oid in taken(worktree).items() if ref.split("/")[2].partition("@")[2] == owner}
+    return {ref: oid for ref, oid in snapshot_refs(worktree).items() if ref.split("/")[2].partition("@")[2] == owner}
 
 
 def sizes(worktree: Worktree) -> Sizes:
     files = [path for path in _files(worktree.store / "objects") if path.parent.name != "info"]
     total = sum(path.lstat().st_blocks * 512 for path in _files(worktree.store))
-    return Sizes(snapshots=len(taken(worktree)), objects=len(files), total_bytes=total)
+    return Sizes(snapshots=len(snapshot_refs(worktree)), objects=len(files), total_bytes=total)
 
 
 def collect(worktree: Worktree, *, patience_s: float = PATIENCE_S, seconds: float = _SECONDS) -> Sizes:
@@ -110,17 +110,17 @@ def collect(worktree: Worktree, *, patience_s: float = PATIENCE_S, seconds: floa
     it leaves some of it twice and loses nothing. Only our own objects are looked at: what a snapshot copied stays ours
     even while the user's repository has it as well.
     """
-    with locked(worktree.store.parent / "store.lock", patience_s=patience_s) as held:
+    with lock_file(worktree.store.parent / "store.lock", patience_s=patience_s) as held:
         _collect(make_session(worktree, (held,), seconds))
     return sizes(worktree)
 
 
-def _collect(opened: Session) -> None:
+def _collect(opened: IndexSession) -> None:
     worktree = opened.worktree
     objects = worktree.store / "objects"
     old = [path for path in _files(objects) if path.parent.name != "info"]
     _forget_purged(worktree, opened.git())
-    needed = _needed(worktree, opened.git())
+    needed = _referenced_objects(worktree, opened.git())
     keep = sorted(own_objects(opened.git(), worktree.store) & needed)
     _new_generation(worktree)
     kept: set[Path] = set()
@@ -139,10 +139,10 @@ def _collect(opened: Session) -> None:
 
 def purged_ids(worktree: Worktree) -> dict[str, str]:
     """The present id of each snapshot that a purge has changed, by each id that it had before."""
-    return _purged(worktree.store_git(timeout_s=60))
+    return _read_purged_ids(worktree.store_git(timeout_s=60))
 
 
-def _purged(git: Git) -> dict[str, str]:
+def _read_purged_ids(git: Git) -> dict[str, str]:
     listed = git.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/purged/")
     pairs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
     return {ref.rpartition("/")[2]: oid for oid, ref in pairs}
@@ -150,13 +150,13 @@ def _purged(git: Git) -> dict[str, str]:
 
 def _forget_purged(worktree: Worktree, git: Git) -> None:
     """Nobody asks for the old ids of a snapshot that was let go of; and they would keep it."""
-    kept = set(taken(worktree).values())
-    gone = [f"delete refs/purged/{old}\n" for old, new in _purged(git).items() if new not in kept]
+    kept = set(snapshot_refs(worktree).values())
+    gone = [f"delete refs/purged/{old}\n" for old, new in _read_purged_ids(git).items() if new not in kept]
     if gone:
         git.ask("update-ref", "--stdin", stdin="".join(gone).encode())
 
 
-def _needed(worktree: Worktree, git: Git) -> set[str]:
+def _referenced_objects(worktree: Worktree, git: Git) -> set[str]:
     """Every object that something refers to."""
     roots: set[str] = set()
     for folder in _private_folders(worktree):
@@ -195,14 +195,14 @@ def purge(worktree: Worktree, path: str, *, patience_s: float = PATIENCE_S) -> d
     """
     with ExitStack() as stack:
         folders = _private_folders(worktree)
-        held = [stack.enter_context(locked(folder / "lock", patience_s=patience_s)) for folder in folders]
-        held.append(stack.enter_context(locked(worktree.store.parent / "store.lock", patience_s=patience_s)))
+        held = [stack.enter_context(lock_file(folder / "lock", patience_s=patience_s)) for folder in folders]
+        held.append(stack.enter_context(lock_file(worktree.store.parent / "store.lock", patience_s=patience_s)))
         if any(read_from(folder) is not None for folder in folders):
             raise RestoreError("a restore is not finished in one of the worktrees", next_step="Finish it first.")
         opened = make_session(worktree, tuple(held), _SECONDS)
         git = opened.git()
         replaced: dict[str, str] = {}
-        for ref, oid in taken(worktree).items():
+        for ref, oid in snapshot_refs(worktree).items():
             fresh = replaced.get(oid) or _without(opened, read(git, oid, oid, ref=ref), path)
             if fresh is not None:
                 replaced[oid] = fresh
@@ -214,7 +214,7 @@ def purge(worktree: Worktree, path: str, *, patience_s: float = PATIENCE_S) -> d
     return replaced
 
 
-def _without(opened: Session, snapshot: Snapshot, path: str) -> str | None:
+def _without(opened: IndexSession, snapshot: Snapshot, path: str) -> str | None:
     """The snapshot again, without the path; None if it never had it."""
     git = opened.git()
     tree = _tree_without(opened, snapshot.tree, path)
@@ -232,14 +232,16 @@ def _without(opened: Session, snapshot: Snapshot, path: str) -> str | None:
     return write_snapshot(git, tree, manifest, 0)
 
 
-def _tree_without(opened: Session, tree: str, path: str) -> str:
+def _tree_without(opened: IndexSession, tree: str, path: str) -> str:
     names = opened.git().names("ls-tree", "-r", "-z", "--name-only", tree)
     below = f"{path.rstrip('/')}/"
     return tree_with(opened, tree, [(name, "0", "") for name in names if name == path or name.startswith(below)])
 
 
 def _remember(git: Git, replaced: dict[str, str]) -> None:
-    moved = [f"update refs/purged/{old} {replaced[oid]}\n" for old, oid in _purged(git).items() if oid in replaced]
+    moved = [
+        f"update refs/purged/{old} {replaced[oid]}\n" for old, oid in _read_purged_ids(git).items() if oid in replaced
+    ]
     added = [f"update refs/purged/{old} {new}\n" for old, new in replaced.items()]
     if moved or added:
         git.ask("update-ref", "--stdin", stdin="".join([*moved, *added]).encode())
@@ -251,4 +253,4 @@ def _drop(git: Git, index: Path, path: str) -> None:
     env = {"GIT_INDEX_FILE": str(index)}
     names = git.names("ls-files", "-z", "--", f":(top,literal){path}", env=env)
     if names:
-        git.ask("update-index", "--force-remove", "-z", "--stdin", stdin=joined(names), env=env)
+        git.ask("update-index", "--force-remove", "-z", "--stdin", stdin=join_names(names), env=env)

@@ -12,14 +12,14 @@ from agentos import crashpoints
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree.git import Git
 from agentos.worktree.snapshots import known_files
-from agentos.worktree.snapshots.budget import Limits
-from agentos.worktree.snapshots.capture import Captured, capture
+from agentos.worktree.snapshots.budget import SnapshotLimits
+from agentos.worktree.snapshots.capture import CapturedFiles, capture
 from agentos.worktree.snapshots.ignore_rules import read_rules
-from agentos.worktree.snapshots.index import PATIENCE_S, Session, session
-from agentos.worktree.snapshots.manifest import FORMAT, Head, Left, Manifest, decode, encode
+from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, session
+from agentos.worktree.snapshots.manifest import FORMAT, Head, Manifest, SkippedPath, decode, encode
 from agentos.worktree.snapshots.own_objects import begin_keeping, keep_objects
 from agentos.worktree.snapshots.store import Worktree, ref_folder, ref_name, sync_folder
-from agentos.worktree.snapshots.trees import Change, check_ids, check_whole, diff_trees, mode_changes
+from agentos.worktree.snapshots.trees import PathChange, check_ids, check_whole, diff_trees, mode_changes
 
 _TRIES = 4
 _REPLACED_BY = "the files that came in its place"
@@ -36,7 +36,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where it was looked up by its id."""
 
     @property
-    def partial(self) -> tuple[Left, ...]:
+    def partial(self) -> tuple[SkippedPath, ...]:
         """What was there and could not be captured, with the reason. Empty: everything is in it."""
         return self.manifest.partial
 
@@ -50,7 +50,7 @@ def take(
     *,
     workflow_id: str,
     name: str,
-    limits: Limits = Limits(),
+    limits: SnapshotLimits = SnapshotLimits(),
     patience_s: float = PATIENCE_S,
 ) -> Snapshot:
     """Capture the files as they are now, under a ref of the run.
@@ -63,7 +63,9 @@ def take(
         return take_in(opened, workflow_id=workflow_id, name=name, limits=limits)
 
 
-def take_in(opened: Session, *, workflow_id: str, name: str, limits: Limits, also: Collection[str] = ()) -> Snapshot:
+def take_in(
+    opened: IndexSession, *, workflow_id: str, name: str, limits: SnapshotLimits, also: Collection[str] = ()
+) -> Snapshot:
     """`take` within a session; `also` names paths to capture although they are ignored."""
     ref = ref_name(opened.worktree, workflow_id, name)
     for attempt in range(_TRIES):
@@ -100,13 +102,13 @@ def keep_tree(worktree: Worktree, tree: str, like: Snapshot, *, workflow_id: str
     manifest = msgspec.structs.replace(like.manifest, workflow_id=workflow_id, name=name)
     ref = ref_name(worktree, workflow_id, name)
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
-    with session(worktree, seconds=Limits().seconds) as opened:
+    with session(worktree, seconds=SnapshotLimits().seconds) as opened:
         commit = known_files.write_commit(opened.writing_git(), tree, (), encode(manifest).decode("ascii"), at_s)
         _write_ref(opened, ref, commit)
     return Snapshot(id=commit, tree=tree, manifest=manifest, ref=ref)
 
 
-def _write_ref(opened: Session, ref: str, commit: str) -> None:
+def _write_ref(opened: IndexSession, ref: str, commit: str) -> None:
     store = opened.worktree.store
     folders = [folder for folder in (store / ref).parents if folder.is_relative_to(store / "refs")]
     there = [folder.is_dir() for folder in folders]
@@ -117,7 +119,7 @@ def _write_ref(opened: Session, ref: str, commit: str) -> None:
             sync_folder(folder)
 
 
-def _commit(git: Git, captured: Captured, manifest: Manifest) -> str:
+def _commit(git: Git, captured: CapturedFiles, manifest: Manifest) -> str:
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
     return write_snapshot(git, captured.tree, manifest, at_s)
 
@@ -130,7 +132,7 @@ def write_snapshot(git: Git, tree: str, manifest: Manifest, at_s: int) -> str:
     return known_files.write_commit(git, tree, parents, encode(manifest).decode("ascii"), at_s)
 
 
-def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: str) -> Manifest:
+def _manifest(worktree: Worktree, captured: CapturedFiles, workflow_id: str, name: str) -> Manifest:
     return Manifest(
         format=FORMAT,
         workflow_id=workflow_id,
@@ -153,16 +155,16 @@ def _manifest(worktree: Worktree, captured: Captured, workflow_id: str, name: st
 def find(worktree: Worktree, snapshot_id: str) -> Snapshot:
     """The snapshot of this id, also of one that a purge has replaced since. SnapshotNotFoundError if it is gone."""
     git = worktree.store_git(timeout_s=60)
-    replaced = git.done("rev-parse", "--verify", "--quiet", f"refs/purged/{snapshot_id}", ok=(0, 1, 128))
+    replaced = git.run("rev-parse", "--verify", "--quiet", f"refs/purged/{snapshot_id}", ok=(0, 1, 128))
     oid = os.fsdecode(replaced.stdout).strip() or snapshot_id
     return read(git, oid, snapshot_id)
 
 
-def named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
+def find_named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
     """The snapshot that stands under this name."""
     git = worktree.store_git(timeout_s=60)
     ref = ref_name(worktree, workflow_id, name)
-    found = git.done("rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128))
+    found = git.run("rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128))
     if found.status:
         raise SnapshotNotFoundError(f"{workflow_id}/{name}")
     return read(git, os.fsdecode(found.stdout).strip(), ref, ref=ref)
@@ -182,7 +184,7 @@ def read(git: Git, oid: str, asked: str, *, ref: str = "") -> Snapshot:
     return Snapshot(id=oid, tree=tree, manifest=manifest, ref=ref)
 
 
-def diff(worktree: Worktree, old: Snapshot, new: Snapshot) -> list[Change]:
+def diff(worktree: Worktree, old: Snapshot, new: Snapshot) -> list[PathChange]:
     """What differs between the files of two snapshots, by path; a rename is a deletion and an addition."""
     return diff_trees(worktree.store_git(timeout_s=60), old.tree, new.tree)
 
@@ -206,7 +208,7 @@ def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str]
         raise
 
 
-def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Limits()) -> list[str]:
+def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: SnapshotLimits = SnapshotLimits()) -> list[str]:
     """The paths that differ now from the snapshot: content, kind, permission bits, what came and what went."""
     with session(worktree, seconds=limits.seconds) as opened:
         now = capture(opened, limits)
@@ -217,7 +219,7 @@ def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: Limits = Li
     return sorted({change.path for change in changes} | modes | folders)
 
 
-def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: Limits = Limits()) -> bool:
+def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: SnapshotLimits = SnapshotLimits()) -> bool:
     """Whether all that a restore of the snapshot would put back is as it was then, and so is HEAD. Writes no snapshot.
 
     False where part of the files could not be captured, then or now: of that nothing is known.
@@ -236,7 +238,7 @@ def same_tree(one: Snapshot, other: Snapshot) -> bool:
     return one.tree == other.tree
 
 
-def taken(worktree: Worktree, workflow_id: str | None = None) -> dict[str, str]:
+def snapshot_refs(worktree: Worktree, workflow_id: str | None = None) -> dict[str, str]:
     """The ids of all snapshots by their ref, of one run or of all."""
     under = ref_folder(worktree, workflow_id) if workflow_id is not None else "refs/agentos"
     listed = worktree.store_git(timeout_s=60).ask("for-each-ref", "--format=%(objectname) %(refname)", f"{under}/")

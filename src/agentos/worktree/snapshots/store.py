@@ -21,7 +21,7 @@ import msgspec
 
 from agentos.exceptions import GitError, NothingToCaptureError, SnapshotError, WorkflowConfigurationError
 from agentos.ids import new_id
-from agentos.worktree.git import Git, bare_env, clean_env, shown
+from agentos.worktree.git import Git, bare_env, clean_env, one_line
 
 FOLDER = "agentos"
 _OWNER = "owner"
@@ -179,14 +179,14 @@ def open_worktree(directory: Path) -> Worktree:
 
     Safe with any number of processes at once, and after one that was killed here.
     """
-    worktree = _asked(directory)
+    worktree = _find_worktree(directory)
     try:
         _make_store(worktree)
         worktree.folder.mkdir(mode=0o700, exist_ok=True)
         _identify(worktree)
     except OSError as error:
         raise NothingToCaptureError(
-            f"the private store in {shown(worktree.common_dir)} cannot be made: {error}",
+            f"the private store in {one_line(worktree.common_dir)} cannot be made: {error}",
             next_step="Make git's own folder writable, or free some space.",
         ) from error
     return worktree
@@ -208,21 +208,22 @@ def _identify(worktree: Worktree) -> None:
 def known_worktree(directory: Path) -> Worktree | None:
     """The same, only to look: None where there is no repository, or nothing was ever captured in it."""
     try:
-        worktree = _asked(directory)
+        worktree = _find_worktree(directory)
     except (SnapshotError, WorkflowConfigurationError):
         return None
     return worktree if (worktree.store / "HEAD").exists() else None
 
 
-def _asked(directory: Path) -> Worktree:
+def _find_worktree(directory: Path) -> Worktree:
     asking = Git(cwd=directory, env={**clean_env(os.environ), **_QUIET}, timeout_s=60)
-    asked = asking.done("rev-parse", *_QUESTIONS, ok=(0, 128))
+    asked = asking.run("rev-parse", *_QUESTIONS, ok=(0, 128))
     answers = _ANSWERS.fullmatch(os.fsdecode(asked.stdout))
     if asked.status and b"not a git repository" not in asked.stderr:
         raise GitError(("rev-parse",), asked.status, asked.said)
     if answers is None:
         raise NothingToCaptureError(
-            f"{shown(directory)} is not in a worktree of a git repository", next_step="Go to a worktree with files."
+            f"{one_line(directory)} is not in a worktree of a git repository",
+            next_step="Go to a worktree with files.",
         )
     git_dir, object_format, common_dir, root = answers.groups()
     return Worktree(
@@ -253,7 +254,7 @@ def _version(asking: Git) -> tuple[int, ...]:
 
 
 def _excludes(asking: Git) -> str:
-    done = asking.done("config", "--type=path", "--get", "-z", "core.excludesFile", ok=(0, 1))
+    done = asking.run("config", "--type=path", "--get", "-z", "core.excludesFile", ok=(0, 1))
     return os.fsdecode(done.stdout).removesuffix("\0")
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import GitError
-from agentos.worktree.git import Done, Git, split
-from agentos.worktree.snapshots.index import Session
+from agentos.worktree.git import Git, GitResult, split_names
+from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Head
 from agentos.worktree.snapshots.store import STATE_FOLDER
 
@@ -53,7 +53,7 @@ class Survey(msgspec.Struct, kw_only=True):
         return not (self.changed or self.deleted or self.untracked or self.new_repositories or self.moved)
 
 
-def survey(session: Session, *, refresh: bool = True) -> Survey:
+def survey(session: IndexSession, *, refresh: bool = True) -> Survey:
     """Look at the whole worktree; no file is hashed whose size and times are as they were.
 
     `refresh` lets git write what it learned to the private index.
@@ -65,7 +65,7 @@ def survey(session: Session, *, refresh: bool = True) -> Survey:
         status = session.read_files(*_STATUS, env={"GIT_OPTIONAL_LOCKS": "1"} if refresh else {})
         found = _read(os.fsdecode(status.stdout))
         found.closed = [os.fsdecode(name) for name in _CLOSED.findall(status.stderr)]
-        listed = split(folders.end().stdout)
+        listed = split_names(folders.end().stdout)
         found.folders = [name.rstrip("/") for name in listed if name.endswith("/") and not is_ours(name)]
         found.head = _head(head.end(ok=(0, 128)), user)
     finally:
@@ -80,10 +80,10 @@ def is_ours(path: str) -> bool:
 
 def read_head(user: Git) -> Head:
     """Where HEAD stands; one git call unless the branch has no commit yet."""
-    return _head(user.done(*_HEAD, ok=(0, 128)), user)
+    return _head(user.run(*_HEAD, ok=(0, 128)), user)
 
 
-def _head(done: Done, user: Git) -> Head:
+def _head(done: GitResult, user: Git) -> Head:
     if done.status == 0:
         oid, ref = os.fsdecode(done.stdout).splitlines()
         return Head(ref=None if ref == "HEAD" else ref, oid=oid)

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 import msgspec
 
 from agentos.exceptions import GitError, SnapshotNotFoundError
-from agentos.worktree.git import Git, joined, split
+from agentos.worktree.git import Git, join_names, split_names
 from agentos.worktree.restore.safe_names import refuse_no_oid
-from agentos.worktree.snapshots.index import Session
+from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Modes
 
 _PART = 1 << 20
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class PathChange(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One path of a difference: `status` is A(dded), D(eleted), M(odified) or T(ype changed)."""
 
     path: str
@@ -27,13 +27,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, order=True):
     new_oid: str
 
 
-def diff_trees(git: Git, old: str, new: str) -> list[Change]:
+def diff_trees(git: Git, old: str, new: str) -> list[PathChange]:
     """What differs between two trees. SnapshotNotFoundError where one of them is not whole any more."""
     if old == new:
         return []
     check_ids(old, new)
     try:
-        fields = split(git.ask("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new))
+        fields = split_names(git.ask("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new))
     except GitError:
         for tree in (old, new):
             check_whole(git, tree, tree)
@@ -42,7 +42,7 @@ def diff_trees(git: Git, old: str, new: str) -> list[Change]:
     for about, path in zip(fields[::2], fields[1::2], strict=True):
         old_mode, new_mode, old_oid, new_oid, status = about[1:].split(" ")
         changes.append(
-            Change(path=path, status=status, old_mode=old_mode, new_mode=new_mode, old_oid=old_oid, new_oid=new_oid)
+            PathChange(path=path, status=status, old_mode=old_mode, new_mode=new_mode, old_oid=old_oid, new_oid=new_oid)
         )
     return changes
 
@@ -71,7 +71,7 @@ def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
     return changed
 
 
-def tree_with(opened: Session, tree: str, changes: Iterable[tuple[str, str, str]]) -> str:
+def tree_with(opened: IndexSession, tree: str, changes: Iterable[tuple[str, str, str]]) -> str:
     """`tree` with other entries: (path, mode, id of the content); an empty id takes the path out."""
     check_ids(tree)
     null = opened.worktree.null_id
@@ -83,7 +83,7 @@ def tree_with(opened: Session, tree: str, changes: Iterable[tuple[str, str, str]
     with opened.scratch_index("wanted") as scratch:
         git = opened.git(index=scratch)
         git.ask("read-tree", tree)
-        git.ask("update-index", "-z", "--index-info", stdin=joined(lines))
+        git.ask("update-index", "-z", "--index-info", stdin=join_names(lines))
         return git.line("write-tree")
 
 
@@ -114,7 +114,7 @@ def check_whole(git: Git, tree: str, asked: str, base: str | None = None) -> Non
 
 
 @contextmanager
-def reading_blobs(git: Git) -> Iterator[Callable[[str], Iterator[bytes]]]:
+def blob_reader(git: Git) -> Iterator[Callable[[str], Iterator[bytes]]]:
     """Gives a function that reads the content of a file by its id, in parts."""
     argv = ("cat-file", "--batch")
     running = git.start(*argv, stdin=True)

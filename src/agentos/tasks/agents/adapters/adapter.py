@@ -14,7 +14,7 @@ import msgspec
 
 from agentos.machine.events import Usage
 
-Word = Literal[
+AgentOutcome = Literal[
     "ok",
     "agent_error",
     "api_auth",
@@ -35,7 +35,7 @@ MAX_SHOWN = 200
 """Characters of a tool's argument in a line for people."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class TranscriptLocation(msgspec.Struct, frozen=True):
     """Where an agent keeps the transcript of a session."""
 
     variable: str
@@ -65,7 +65,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Says what it has cost, at its end at the latest. Until then, and of others, the settings' price counts."""
     takes_tools: bool = True
     """Takes a list of allowed tools."""
-    transcript: Kept | None = None
+    transcript: TranscriptLocation | None = None
     """None: it keeps no file that could be copied."""
     takes_schema: bool = False
     """Answers by a JSON schema. Others are asked for it in the prompt."""
@@ -89,7 +89,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A private folder, gone after the attempt."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class AgentInvocation(msgspec.Struct, frozen=True, kw_only=True):
     """How the program is started."""
 
     argv: tuple[str, ...]
@@ -99,7 +99,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Written into the private folder first."""
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class StreamUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What one line of an agent's stream says."""
 
     session: str = ""
@@ -114,7 +114,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     """Whether more must follow: it uses a tool. An answer may be its last. None: the line does not tell."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class AgentExit(msgspec.Struct, frozen=True):
     """The program has exited."""
 
     status: int | None = 0
@@ -125,10 +125,10 @@ class Ended(msgspec.Struct, frozen=True):
     """By us: its status does not tell how it would have ended."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AgentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """How the agent ended, as far as it can be told from what it said."""
 
-    outcome: Word
+    outcome: AgentOutcome
     text: str = ""
     """Its last answer."""
     why: str = ""
@@ -149,9 +149,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Reader(Protocol):
     """Reads the stream of one attempt, a line at a time. Lines that are no JSON, or unknown, say nothing."""
 
-    def line(self, text: str) -> Heard: ...
+    def line(self, text: str) -> StreamUpdate: ...
 
-    def verdict(self, ended: Ended) -> Verdict: ...
+    def verdict(self, ended: AgentExit) -> AgentVerdict: ...
 
 
 class Agent(Protocol):
@@ -159,12 +159,12 @@ class Agent(Protocol):
 
     TRAITS: Traits
 
-    def call(self, ask: Ask) -> Call: ...
+    def call(self, ask: Ask) -> AgentInvocation: ...
 
     def reader(self) -> Reader: ...
 
 
-NOTHING_HEARD = Heard()
+NOTHING_HEARD = StreamUpdate()
 
 
 def document(text: str) -> dict[str, Any]:

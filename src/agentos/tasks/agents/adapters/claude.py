@@ -8,21 +8,21 @@ from typing import Any
 from agentos.machine.events import Usage
 from agentos.tasks.agents.adapters.adapter import (
     NOTHING_HEARD,
+    AgentExit,
+    AgentInvocation,
+    AgentOutcome,
+    AgentVerdict,
     Ask,
-    Call,
-    Ended,
-    Heard,
-    Kept,
+    StreamUpdate,
     Traits,
-    Verdict,
-    Word,
+    TranscriptLocation,
     count,
     document,
     dollars,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import of_status, of_text
+from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text
 
 TRAITS = Traits(
     program="claude",
@@ -31,7 +31,7 @@ TRAITS = Traits(
     counts_turns=True,
     counts_cost=True,
     takes_schema=True,
-    transcript=Kept("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
+    transcript=TranscriptLocation("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
 )
 
 _MODES = {"read": "dontAsk", "edit": "acceptEdits", "full": "bypassPermissions"}
@@ -39,7 +39,7 @@ _CHANGING = ("Bash", "Edit", "NotebookEdit", "Write")
 _LOST = ("No conversation found", "is already in use")
 
 
-def call(ask: Ask) -> Call:
+def call(ask: Ask) -> AgentInvocation:
     argv = ["claude", "-p", "--output-format", "stream-json", "--verbose"]
     argv += ["--permission-mode", _MODES[ask.permissions]]
     if ask.permissions == "read":
@@ -63,7 +63,7 @@ def call(ask: Ask) -> Call:
         argv += ["--resume", ask.goes_on, "--fork-session"]
     argv += ["--session-id", ask.session]
     # By default it tries ten times, for minutes, even where the key is wrong.
-    return Call(argv=tuple(argv), env={"CLAUDE_CODE_MAX_RETRIES": "2", "DISABLE_AUTOUPDATER": "1"})
+    return AgentInvocation(argv=tuple(argv), env={"CLAUDE_CODE_MAX_RETRIES": "2", "DISABLE_AUTOUPDATER": "1"})
 
 
 def reader() -> ClaudeReader:
@@ -80,21 +80,21 @@ class ClaudeReader:
         self._message = ""
         self._answer: list[str] = []
 
-    def line(self, text: str) -> Heard:
+    def line(self, text: str) -> StreamUpdate:
         event = document(text)
         match event.get("type"):
             case "system" if event.get("subtype") == "init":
-                return Heard(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
+                return StreamUpdate(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
             case "assistant":
                 return self._assistant(part(event, "message"), own=not event.get("parent_tool_use_id"))
             case "user":
                 used_tools = _has_results(part(event, "message"))
-                return Heard(turn=used_tools, goes_on=used_tools or None)
+                return StreamUpdate(turn=used_tools, goes_on=used_tools or None)
             case "result":
                 self._result = event
         return NOTHING_HEARD
 
-    def _assistant(self, message: dict[str, Any], *, own: bool) -> Heard:
+    def _assistant(self, message: dict[str, Any], *, own: bool) -> StreamUpdate:
         blocks = message.get("content")
         shown: list[str] = []
         goes_on = False
@@ -107,7 +107,7 @@ class ClaudeReader:
             elif part(block).get("type") == "tool_use":
                 shown.append(tool_line(block.get("name"), block.get("input")))
                 goes_on = True
-        return Heard(shown=tuple(shown), used=self._count(message), goes_on=goes_on)
+        return StreamUpdate(shown=tuple(shown), used=self._count(message), goes_on=goes_on)
 
     def _count(self, message: dict[str, Any]) -> Usage | None:
         # One message arrives in several events, each with the same numbers.
@@ -119,19 +119,19 @@ class ClaudeReader:
         self._used += used
         return used
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: AgentExit) -> AgentVerdict:
         result = self._result
         if not result:
             lost = any(text in ended.stderr for text in _LOST)
-            word = of_text(ended.stderr) if ended.stderr.strip() and ended.status else "no_result"
-            return Verdict(outcome="bad_input" if lost else word, why=ended.stderr.strip(), session_lost=lost)
+            word = outcome_of_text(ended.stderr) if ended.stderr.strip() and ended.status else "no_result"
+            return AgentVerdict(outcome="bad_input" if lost else word, why=ended.stderr.strip(), session_lost=lost)
         errors = result.get("errors")
         why = "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(result.get("result") or "")
         answer = self._answer_over_budget()
         failed = not answer and (bool(result.get("is_error")) or result.get("subtype") != "success")
         denials = result.get("permission_denials")
-        return Verdict(
-            outcome=self._word(why) if failed else "ok",
+        return AgentVerdict(
+            outcome=self._outcome(why) if failed else "ok",
             text="" if failed else answer or str(result.get("result") or ""),
             why=why if failed else "",
             json=result.get("structured_output"),
@@ -150,7 +150,7 @@ class ClaudeReader:
         over = self._result.get("subtype") == "error_max_budget_usd" and self._result.get("stop_reason") == "end_turn"
         return "".join(self._answer) if over else ""
 
-    def _word(self, why: str) -> Word:
+    def _outcome(self, why: str) -> AgentOutcome:
         match self._result.get("subtype"):
             case "error_max_turns":
                 return "turn_limit"
@@ -158,8 +158,8 @@ class ClaudeReader:
                 return "budget"
         status = self._result.get("api_error_status")
         if isinstance(status, int):
-            return of_status(status)
-        word = of_text(why)
+            return outcome_of_status(status)
+        word = outcome_of_text(why)
         return "api_5xx" if word == "agent_error" and why.startswith("API Error") else word
 
     def _rest(self, result: dict[str, Any]) -> Usage:

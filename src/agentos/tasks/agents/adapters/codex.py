@@ -8,19 +8,19 @@ from typing import Any
 from agentos.machine.events import Usage
 from agentos.tasks.agents.adapters.adapter import (
     NOTHING_HEARD,
+    AgentExit,
+    AgentInvocation,
+    AgentVerdict,
     Ask,
-    Call,
-    Ended,
-    Heard,
-    Kept,
+    StreamUpdate,
     Traits,
-    Verdict,
+    TranscriptLocation,
     count,
     document,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import of_text
+from agentos.tasks.agents.adapters.trouble import outcome_of_text
 
 TRAITS = Traits(
     program="codex",
@@ -28,7 +28,7 @@ TRAITS = Traits(
     forks=True,
     takes_tools=False,
     takes_schema=True,
-    transcript=Kept("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
+    transcript=TranscriptLocation("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
 )
 
 _SANDBOXES = {"read": "read-only", "edit": "workspace-write", "full": "danger-full-access"}
@@ -36,7 +36,7 @@ _LOST = "no rollout found"
 _SCHEMA = "schema.json"
 
 
-def call(ask: Ask) -> Call:
+def call(ask: Ask) -> AgentInvocation:
     argv = ["codex", "exec"]
     if ask.goes_on:
         argv.append("fork")
@@ -51,7 +51,7 @@ def call(ask: Ask) -> Call:
         argv += ["--output-schema", f"{ask.folder}/{_SCHEMA}"]
     if ask.goes_on:
         argv.append(ask.goes_on)
-    return Call(argv=(*argv, "-"), files=files)
+    return AgentInvocation(argv=(*argv, "-"), files=files)
 
 
 def reader() -> CodexReader:
@@ -68,52 +68,52 @@ class CodexReader:
         self._usage: dict[str, Any] = {}
         self._complete = False
 
-    def line(self, text: str) -> Heard:
+    def line(self, text: str) -> StreamUpdate:
         event = document(text)
         match event.get("type"):
             case "thread.started":
-                return Heard(session=str(event.get("thread_id") or ""))
+                return StreamUpdate(session=str(event.get("thread_id") or ""))
             case "turn.started":
                 self._complete = False
             case "item.started":
                 shown = _tool_of(part(event, "item"))
-                return Heard(shown=shown, goes_on=bool(shown) or None)
+                return StreamUpdate(shown=shown, goes_on=bool(shown) or None)
             case "item.completed":
                 return self._item(part(event, "item"))
             case "turn.completed":
                 self._complete, self._usage = True, part(event, "usage")
-                return Heard(turn=True)
+                return StreamUpdate(turn=True)
             case "turn.failed":
                 self._error = str(part(event, "error").get("message") or "the turn failed")
             case "error":
                 self._error = self._error or str(event.get("message") or "")
         return NOTHING_HEARD
 
-    def _item(self, item: dict[str, Any]) -> Heard:
+    def _item(self, item: dict[str, Any]) -> StreamUpdate:
         match item.get("type"):
             case "agent_message":
                 self._text = str(item.get("text") or "")
-                return Heard(shown=tuple(self._text.splitlines()), goes_on=False)
+                return StreamUpdate(shown=tuple(self._text.splitlines()), goes_on=False)
             case "command_execution" | "file_change" | "mcp_tool_call":
                 self._turns += 1
-                return Heard(turn=True, shown=() if "command" in item else _tool_of(item), goes_on=True)
+                return StreamUpdate(turn=True, shown=() if "command" in item else _tool_of(item), goes_on=True)
             case "error":
-                return Heard(shown=(f"codex: {item.get('message')}",))
+                return StreamUpdate(shown=(f"codex: {item.get('message')}",))
         return NOTHING_HEARD
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: AgentExit) -> AgentVerdict:
         if self._complete and (ended.status == 0 or ended.stopped):
-            return Verdict(outcome="ok", text=self._text, turns=self._turns + 1, used=self._used())
+            return AgentVerdict(outcome="ok", text=self._text, turns=self._turns + 1, used=self._parse_usage())
         why = self._error or ended.stderr.strip()
-        return Verdict(
-            outcome="no_result" if not self._error and ended.status == 0 else of_text(why),
+        return AgentVerdict(
+            outcome="no_result" if not self._error and ended.status == 0 else outcome_of_text(why),
             why=why,
             turns=self._turns,
-            used=self._used() if self._usage else None,
+            used=self._parse_usage() if self._usage else None,
             session_lost=_LOST in ended.stderr,
         )
 
-    def _used(self) -> Usage:
+    def _parse_usage(self) -> Usage:
         return Usage(
             input_tokens=count(self._usage.get("input_tokens")),
             output_tokens=count(self._usage.get("output_tokens")),

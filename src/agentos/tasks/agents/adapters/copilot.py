@@ -7,21 +7,23 @@ from typing import Any
 from agentos.machine.events import Usage
 from agentos.tasks.agents.adapters.adapter import (
     NOTHING_HEARD,
+    AgentExit,
+    AgentInvocation,
+    AgentVerdict,
     Ask,
-    Call,
-    Ended,
-    Heard,
-    Kept,
+    StreamUpdate,
     Traits,
-    Verdict,
+    TranscriptLocation,
     count,
     document,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import of_status, of_text
+from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text
 
-TRAITS = Traits(program="copilot", transcript=Kept("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"))
+TRAITS = Traits(
+    program="copilot", transcript=TranscriptLocation("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl")
+)
 
 _FLAGS = {
     "read": ("--deny-tool=write", "--deny-tool=shell"),
@@ -31,7 +33,7 @@ _FLAGS = {
 _USAGE = "usage.json"
 
 
-def call(ask: Ask) -> Call:
+def call(ask: Ask) -> AgentInvocation:
     argv = ["copilot", "--output-format", "json", "--no-ask-user", "--no-auto-update", "--disable-builtin-mcps"]
     flags = list(_FLAGS[ask.permissions])
     for tool in ask.allowed_tools:
@@ -45,7 +47,7 @@ def call(ask: Ask) -> Call:
     argv += ["--usage-output-file", f"{ask.folder}/{_USAGE}"]
     # Goes on with the session where there is one of that id, and otherwise begins it.
     argv += ["--session-id", ask.goes_on or ask.session]
-    return Call(argv=tuple(argv))
+    return AgentInvocation(argv=tuple(argv))
 
 
 def reader() -> CopilotReader:
@@ -63,45 +65,45 @@ class CopilotReader:
         self._tools: dict[str, str] = {}
         self._denials: list[str] = []
 
-    def line(self, text: str) -> Heard:
+    def line(self, text: str) -> StreamUpdate:
         event = document(text)
         data = part(event, "data")
         match event.get("type"):
             case "session.tools_updated":
-                return Heard(model=str(data.get("model") or ""))
+                return StreamUpdate(model=str(data.get("model") or ""))
             case "assistant.message":
                 self._text = str(data.get("content") or "")
-                return Heard(shown=tuple(self._text.splitlines()), goes_on=bool(data.get("toolRequests")))
+                return StreamUpdate(shown=tuple(self._text.splitlines()), goes_on=bool(data.get("toolRequests")))
             case "tool.execution_start":
                 told = tool_line(data.get("toolName"), data.get("arguments"))
                 self._tools[str(data.get("toolCallId"))] = told
-                return Heard(shown=(told,), goes_on=True)
+                return StreamUpdate(shown=(told,), goes_on=True)
             case "tool.execution_complete":
                 if part(data, "error").get("code") == "denied":
                     self._denials.append(self._tools.get(str(data.get("toolCallId")), "a tool"))
             case "assistant.turn_end":
                 self._turns += 1
-                return Heard(turn=True)
+                return StreamUpdate(turn=True)
             case "session.error":
                 self._error = data
             case "result":
                 self._result = event
-                return Heard(session=str(event.get("sessionId") or ""))
+                return StreamUpdate(session=str(event.get("sessionId") or ""))
         return NOTHING_HEARD
 
-    def verdict(self, ended: Ended) -> Verdict:
-        used, denials = self._used(ended), tuple(self._denials)
+    def verdict(self, ended: AgentExit) -> AgentVerdict:
+        used, denials = self._parse_usage(ended), tuple(self._denials)
         if self._result and self._result.get("exitCode") == 0 and not self._error:
-            return Verdict(outcome="ok", text=self._text, turns=self._turns, used=used, denials=denials)
+            return AgentVerdict(outcome="ok", text=self._text, turns=self._turns, used=used, denials=denials)
         why = str(self._error.get("message") or "") or ended.stderr.strip()
         status = self._error.get("statusCode")
         if isinstance(status, int):
-            word = of_status(status)
+            word = outcome_of_status(status)
         else:
-            word = of_text(why) if self._error or ended.status else "no_result"
-        return Verdict(outcome=word, why=why, turns=self._turns, used=used, denials=denials)
+            word = outcome_of_text(why) if self._error or ended.status else "no_result"
+        return AgentVerdict(outcome=word, why=why, turns=self._turns, used=used, denials=denials)
 
-    def _used(self, ended: Ended) -> Usage | None:
+    def _parse_usage(self, ended: AgentExit) -> Usage | None:
         total = Usage()
         for one in part(document(ended.left.get(_USAGE, "")), "modelMetrics").values():
             numbers = part(one, "usage")

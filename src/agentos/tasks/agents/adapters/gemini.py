@@ -7,37 +7,40 @@ from typing import Any
 from agentos.machine.events import Usage
 from agentos.tasks.agents.adapters.adapter import (
     NOTHING_HEARD,
+    AgentExit,
+    AgentInvocation,
+    AgentOutcome,
+    AgentVerdict,
     Ask,
-    Call,
-    Ended,
-    Heard,
-    Kept,
+    StreamUpdate,
     Traits,
-    Verdict,
-    Word,
+    TranscriptLocation,
     count,
     document,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import of_text
+from agentos.tasks.agents.adapters.trouble import outcome_of_text
 
-TRAITS = Traits(program="gemini", transcript=Kept("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"))
+TRAITS = Traits(
+    program="gemini",
+    transcript=TranscriptLocation("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"),
+)
 
 _MODES = {"read": "plan", "edit": "auto_edit", "full": "yolo"}
 _LOST = ("already exists", "Invalid session identifier", "No previous sessions")
-_EXITS: dict[int, Word] = {41: "api_auth", 42: "bad_input", 53: "turn_limit", 145: "api_auth", 173: "api_rate"}
+_EXITS: dict[int, AgentOutcome] = {41: "api_auth", 42: "bad_input", 53: "turn_limit", 145: "api_auth", 173: "api_rate"}
 """Of its own; an HTTP status it exits with comes out modulo 256."""
 
 
-def call(ask: Ask) -> Call:
+def call(ask: Ask) -> AgentInvocation:
     argv = ["gemini", "--output-format", "stream-json", "--approval-mode", _MODES[ask.permissions], "--skip-trust"]
     for tool in ask.allowed_tools:
         argv += ["--allowed-tools", tool]
     if ask.model:
         argv += ["--model", ask.model]
     argv += ["--resume", ask.goes_on] if ask.goes_on else ["--session-id", ask.session]
-    return Call(argv=tuple(argv))
+    return AgentInvocation(argv=tuple(argv))
 
 
 def reader() -> GeminiReader:
@@ -55,56 +58,58 @@ class GeminiReader:
         self._denials: list[str] = []
         self._result: dict[str, Any] = {}
 
-    def line(self, text: str) -> Heard:
+    def line(self, text: str) -> StreamUpdate:
         event = document(text)
         match event.get("type"):
             case "init":
-                return Heard(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
+                return StreamUpdate(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
             case "message" if event.get("role") == "assistant":
                 return self._message(str(event.get("content") or ""))
             case "tool_use":
                 self._pieces.clear()  # what it said before using a tool is not its answer
                 told = tool_line(event.get("tool_name"), event.get("parameters"))
                 self._tools[str(event.get("tool_id"))] = told
-                return Heard(shown=(*self._flush(), told), goes_on=True)
+                return StreamUpdate(shown=(*self._flush(), told), goes_on=True)
             case "tool_result":
                 self._turns += 1
                 if part(event, "error").get("type") in ("policy_violation", "permission_denied"):
                     self._denials.append(self._tools.get(str(event.get("tool_id")), "a tool"))
-                return Heard(turn=True, goes_on=True)
+                return StreamUpdate(turn=True, goes_on=True)
             case "result":
                 self._result = event
-                return Heard(shown=self._flush())
+                return StreamUpdate(shown=self._flush())
         return NOTHING_HEARD
 
-    def _message(self, piece: str) -> Heard:
+    def _message(self, piece: str) -> StreamUpdate:
         self._pieces.append(piece)
         *lines, self._partial = (self._partial + piece).split("\n")
-        return Heard(shown=tuple(lines), goes_on=False)
+        return StreamUpdate(shown=tuple(lines), goes_on=False)
 
     def _flush(self) -> tuple[str, ...]:
         lines = (self._partial,) if self._partial else ()
         self._partial = ""
         return lines
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: AgentExit) -> AgentVerdict:
         result = self._result
         if result.get("status") == "success":
             turns, text = self._turns + 1, "".join(self._pieces)
-            return Verdict(outcome="ok", text=text, turns=turns, used=self._used(), denials=tuple(self._denials))
+            return AgentVerdict(
+                outcome="ok", text=text, turns=turns, used=self._parse_usage(), denials=tuple(self._denials)
+            )
         why = str(part(result, "error").get("message") or "") or ended.stderr.strip()
         known = _EXITS.get(ended.status or 0)
-        told = of_text(why) if why and (result or ended.status) else "no_result"
-        return Verdict(
+        told = outcome_of_text(why) if why and (result or ended.status) else "no_result"
+        return AgentVerdict(
             outcome=known if known is not None and told in ("agent_error", "no_result") else told,
             why=why,
             turns=self._turns,
-            used=self._used() if result else None,
+            used=self._parse_usage() if result else None,
             denials=tuple(self._denials),
             session_lost=not result and any(text in ended.stderr for text in _LOST),
         )
 
-    def _used(self) -> Usage:
+    def _parse_usage(self) -> Usage:
         stats = part(self._result, "stats")
         return Usage(
             input_tokens=count(stats.get("input_tokens")),

@@ -8,19 +8,19 @@ from typing import Any
 from agentos.machine.events import Usage
 from agentos.tasks.agents.adapters.adapter import (
     NOTHING_HEARD,
+    AgentExit,
+    AgentInvocation,
+    AgentVerdict,
     Ask,
-    Call,
-    Ended,
-    Heard,
+    StreamUpdate,
     Traits,
-    Verdict,
     count,
     document,
     dollars,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import of_status, of_text, seconds
+from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text, seconds
 
 TRAITS = Traits(program="opencode", names_session=False, titled=True, forks=True, tells_cost=True)
 
@@ -35,7 +35,7 @@ _LOST = "Session not found"
 _DENIED = ("rejected permission", "prevents you from using")
 
 
-def call(ask: Ask) -> Call:
+def call(ask: Ask) -> AgentInvocation:
     argv = ["opencode", "run", "--format", "json"]
     if ask.model:
         argv += ["--model", ask.model]
@@ -49,7 +49,7 @@ def call(ask: Ask) -> Call:
             before = rules.get(name, "ask")
             rules[name] = {**(before if isinstance(before, dict) else {"*": before}), pattern: "allow"}
     env = {"OPENCODE_PERMISSION": json.dumps(rules), "OPENCODE_DISABLE_AUTOUPDATE": "1"}
-    return Call(argv=tuple(argv), env=env)
+    return AgentInvocation(argv=tuple(argv), env=env)
 
 
 def find_session(listed: str, title: str) -> str:
@@ -77,27 +77,27 @@ class OpencodeReader:
         self._error: dict[str, Any] = {}
         self._denials: list[str] = []
 
-    def line(self, text: str) -> Heard:
+    def line(self, text: str) -> StreamUpdate:
         event = document(text)
         session, piece = str(event.get("sessionID") or ""), part(event, "part")
         match event.get("type"):
             case "step_start":
                 self._at_work = True
-                return Heard(session=session)
+                return StreamUpdate(session=session)
             case "text":
                 self._text = str(piece.get("text") or "")
-                return Heard(session=session, shown=tuple(self._text.splitlines()), goes_on=False)
+                return StreamUpdate(session=session, shown=tuple(self._text.splitlines()), goes_on=False)
             case "tool_use":
-                return Heard(session=session, shown=(self._tool(piece),), goes_on=True)
+                return StreamUpdate(session=session, shown=(self._tool(piece),), goes_on=True)
             case "step_finish":
                 self._turns += 1
                 self._finished = str(piece.get("reason") or "")
                 self._at_work = False
                 goes_on = self._finished == "tool-calls"
-                return Heard(session=session, used=_used(piece), turn=True, goes_on=goes_on)
+                return StreamUpdate(session=session, used=_parse_usage(piece), turn=True, goes_on=goes_on)
             case "error":
                 self._error = part(event, "error")
-                return Heard(session=session)
+                return StreamUpdate(session=session)
         return NOTHING_HEARD
 
     def _tool(self, piece: dict[str, Any]) -> str:
@@ -107,22 +107,22 @@ class OpencodeReader:
             self._denials.append(told)
         return told
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: AgentExit) -> AgentVerdict:
         denials = tuple(self._denials)
         done = self._finished == "stop" and not self._at_work and not self._error
         if done and (ended.status == 0 or ended.stopped):
-            return Verdict(outcome="ok", text=self._text, turns=self._turns, denials=denials)
+            return AgentVerdict(outcome="ok", text=self._text, turns=self._turns, denials=denials)
         data = part(self._error, "data")
         why = str(data.get("message") or self._error.get("name") or "") or ended.stderr.strip()
         status = data.get("statusCode")
         if isinstance(status, int):
-            word = of_status(status)
+            word = outcome_of_status(status)
         elif self._error or ended.status:
-            word = of_text(why)
+            word = outcome_of_text(why)
         else:
             # Its last step neither ended nor failed: the answer of the model was cut off or not to be read.
             word = "api_5xx" if self._finished else "no_result"
-        return Verdict(
+        return AgentVerdict(
             outcome=word,
             why=why or "its last step did not come to an end",
             turns=self._turns,
@@ -132,7 +132,7 @@ class OpencodeReader:
         )
 
 
-def _used(piece: dict[str, Any]) -> Usage | None:
+def _parse_usage(piece: dict[str, Any]) -> Usage | None:
     tokens, cache = part(piece, "tokens"), part(piece, "tokens", "cache")
     read = count(cache.get("read"))
     used = Usage(

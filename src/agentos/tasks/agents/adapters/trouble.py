@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentos.tasks.agents.adapters.adapter import Word
+from agentos.tasks.agents.adapters.adapter import AgentOutcome
 
 _STATUS = re.compile(r"(?:\b(?:status|API Error|HTTP|code)\W{0,4}|\()(\d{3})\b", re.IGNORECASE)
 _AUTH = re.compile(
@@ -26,7 +26,7 @@ _SERVICE = re.compile(
 )
 
 
-def of_status(status: int) -> Word:
+def outcome_of_status(status: int) -> AgentOutcome:
     """What an HTTP status of the service means."""
     if status in (401, 403):
         return "api_auth"
@@ -37,18 +37,18 @@ def of_status(status: int) -> Word:
     return "bad_input" if 400 <= status < 500 else "agent_error"
 
 
-def of_text(text: str) -> Word:
+def outcome_of_text(text: str) -> AgentOutcome:
     """What an error's text means, as far as texts can be trusted; `agent_error` for everything else."""
     found = _STATUS.search(text)
     if found and 400 <= int(found[1]) < 600:
-        return of_status(int(found[1]))
+        return outcome_of_status(int(found[1]))
     for pattern, word in _BY_TEXT:
         if pattern.search(text):
             return word
     return "agent_error"
 
 
-_BY_TEXT: tuple[tuple[re.Pattern[str], Word], ...] = (
+_BY_TEXT: tuple[tuple[re.Pattern[str], AgentOutcome], ...] = (
     (_AUTH, "api_auth"),
     (_RATE, "api_rate"),
     (_BAD, "bad_input"),
