@@ -24,8 +24,7 @@ from agentos.store.port import Lease, Line, Progress, StorePort
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.store import PostgresStore
-from agentos.workflow.drive.journal import StoreJournal
-from agentos.workflow.drive.line_writer import LineWriter
+from agentos.workflow.drive.journal import LineWriter, StoreJournal
 from tests.contract.journals import RUN, RUNNING, Journal, bodies, create
 from tests.postgres.server import Server
 

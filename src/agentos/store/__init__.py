@@ -1,0 +1,15 @@
+"""Remembering in SQL. Both stores answer one port and pass one contract suite.
+
+port            what the engine asks of a store
+codec           events to rows and back
+records         rows to the records of the port
+journal_reader  reading a journal, every digest checked
+copies          a run as a whole, from one store to another
+holder          who holds a lease, and whether it lives
+private_files   files for the user alone, complete before anybody sees them
+sqlfiles        the SQL beside this: queries, schema, migrations
+stats           a database in numbers
+call_book       who calls which model just now, across processes
+sqlite          one file beside the work
+postgres        a server for a team
+"""

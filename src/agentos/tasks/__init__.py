@@ -1,0 +1,15 @@
+"""Performing one attempt of a task, whatever its kind.
+
+attempt   what an attempt is given, and what it gives back
+registry  which performer performs which kind
+context   what a function gets as `ctx`
+outcomes  from what an attempt did to its outcome
+failures  errors as data
+masking   where secrets stay behind
+extras    libraries that only some tasks need
+shell     shell tasks
+python    functions, here or in a child process
+process   children: started, watched, ended
+agents    agents at work in the worktree
+llm       calls of a model
+"""

@@ -1,4 +1,15 @@
-"""Making a run go: executors, the stream of events, the queue of commands, checkpoints.
+"""Making a run go.
+
+    place       which store, which worktree, which run is meant
+    define      from a file or a function to a plan that can be run
+    start       how a drive comes about: a new run, a fork, a resume, a worker
+    drive       one process makes a run go
+    files       what a drive does about the files of its worktree
+    look        looking at a run without touching it
+    transfer    a run from one place to another
+    prove       whether tasks may be repeated
+    executor    executors: in memory, or with events, commands and checkpoints
+    checkpoint  where checkpoints live, and `CheckpointManager`
 
 The names below are imported when they are asked for, so that `import agentos` stays quick.
 """

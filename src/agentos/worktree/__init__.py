@@ -1,0 +1,8 @@
+"""The files of a worktree, remembered in git beside the user's own history.
+
+git               git as argv to bytes
+snapshots         the files as commits in a private store
+restore           putting files back
+merge             what isolated tasks did to the same files
+linked_worktrees  a worktree of its own for isolated work
+"""

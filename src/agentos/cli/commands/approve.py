@@ -114,7 +114,7 @@ def command(
         now = store.find_run(found.record.workflow_id)
     if no_resume or now.holder is not None or now.status in ("complete", "aborted"):
         return 0
-    from agentos.cli.terminal.continuation import go_on
+    from agentos.cli.continuation import go_on
 
     return go_on(found, files)
 

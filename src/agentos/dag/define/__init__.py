@@ -1,0 +1,13 @@
+"""A workflow as its author writes it, and its tasks as data.
+
+workflow       `Workflow`: what authors build
+task           a task as data
+settings       the settings of a task, read from what people write
+run_settings   settings and parameters of a whole run
+model_calls    agents and model calls as data, and their budgets
+mapping        tasks in the mapping form of files and commands
+yaml_file      workflows written as YAML
+schema         the JSON Schema of such files, for editors
+stored_values  values inside a definition, as the journal keeps them
+code           what a function does, as a digest
+"""

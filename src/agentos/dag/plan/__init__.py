@@ -1,0 +1,13 @@
+"""From a workflow to a plan. Nothing raises: every problem becomes a finding.
+
+plan         a plan, and `compile_plan`
+binding      which value each parameter of a function gets
+linking      tasks as written become complete definitions
+checks       everything that can be wrong, as findings
+findings     a problem, told so that it can be fixed
+layers       which tasks may run side by side
+fingerprint  whether a task still is what it was
+growth       tasks that come, change or go while a run is under way
+items        the items of a fan-out
+hints        what speaks against running a task twice
+"""

@@ -38,7 +38,7 @@ def settle(board: Board) -> bool:
 def leave_to_resume(board: Board) -> bool:
     """Whether a stop cancelled tasks: an answer decides nothing about them, and the next drive runs them again."""
     facts = board.facts
-    if board.starts or facts.refused is not None or not any(_cancelled(board)):
+    if board.starts or facts.refused is not None or not any(_cancelled_tasks(board)):
         return False
     if facts.open_gates:
         _only_gates_left(board)
@@ -102,9 +102,9 @@ def stop(board: Board) -> None:
 
 def _was_cancelled(board: Board, layer: int) -> bool:
     """Whether the stop itself ended a task of this layer: that one is to run again, so the layer is not finished."""
-    return any(task.layer == layer for task in _cancelled(board))
+    return any(task.layer == layer for task in _cancelled_tasks(board))
 
 
-def _cancelled(board: Board) -> Iterator[TaskFacts]:
+def _cancelled_tasks(board: Board) -> Iterator[TaskFacts]:
     tasks = (board.facts.task(name) for name in board.facts.failed)
     return (task for task in tasks if task.status == "cancelled")

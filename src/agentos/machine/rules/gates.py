@@ -11,9 +11,9 @@ from agentos.dag.language.references import as_text, resolve
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
+from agentos.machine.command_words import has_command
 from agentos.machine.facts.fold import Facts, GateFacts
 from agentos.machine.frontier import fan_out_of
-from agentos.machine.rules.command_words import has_command
 from agentos.machine.rules.scope import scope_of, shown_digest
 
 

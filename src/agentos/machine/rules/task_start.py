@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
-from agentos.dag.plan.plan import PlannedTask
+from agentos.dag.define.task import Repeat
+from agentos.dag.language.conditions import evaluate, parse_condition
+from agentos.dag.plan.growth import round_tasks
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import AgentosError
+from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.board import Board, failed_status, failure_of
 from agentos.machine.frontier import by_layers
-from agentos.machine.rules import fanout, layers, merges, requests, rounds
+from agentos.machine.rules import fanout, layers, merges, requests
 from agentos.machine.rules.budgets import budget_gate
 from agentos.machine.rules.gates import approval_of, ask_gate, gate_kind, is_outdated, newest_gate, task_gate
 from agentos.machine.rules.needs import skip_reason
+from agentos.machine.rules.scope import scope_of
 from agentos.values import encode_value
 
 PAID = ("agent", "llm")
@@ -93,7 +100,7 @@ def _start(board: Board, task: PlannedTask) -> None:
     elif definition.for_each is not None:
         fanout.expand(board, task)
     elif definition.repeat is not None:
-        rounds.close_round(board, task, definition.repeat)
+        close_round(board, task, definition.repeat)
     elif board.facts.refused is not None and not by_layers(board.plan):
         board.skip(task, board.facts.refused.gate_id)
     elif merges.must_merge_first(board, task):
@@ -131,3 +138,42 @@ def _complete_approval(board: Board, task: PlannedTask) -> None:
         answer["choice"] = gate.choice
     output = Raw(encode_value(answer, around=True))
     board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
+
+
+def close_round(board: Board, task: PlannedTask, repeat: Repeat) -> None:
+    """A round has ended: complete the task, add another round, or give up."""
+    done = rounds_of(board.plan, repeat)
+    try:
+        scope = scope_of(board.plan, board.facts, task)
+        if evaluate(parse_condition(repeat.until), scope, succeeded=True, failed=False):
+            output = msgspec.Raw(encode_value({"rounds": done}, around=True))
+            board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
+        elif done < repeat.max:
+            board.change_plan(_another_round(board, task, done + 1))
+        else:
+            text = f"after {done} round(s) this does not hold: {repeat.until}"
+            exhausted = ev.TaskFailure(type="RoundsExhausted", text=text, traceback="")
+            board.fail(task, exhausted, status=failed_status(task))
+    except AgentosError as error:
+        board.fail(task, failure_of(error), status=failed_status(task))
+
+
+def _another_round(board: Board, task: PlannedTask, number: int) -> ev.PlanChanged:
+    grown = tuple(round_tasks(board.plan, task.id, number))
+    waiting = replace(task.definition, needs=(*task.definition.needs, *(added.id for added in grown)))
+    return ev.PlanChanged(
+        origin="repeat",
+        parent=task.id,
+        added=grown,
+        changed=(waiting,),
+        min_layer=task.layer + 1,
+        under=task.place,
+    )
+
+
+def rounds_of(plan: Plan, repeat: Repeat) -> int:
+    """How many rounds the plan holds so far."""
+    number = 1
+    while TaskId(f"{repeat.tasks[0]}@{number + 1}") in plan.tasks:
+        number += 1
+    return number

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import psycopg
 
 from agentos import crashpoints
 from agentos.exceptions import CheckpointCutError
 from agentos.ids import WorkflowId
-from agentos.machine.events import Event, RolledBack, TaskComplete
+from agentos.machine.events import Checkpointed, Event, RolledBack, TaskComplete
 from agentos.store import codec
 from agentos.store.codec import EventRow
 from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import Lease, Progress
-from agentos.store.postgres import batch
 from agentos.store.postgres.driver import verb
 from agentos.store.postgres.line import ShortBatch
 from agentos.store.postgres.pool import Pool
 from agentos.store.postgres.session import Scopes, autocommit_session
+from agentos.values import tagged_text
 
 SHORT = 1 << 13
 """Bytes of a batch that are taken by the buffers of a socket at once, whatever else is under way."""
@@ -70,7 +71,7 @@ class JournalWriter:
                 revision = self._plan_revision(head.no) + 1
                 newest = (revision, plan, codec.plan_digest(lease.workflow_id, revision, plan))
             large = ([*blobs], [body.decode() for body in blobs.values()])
-            more = (*large, *batch.rollbacks(events), list(consumed), *newest)
+            more = (*large, *rollbacks(events), list(consumed), *newest)
         crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
         if self._wrote("append_all" if more else "append", (*arguments, *more)):
             return after
@@ -102,7 +103,7 @@ class JournalWriter:
         at = rows[-1].at if rows else int(time.time() * 1_000_000)
         state = (progress.status, progress.layer, progress.layers, progress.epoch, at)
         named = (head.no, lease.token, head.sequence, after.sequence, after.digest, *state)
-        return (*named, batch.event_rows(rows), batch.cut_rows(events, rows), self._pool.address.schema)
+        return (*named, event_rows(rows), cut_rows(events, rows), self._pool.address.schema)
 
     @verb
     def _head_before(
@@ -154,3 +155,94 @@ def _is_short(events: Sequence[Event], limit: int) -> bool:
         if isinstance(event, TaskComplete) and len(event.messages) + len(event.context) > limit:
             return False
     return bool(events)
+
+
+_NUL = b"\\u0000"
+_encode = msgspec.json.Encoder().encode
+
+
+class _EventRow(msgspec.Struct, omit_defaults=True):
+    seq: int
+    at: int
+    type: int
+    version: int
+    body: str
+    digest: bytes
+    plain: str | None = None
+    blob: bytes | None = None
+
+
+class _CutRow(msgspec.Struct):
+    id: str
+    sequence: int
+    layer: int
+    at: int
+    digest: bytes
+    snapshot: str
+    abandoned: bool
+
+
+class _Stretch(NamedTuple):
+    """Sequences between two, that a rollback leaves behind."""
+
+    after: int
+    before: int
+
+
+def event_rows(rows: Sequence[EventRow]) -> str:
+    """The rows of `event`, but for the run they belong to."""
+    return _encode(
+        [
+            _EventRow(row.seq, row.at, row.type, row.version, row.body.decode(), row.digest, plain(row.body), row.blob)
+            for row in rows
+        ]
+    ).decode()
+
+
+def plain(body: bytes) -> str | None:
+    """The body without NUL, which JSONB cannot hold: text with it is tagged as in results. None where there is none."""
+    if _NUL not in body:
+        return None
+    return _encode(_without_nul(msgspec.json.decode(body))).decode()
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return tagged_text(value)
+    if isinstance(value, dict):
+        return {key.replace("\0", "\\u0000"): _without_nul(item) for key, item in value.items()}
+    return [_without_nul(item) for item in value] if isinstance(value, list) else value
+
+
+def cut_rows(events: Sequence[Event], rows: Sequence[EventRow]) -> str:
+    """The rows of `checkpoint`, but for the run they belong to.
+
+    A statement does not see what it writes itself: a cut that a later rollback of the same batch leaves behind is
+    written as such.
+    """
+    stretches = _left_behind(events)
+    return _encode(
+        [
+            _CutRow(
+                id=event.checkpoint_id,
+                sequence=row.seq,
+                layer=event.layer,
+                at=row.at,
+                digest=row.digest,
+                snapshot=event.snapshot,
+                abandoned=any(stretch.after < row.seq < stretch.before for stretch in stretches),
+            )
+            for event, row in zip(events, rows, strict=True)
+            if type(event) is Checkpointed
+        ]
+    ).decode()
+
+
+def rollbacks(events: Sequence[Event]) -> tuple[list[int], list[int]]:
+    """After and before of each stretch that the rollbacks of a batch leave behind."""
+    stretches = _left_behind(events)
+    return [stretch.after for stretch in stretches], [stretch.before for stretch in stretches]
+
+
+def _left_behind(events: Sequence[Event]) -> list[_Stretch]:
+    return [_Stretch(event.to_seq, event.seq) for event in events if type(event) is RolledBack]

@@ -37,7 +37,7 @@ from agentos.store.port import (
     RunStatus,
     Scope,
 )
-from agentos.store.postgres import batch, leases
+from agentos.store.postgres import journal_writer, leases
 from agentos.store.postgres.driver import brief_verb, verb
 from agentos.store.postgres.journal_writer import JournalWriter
 from agentos.store.postgres.line import PostgresLine, ShortBatch
@@ -240,7 +240,7 @@ class PostgresStore:
         with write_transaction(self._pool, self.scopes, unseen=True) as session:
             leases.refuse_other_schema(session, self._schema)
             no = copies.insert_copy(session, copy)
-            texts = [(no, row.seq, plain) for row in copy.rows if (plain := batch.plain(row.body)) is not None]
+            texts = [(no, row.seq, plain) for row in copy.rows if (plain := journal_writer.plain(row.body)) is not None]
             session.each("set_plain", texts)
             JournalReader(session).verify(copy.run.workflow_id)
 

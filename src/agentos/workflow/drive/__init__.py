@@ -1,0 +1,18 @@
+"""One process makes a run go: it decides, writes down, and only then acts.
+
+conductor         a drive from its first input to the end of its lease
+drive             the loop: inputs in, events written, work started
+attempt_specs     from a planned task to what its attempt is given
+attempt_host      what an attempt may ask of its drive
+journal           writing events, one commit for all that is ready; lines to a server
+lease_keeper      renewing the lease, watching the inbox
+inbox             commands from the inbox
+command_queue     commands to a run, from any process
+command_delivery  commands, whether somebody drives or not
+event_stream      events as they happen, and again
+logs              what attempts printed
+log_writer        writing it, off the event loop
+hooks             a command of the user's that is told how it ended
+patience          waiting for what must not be left half done
+result            what a drive leaves behind
+"""

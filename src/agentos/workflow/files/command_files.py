@@ -11,8 +11,8 @@ from pathlib import Path
 from agentos.exceptions import AgentosError
 from agentos.ids import TaskId
 from agentos.machine.board import Board
+from agentos.machine.command_words import CommandWords, command_words
 from agentos.machine.inputs import FilesSeen
-from agentos.machine.rules.command_words import CommandWords, command_words
 
 _OURS = (".git", ".agentos")
 _CHUNK = 1 << 20

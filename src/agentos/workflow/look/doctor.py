@@ -441,7 +441,8 @@ def _leftovers(store: StorePort) -> Iterator[CheckupFinding]:
     for process, run in leftover_processes(store):
         yield CheckupFinding(
             severity="wrong",
-            what=f"process {process.pid} ({one_line(process.command)}) is left from run {one_line(run.workflow_id)}",
+            what=f"process {process.pid} ({one_line(process.command)}) is left over from run "
+            f"{one_line(run.workflow_id)}",
             mend=f"agentos resume {one_line(run.workflow_id)} ends it first; or kill {process.pid}",
         )
 
@@ -467,7 +468,8 @@ def _elsewhere(location: Location | None) -> Iterator[CheckupFinding]:
     if others:
         yield CheckupFinding(
             severity="note",
-            what=f"{len(others)} interrupted runs elsewhere, the oldest in {one_line(others[0].worktree.root)}",
+            what=f"{len(others)} interrupted runs in other worktrees, the oldest in "
+            f"{one_line(others[0].worktree.root)}",
             mend="agentos resume --all",
         )
 
