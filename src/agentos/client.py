@@ -28,7 +28,7 @@ from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 from agentos.workflow.define.plans import plan_of_run
 from agentos.workflow.define.python_modules import refuse_while_loading
-from agentos.workflow.drive.command_delivery import CommandDelivery, send
+from agentos.workflow.drive.command_delivery import Sent, send
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.event_stream import follow
@@ -344,9 +344,7 @@ class Client:
         options = DriveOptions(files=files)
         return preview_resume(self.place, target, workflow=workflow, choices=choices, options=options).plan
 
-    def send(
-        self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None
-    ) -> CommandDelivery:
+    def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
         """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""
         with self._store(readonly=False) as store:
             return send(store, workflow_id, command, author=author)
@@ -359,7 +357,7 @@ class Client:
         choice: str = "",
         reason: str = "",
         author: str | None = None,
-    ) -> CommandDelivery:
+    ) -> Sent:
         """Say yes at a gate; without a gate's id only if exactly one is open. Does not resume by itself.
 
         A gate with choices needs the `choice` that is taken.
@@ -370,7 +368,7 @@ class Client:
 
     def reject(
         self, workflow_id: str, gate_id: str | None = None, *, reason: str = "", author: str | None = None
-    ) -> CommandDelivery:
+    ) -> Sent:
         """Say no at a gate: the task behind it fails, and no resume runs it."""
         gate = gate_id or self._only_gate(workflow_id)
         return self.send(workflow_id, ApprovalResponse(gate_id=gate, approved=False, reason=reason), author=author)

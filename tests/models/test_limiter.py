@@ -38,7 +38,7 @@ def _all_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         made.append(limiter)
         return opened(limiter)
 
-    monkeypatch.setattr(Limiter, "_opened", noted)
+    monkeypatch.setattr(Limiter, "_current_book", noted)
     yield
     for one in made:
         one.close()

@@ -428,10 +428,10 @@ def test_tokens_are_the_same_on_every_python(tmp_path: Path) -> None:
     script = tmp_path / "tokens.py"
     text = Path(code.__file__).read_text(encoding="utf-8")
     start, end = text.index("_SKIPPED ="), text.index("_digests:")
-    functions = text[text.index("def _normalised") : text.index("def _without_task_decorator")]
+    functions = text[text.index("def _significant_tokens") : text.index("def _without_task_decorator")]
     script.write_text(
         f"import sys, tokenize\nfrom collections.abc import Sequence\n{text[start:end]}\n{functions}\n"
-        f"print(_normalised({source.splitlines(keepends=True)!r}))\n",
+        f"print(_significant_tokens({source.splitlines(keepends=True)!r}))\n",
         encoding="utf-8",
     )
     commands = [[python, str(script)] for python in (sys.executable, *OTHER_PYTHONS)]

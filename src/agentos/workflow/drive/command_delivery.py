@@ -38,7 +38,7 @@ APPLIED_WHEN_FREE = (Abort, Pause, ApprovalResponse, Continue)
 """Commands that a run nobody drives takes at once; others wait in the inbox for the next drive."""
 
 
-class CommandDelivery(msgspec.Struct, frozen=True, kw_only=True):
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a command."""
 
     command_id: str
@@ -53,7 +53,7 @@ def send(
     *,
     author: str | None = None,
     lease_s: float = 15.0,
-) -> CommandDelivery:
+) -> Sent:
     """Give a command to a run. CommandRefusedError, on the record where the run is free, if it does not fit."""
     parsed = parse_command(command) if isinstance(command, Mapping) else command
     record = store.find_run(workflow_id)
@@ -65,9 +65,7 @@ def send(
             return _apply_command(store, record, parsed, author or current_author(), lease_s)
         except LeaseHeldError:
             pass  # somebody began to drive it meanwhile: they get it from the inbox
-    return CommandDelivery(
-        command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False
-    )
+    return Sent(command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False)
 
 
 def _masker(store: StorePort, record: RunRecord) -> Masker:
@@ -77,9 +75,7 @@ def _masker(store: StorePort, record: RunRecord) -> Masker:
         return Masker.for_run((), os.environ)
 
 
-def _apply_command(
-    store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float
-) -> CommandDelivery:
+def _apply_command(store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float) -> Sent:
     if record.status in ("complete", "aborted"):
         raise CommandRefusedError(f"run {record.workflow_id} is {record.status}; it takes no more commands")
     if record.parent_id is not None and record.sequence == 0 and not isinstance(command, Abort):
@@ -98,7 +94,7 @@ def _apply_command(
         if isinstance(event, ev.CommandRefused):
             raise CommandRefusedError(event.why)
     applied = next(event for event in events if isinstance(event, ev.CommandApplied))
-    return CommandDelivery(command_id=applied.command_id, applied=True)
+    return Sent(command_id=applied.command_id, applied=True)
 
 
 def _decide_events(
