@@ -202,15 +202,21 @@ def print_names(modules: list[Module]) -> None:
 FLOW = "name: journey\ntasks:\n  first: {run: echo 1}\n  second: {needs: first, run: 'test -e go'}\n"
 TRACER = """
 import os, sys, threading
-seen, until = [], os.environ["HOUSE_UNTIL"]
+seen, until = [], os.environ["HOUSE_UNTIL"].split()
+def is_import(frame):
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and "/src/agentos/" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 def look(frame, event, argument):
-    if event != "call" or seen is None:
-        return
     code = frame.f_code
-    file = code.co_filename.rpartition("/src/agentos/")[2]
-    if "/src/agentos/" in code.co_filename and code.co_name != "<module>" and file not in seen:
+    folder, found, file = code.co_filename.rpartition("/src/agentos/")
+    if event != "call" or not found or is_import(frame):
+        return
+    if file not in seen:
         seen.append(file)
-    if code.co_name in until.split() and "/src/agentos/" in code.co_filename:
+    if code.co_name in until:
         print(*seen, sep="\\n", file=open(os.environ["HOUSE_FILES"], "w"))
         os._exit(0)
 threading.setprofile(look)

@@ -336,3 +336,15 @@ def _parts(out: str) -> dict[str, tuple[int, str]]:
         status, _, words = head.partition(" ")
         found[words] = (int(status), message)
     return found
+
+
+def test_a_late_ctrl_c_while_the_interpreter_ends_is_no_traceback() -> None:
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from agentos.cli.main import main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['agentos', '--version']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -74,6 +75,8 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
         say(_mask_secrets(traceback.format_exc()))
         say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
         code = Exit.FAILED
+    # It has ended: one more Ctrl-C while the interpreter shuts down is no reason for a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
