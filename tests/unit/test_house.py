@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import agentos
 
 SOURCE = Path(agentos.__file__).parent
+ROOT = Path(__file__).parents[2]
 MOST = 15
 """Modules in one folder; beyond that nobody finds anything."""
 FOLDERS = sorted(file.parent for file in SOURCE.rglob("__init__.py"))
@@ -32,3 +34,10 @@ def test_a_folder_names_each_of_its_modules(folder: Path) -> None:
     text = (folder / "__init__.py").read_text()
     named = {line.split()[0] for line in text.splitlines() if line.strip()}
     assert inside <= named, f"the map of {name_of(folder)} does not name {sorted(inside - named)}"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: page.stem)
+def test_a_document_names_modules_that_are_there(page: Path) -> None:
+    named = set(re.findall(r"`(?:src/agentos/)?((?:[a-z_]+/)+[a-z_]+\.py)`", page.read_text()))
+    ours = {name for name in named if (SOURCE / name.partition("/")[0]).is_dir()}
+    assert sorted(name for name in ours if not (SOURCE / name).exists()) == []
