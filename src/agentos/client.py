@@ -121,9 +121,9 @@ def resume(
     The workflow is read again from the file it was defined in, unless `workflow` gives it or `as_stored` asks for the
     plan last accepted. Of a complete run it does nothing; of a failed one it runs what failed and what depends on it.
 
-    Files that a task was changing when it was cut off are put back first; FilesChangedError where somebody changed them
-    since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to put
-    all files back as the newest checkpoint (or the one named) has them.
+    Files that a task was changing when it was interrupted are put back first; FilesChangedError where somebody changed
+    them since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to
+    put all files back as the newest checkpoint (or the one named) has them.
     """
     refuse_while_loading("resume")
     return _blocking(

@@ -254,7 +254,7 @@ class FilesChangedError(AgentosError):
         self.paths = paths
         listed = "".join(f"\n  {path}" for path in paths[:20]) + ("\n  …" if len(paths) > 20 else "")
         super().__init__(
-            f"a task of run {workflow_id} was cut off while it changed files, and {why}:{listed}\n"
+            f"a task of run {workflow_id} was interrupted while it changed files, and {why}:{listed}\n"
             "Nothing was touched or run.",
             next_step=f"`agentos resume {workflow_id} --files restore` puts back what the task began with (what is "
             f"there now is kept for `agentos undo`); `--files keep` runs it on the files as they are.",

@@ -138,7 +138,7 @@ def test_killed_after_a_turn_it_goes_on_with_its_files_and_its_session(agent: st
         assert "You were interrupted" in goes_on
         assert "a by the agent" in goes_on, "its session went on"
         assert "a new one was begun" not in told
-        # Codex and copilot count over the whole session; gemini never tells what was cut off.
+        # Codex and copilot count over the whole session; gemini never tells what was interrupted.
         assert run.paid_tokens() == (20 if agent == "gemini" else 40)
         assert run.client.show("r1").outputs["work"]["text"] == "All done."
         assert list(run.temporary.glob("agentos-*")) == [], "no prompt is left behind"

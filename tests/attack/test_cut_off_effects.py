@@ -1,4 +1,4 @@
-"""An effect that was cut off may have happened: nothing of ours lets it happen twice unasked."""
+"""An effect that was interrupted may have happened: nothing of ours lets it happen twice unasked."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_dry_run_gives_each_task_a_verdict_and_a_reason(agentos: Agentos, fail
     assert rows["good"] == ["reuse", "finished, unchanged"]
     assert rows["bad"] == ["rerun", "failed"]
     assert rows["after"][0] == "run"
-    assert "mine: kept 1, again 1, asks 0, new 0, to run 1." in done.err
+    assert "mine: 1 reused · 1 reruns · 1 to run." in done.err
     shown = json.loads(agentos("resume", "mi", "--dry-run", "--json", cwd=failed).out)
     assert shown["workflow_id"] == "mine"
     assert shown["counts"] == {"reuse": 1, "rerun": 1, "run": 1}
@@ -54,7 +54,7 @@ def test_it_runs_what_failed_and_keeps_the_rest(agentos: Agentos, failed: Path) 
     (failed / "mended").touch()
     done = agentos("resume", cwd=failed)
     assert done.code == 0, done.err
-    assert "kept 1, again 1, asks 0, new 0, to run 1" in done.out
+    assert "1 reused · 1 reruns (" in done.out
     assert (failed / "good-ran").read_text() == "x\n"
     assert (failed / "bad-ran").read_text() == "x\nx\n"
     again = agentos("resume", "mine", cwd=failed)

@@ -92,7 +92,7 @@ def test_an_attempt_that_was_cut_off_is_told(agentos: Agentos, tmp_git_repo: Pat
     assert crashed.returncode == -9
     told = why(agentos, tmp_git_repo, "two", "cut")
     assert told["attempts"][-1]["end"] == "cut off"
-    assert told["why"].startswith("its attempt was cut off")
+    assert told["why"].startswith("its attempt was interrupted")
     assert told["command"] == "agentos resume cut"
     assert "cut off" in agentos("show", "cut", cwd=tmp_git_repo).out
 

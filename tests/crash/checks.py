@@ -67,7 +67,7 @@ def _check_drives(events: Sequence[ev.Event], killed: Collection[int]) -> None:
 
 
 def _check_tasks(counted: Iterable[ev.Event]) -> None:
-    """Every attempt is accounted for: it ended the task, was retried, or was cut off; a task ends once."""
+    """Every attempt is accounted for: it ended the task, was retried, or was interrupted; a task ends once."""
     starts: dict[str, list[int]] = {}
     closed: Counter[str] = Counter()
     ends: Counter[str] = Counter()

@@ -137,7 +137,7 @@ def check_calls(stage: Stage) -> None:
             complete.add(event.task_id)
     assert len(stage.calls("drafter")) <= begun["draft"]
     assert len(stage.calls("reviewer")) <= begun["review"] + begun["review_again"]
-    assert begun["draft"] <= 2 + 1, "one more for the call that was cut off"
+    assert begun["draft"] <= 2 + 1, "one more for the call that was interrupted"
 
 
 def a_stage(folder: Path) -> Stage:

@@ -72,7 +72,7 @@ def test_a_run_that_nobody_follows_is_written_in_silence(store: PostgresStore, u
         assert len(list(connection.notifies(timeout=5, stop_after=1))) == 1
 
 
-@pytest.mark.parametrize("why", ["nobody listens", "the listener was cut off", "the notice was lost"])
+@pytest.mark.parametrize("why", ["nobody listens", "the listener was interrupted", "the notice was lost"])
 def test_nothing_is_lost_when_a_notice_is(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch, url: str, why: str
 ) -> None:
@@ -83,7 +83,7 @@ def test_nothing_is_lost_when_a_notice_is(
     lease, journal = create(store), Journal()
     other.read_events(RUN)
     other.has_changed()
-    if why == "the listener was cut off":
+    if why == "the listener was interrupted":
         wait_for(lambda: listening(other), "nobody listens")
         Backend("postgres", url).query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

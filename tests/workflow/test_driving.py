@@ -737,7 +737,7 @@ def test_retries_are_counted_over_drives(place: Place) -> None:
     kill(place, flow, killer)
     result = go_on(place, "run", flow)
 
-    # The one that was cut off used up no retry: three failures in all.
+    # The one that was interrupted used up no retry: three failures in all.
     assert attempts == [1, 2, 3, 4]
     assert result.status == "failed"
     assert result.errors == {"flaky": "ValueError: attempt 4"}

@@ -75,7 +75,7 @@ def kinds(repo: Path, run_id: str = "r") -> list[str]:
 def test_a_cut_off_edit_is_undone_and_done_again(repo: Path) -> None:
     cut_off(repo)
     [edit] = [row for row in Client(repo).preview_resume("r").verdicts if row.task_id == "edit"]
-    assert (edit.verdict, edit.reason) == ("rerun", "was cut off; the files it began with are put back first")
+    assert (edit.verdict, edit.reason) == ("rerun", "was interrupted; the files it began with are put back first")
     assert resume("r").status == "complete"
     assert (repo / "shared.txt").read_text() == "mine\nhalf\ndone\n"
     [restored] = [event for event in Client(repo).events("r") if isinstance(event, ev.FilesRestored)]
@@ -370,7 +370,7 @@ def test_a_retry_starts_from_the_permissions_and_folders_of_the_first_attempt(re
 
 
 def test_what_a_resume_needs_is_neither_pruned_nor_collected(repo: Path) -> None:
-    """No checkpoint names the files from before an attempt that was cut off."""
+    """No checkpoint names the files from before an attempt that was interrupted."""
     cut_off(repo)
     (repo / "before.txt").write_text("written by hand before it began\n")
     assert Client(repo).prune("r", keep=1) == 0

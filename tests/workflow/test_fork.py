@@ -290,7 +290,7 @@ def test_a_fork_that_was_cut_off_before_it_began_is_told(place: Place) -> None:
     drive(place, flow, id="w")
     ready = fork_run(place, checkpoints(journal(place, "w"))[0], workflow=flow, workflow_id="v", options=DriveOptions())
     ready.release()  # as a process that died here
-    with pytest.raises(RunRefusedError, match="fork v was cut off before it began\nFork the checkpoint again"):
+    with pytest.raises(RunRefusedError, match="fork v was interrupted before it began\nFork the checkpoint again"):
         go_on(place, "v", flow)
     store = place.open()
     with pytest.raises(CommandRefusedError, match="cut off before it began"):

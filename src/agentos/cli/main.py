@@ -24,7 +24,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Run": {
         "run": "Run a workflow; every step is durable before the next begins.",
-        "resume": "Go on with a run: keep what finished, repeat what was cut off.",
+        "resume": "Go on with a run: keep what finished, repeat what was interrupted.",
         "fork": "Begin a new run from a checkpoint of another one.",
         "watch": "Follow a run that another process drives.",
         "worker": "Go on with runs whose driver died, many at a time, until told to stop.",

@@ -150,7 +150,9 @@ class Story:
         self._type_and_wait("resume", RUN, "--dry-run")
         shown = msgspec.json.decode(self._data("resume", RUN, "--dry-run", "--json"))
         said = {row["id"]: row["verdict"] for row in shown["tasks"]}
-        self._promise(said == EXPECTED_VERDICTS, "the dry run keeps what finished, and repeats only what was cut off")
+        self._promise(
+            said == EXPECTED_VERDICTS, "the dry run keeps what finished, and repeats only what was interrupted"
+        )
 
     def _resume_to_the_gate(self) -> None:
         self._say("\n5. Resume it: no terminal can be asked here, so that it stops at the gate")

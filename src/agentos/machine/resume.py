@@ -332,17 +332,19 @@ class _Judge:
     def _judge_cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         self.cut_off.append(task.id)
         if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
-            self._ask(task, f"was cut off while {_what_began(task)}")
+            self._ask(task, f"was interrupted while {_what_began(task)}")
         elif was.cuts + 1 >= MAX_CUTS:
-            self._ask(task, f"was cut off {was.cuts + 1} times in a row")
+            self._ask(task, f"was interrupted {was.cuts + 1} times in a row")
         elif task.id in self.options.continues and not changed:
             self.continued.append(task.id)
-            self._add_verdict(task, "rerun", f"was cut off; {self.options.continues[task.id]}")
+            self._add_verdict(task, "rerun", f"was interrupted; {self.options.continues[task.id]}")
         elif task.id in self.options.starts_anew:
-            self._add_verdict(task, "rerun", f"was cut off; {self.options.starts_anew[task.id]}" + _edit_note(changed))
+            self._add_verdict(
+                task, "rerun", f"was interrupted; {self.options.starts_anew[task.id]}" + _edit_note(changed)
+            )
         else:
             how = _FILES[self.options.files] if changes_files(task.definition) else ""
-            self._add_verdict(task, "rerun", f"was cut off{how}" + _edit_note(changed))
+            self._add_verdict(task, "rerun", f"was interrupted{how}" + _edit_note(changed))
 
     def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what this finished task did to them."""
@@ -408,7 +410,7 @@ def needs_answer(task: PlannedTask) -> bool:
 
 
 def goes_on_unasked(old: Plan, task: PlannedTask, was: TaskFacts) -> bool:
-    """Whether a task that was cut off may take up its work where it left it: the same work, and nobody is asked."""
+    """Whether a task that was interrupted may take up its work where it left it: the same work, and nobody is asked."""
     known = old.tasks.get(task.id)
     unchanged = known is not None and known.fingerprint == task.fingerprint
     return unchanged and was.cuts + 1 < MAX_CUTS and not (needs_answer(task) and task.definition.external)

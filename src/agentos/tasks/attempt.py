@@ -61,7 +61,7 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     verify: str | tuple[str, ...] = ""
     """agent: the command that must succeed after it, as `command`."""
     session: AgentSession | None = None
-    """agent: what an attempt that was cut off had, and this one goes on with."""
+    """agent: what an attempt that was interrupted had, and this one goes on with."""
     llm: LlmWork | None = None
     """llm: the call; references already replaced."""
     env: Mapping[str, str] = {}
@@ -75,7 +75,7 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: str
     """Marks the attempt's processes through `AGENTOS_ATTEMPT_ID`."""
     settled: int = 0
-    """Attempts of the task that have ended, ever; one that was cut off has not."""
+    """Attempts of the task that have ended, ever; one that was interrupted has not."""
     models: ModelSettings = NO_MODEL_SETTINGS
     """agent, llm: limits, prices and defaults of the repository."""
     masker: Masker = NO_SECRETS

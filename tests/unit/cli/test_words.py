@@ -160,7 +160,10 @@ def test_the_report_of_a_waiting_run_gives_the_exact_commands() -> None:
 
 
 def test_a_resume_plan_in_one_line() -> None:
-    assert resume_in_short({"reuse": 3, "rerun": 1}) == "kept 3, again 1, asks 0, new 0"
+    rerun = [ev.PlannedVerdict(task_id=TaskId(name), verdict="rerun", reason="was interrupted") for name in "abcd"]
+    assert resume_in_short({"reuse": 3, "rerun": 1}, rerun[:1]) == "3 reused · 1 reruns (a: was interrupted)"
+    assert resume_in_short({"rerun": 4, "ask": 1}, rerun) == "4 rerun (a, b, c, …) · 1 asks"
+    assert resume_in_short({}) == "nothing to do"
     assert resume_in_short({"reuse": 1, "reuse, changed": 2, "run": 4, "orphan": 5}) == (
-        "kept 3, again 0, asks 0, new 0, to run 4, kept though changed 2, gone 5"
+        "1 reused · 2 reused though changed · 4 to run · 5 gone"
     )

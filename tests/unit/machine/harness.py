@@ -229,7 +229,7 @@ class Run:
         self.machine = Machine(plan, facts, gates=self.gates, starts=starts)
         self.machine.captures = self.captures and starts
         commands = [self.asked(command, id=f"first{index}") for index, command in enumerate(first)]
-        # A drive that only takes a command decides nothing about what was cut off.
+        # A drive that only takes a command decides nothing about what was interrupted.
         planned = self.resumed if starts else None
         return self.give(Begin(holder="other", token=2, taken_from="me", resume=planned), *commands)
 

@@ -49,7 +49,7 @@ def test_captured_and_without_an_end_it_goes_back_to_the_files_before_it() -> No
     run.give(AFTER)
     files = decided(run)
     assert (files.files, files.target, files.as_left) == ("restored", "before", "")
-    assert reason(run, files) == "rerun: was cut off; the files it began with are put back first"
+    assert reason(run, files) == "rerun: was interrupted; the files it began with are put back first"
 
 
 def test_the_edits_of_a_try_that_failed_are_undone_by_whoever_makes_the_next() -> None:

@@ -63,7 +63,7 @@ def test_completed_layers_are_skipped_and_the_broken_one_is_kept() -> None:
     events = run.resume()
     assert events == ["resume_planned", "layer_start 1", "task_start c#2"]
     assert run.verdicts() == {"a": "reuse", "b": "reuse", "c": "rerun", "d": "run"}
-    assert reasons(run)["c"] == "was cut off"
+    assert reasons(run)["c"] == "was interrupted"
     assert reasons(run)["d"] == "not yet run"
     planned, start = run.last(ev.ResumePlanned), run.last(ev.WorkflowStart)
     assert planned.skipped_layers == 1
@@ -126,7 +126,7 @@ def test_cut_off_or_failed_but_changed_says_so() -> None:
     run = Run(chain()).begin()
     run.ok("a")
     run.resume(chain(env={"A": "1"}))
-    assert reasons(run)["b"] == "was cut off; its definition changed since"
+    assert reasons(run)["b"] == "was interrupted; its definition changed since"
     run.fail("b")
     run.resume(chain(env={"A": "2"}))
     assert reasons(run)["b"] == "failed; its definition changed since"

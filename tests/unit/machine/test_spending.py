@@ -164,7 +164,7 @@ def test_a_resume_resets_nothing() -> None:
     run = Run(asking(budget=1.0), gates="wait").begin()
     paid(run, "a", cost=1.25)
     run.resume()
-    assert run.running == [], "the attempt that was cut off is not repeated unasked: its money is spent"
+    assert run.running == [], "the attempt that was interrupted is not repeated unasked: its money is spent"
     assert run.open_gates == ["budget:a"]
 
 

@@ -207,7 +207,7 @@ def test_three_cuts_in_a_row_ask() -> None:
     run.resume()
     assert run.open_gates == ["ask:a"]
     assert run.resumed is not None
-    assert run.resumed.verdicts[0].reason == "was cut off 3 times in a row"
+    assert run.resumed.verdicts[0].reason == "was interrupted 3 times in a row"
     run.answer("ask:a")
     assert run.attempt("a") == 4
     run.resume()  # counted anew
@@ -815,7 +815,7 @@ def test_an_effect_that_did_not_end_by_itself_asks_at_once() -> None:
         "workflow_paused waiting",
     ]
     assert run.last(ev.ResumePlanned).under_way
-    assert "(was cut off: out of time)" in run.gate("ask:a").question
+    assert "(was interrupted: out of time)" in run.gate("ask:a").question
     assert run.task("a").tries == 0
     run.resume(gates="wait")
     assert (run.verdicts()["a"], run.open_gates, run.running) == ("ask", ["ask:a"], [])

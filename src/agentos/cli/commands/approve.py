@@ -47,8 +47,8 @@ this works from any directory. Where nobody drives the run it is continued here,
 
 A gate with choices takes no plain yes: --choose says which, and --reason what goes with it.
 
-A gate that asks about an effect which was cut off takes two kinds of yes: without --output the task runs again; with
-it, the effect is taken to have happened, and to have returned that.
+A gate that asks about an effect which was interrupted takes two kinds of yes: without --output the task runs again;
+with it, the effect is taken to have happened, and to have returned that.
 
 A gate that asks about a merge needs --use for each path: `worktree` (what is there), `task:ID` (that task's version) or
 `file:PATH` (a merged file that you prepared).

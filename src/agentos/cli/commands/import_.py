@@ -33,7 +33,7 @@ The run belongs to this worktree from then on: list, show, fork and resume work,
 The file is checked as a whole before anything is written; it is taken in whole or not at all.
 
 Import only what you would run: a resume goes on with what the file says has happened, approvals included. With --id
-the copy has an idempotency key of its own: a keyed task that was cut off would take effect again.
+the copy has an idempotency key of its own: a keyed task that was interrupted would take effect again.
 
 \b
 Exit codes:

@@ -57,7 +57,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks have each verdict."""
     tasks: list[TaskVerdict]
     undone: list[str]
-    """Finished tasks that run again because they changed files beside one that was cut off."""
+    """Finished tasks that run again because they changed files beside one that was interrupted."""
     files: FilesForeseen | None
     """What would be put back first; null: nothing."""
 
@@ -69,7 +69,7 @@ OUTPUT = DryRun
 @click.command(
     "resume",
     help="""\b
-Go on with a run: keep what finished, repeat what was cut off.
+Go on with a run: keep what finished, repeat what was interrupted.
 
 \b
 Examples:
@@ -165,7 +165,7 @@ def _preview(
     if foreseen is not None:
         _say_about(foreseen)
     if plan.undone:
-        say(f"{count(len(plan.undone), 'finished task')} changed files beside one that was cut off: repeated with it.")
+        say(f"{count(len(plan.undone), 'finished task')} changed files beside an interrupted one: repeated with it.")
     say(f"{printable(record.workflow_id)}: {resume_in_short(plan.counts)}. Nothing was touched.")
     return 0
 

@@ -60,7 +60,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     elif facts.status == "failed":
         lines.append(f"Mend what failed, then go on with: agentos resume {run}")
     elif facts.status in ("paused", "interrupted"):
-        lines.append(f"{'Stopped in order. ' if stopped else ''}Go on with: agentos resume {run}")
+        lines.append(f"{'Paused. ' if stopped else ''}Go on with: agentos resume {run}")
     elif facts.status == "aborted" and facts.cuts:
         lines.append(f"An aborted run is final. Go on in a new one: {_fork(facts)}{where}")
     return [printable(line) for line in lines]

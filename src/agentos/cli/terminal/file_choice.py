@@ -1,4 +1,4 @@
-"""What a resume does with files that a task was changing when it was cut off: the question at a terminal."""
+"""What a resume does with files that a task was changing when it was interrupted: the question at a terminal."""
 
 from __future__ import annotations
 

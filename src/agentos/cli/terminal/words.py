@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agentos.cli.render.text import count, duration, printable, short
 from agentos.cli.render.value_text import usage_text
@@ -11,8 +11,8 @@ from agentos.machine import events as ev
 
 LINE = 500
 """Characters of a line that come from a workflow; the whole text is in the journal and the logs."""
-CAUSES = 3
-"""Tasks that are named as the reason why others were skipped; the rest is counted."""
+NAMED = 3
+"""Tasks that are named in a line; the rest is counted, or stands for itself."""
 
 _DECIDED: Mapping[ev.Verdict, str] = {
     "reuse": "is kept",
@@ -40,8 +40,8 @@ def _describe_progress(event: ev.Event) -> str:
             return _start(event)
         case ev.ResumePlanned(under_way=True, verdicts=verdicts):
             return "; ".join(f"{row.task_id} {_DECIDED[row.verdict]}: {row.reason}" for row in verdicts)
-        case ev.ResumePlanned(counts=counts):
-            return resume_in_short(counts)
+        case ev.ResumePlanned(counts=counts, verdicts=verdicts):
+            return resume_in_short(counts, verdicts)
         case ev.TaskStart(task_id=task_id, attempt=attempt):
             return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
         case ev.TaskRetry(task_id=task_id, error=error, put_off=True):
@@ -94,7 +94,7 @@ def _describe_control(event: ev.Event) -> str:
             return "aborted" + (f": {reason}" if reason else "")
         case ev.WorkflowPaused(reason=reason, gates=gates):
             waits = f"waits for {count(len(gates), 'answer')}"
-            return {"waiting": waits, "answered": "nothing is asked any more"}.get(reason, "stopped in order")
+            return {"waiting": waits, "answered": "nothing is asked any more"}.get(reason, "paused")
     return ""
 
 
@@ -131,9 +131,9 @@ def skipped_in_short(skipped: Sequence[ev.TaskSkipped]) -> str:
         causes[event.task_id] = causes.get(event.because, event.because)
     counted = sorted(Counter(causes.values()).items(), key=lambda row: (not row[0], -row[1]))  # conditions last
     whys = [f"because of {cause}" if cause else "by a condition" for cause, _ in counted]
-    parts = [f"{number} {why}" for why, (_, number) in zip(whys, counted, strict=True)][:CAUSES]
-    if len(counted) > CAUSES:
-        parts.append(f"{sum(number for _, number in counted[CAUSES:])} because of others")
+    parts = [f"{number} {why}" for why, (_, number) in zip(whys, counted, strict=True)][:NAMED]
+    if len(counted) > NAMED:
+        parts.append(f"{sum(number for _, number in counted[NAMED:])} because of others")
     reasons = f" {whys[0]}" if len(whys) == 1 else f": {', '.join(parts)}"
     line = f"{count(len(causes), 'task')} are skipped{reasons}"
     return printable(short(line, LINE))
@@ -146,11 +146,30 @@ def _start(event: ev.WorkflowStart) -> str:
     return f"{event.name}: run {event.workflow_id} goes on {after}, {count(event.total_layers, 'layer')}"
 
 
-def resume_in_short(counts: Mapping[str, int]) -> str:
-    """A resume plan in one line: `kept 3, again 1, asks 0, new 0`, and what else there is."""
-    kept = counts.get("reuse", 0) + counts.get("reuse, changed", 0)
-    line = f"kept {kept}, again {counts.get('rerun', 0)}, asks {counts.get('ask', 0)}, new {counts.get('new', 0)}"
-    for verdict, words in (("run", "to run"), ("reuse, changed", "kept though changed"), ("orphan", "gone")):
-        if counts.get(verdict):
-            line += f", {words} {counts[verdict]}"
-    return line
+def resume_in_short(counts: Mapping[str, int], verdicts: Iterable[ev.PlannedVerdict] = ()) -> str:
+    """A resume plan in one line: `4 reused · 1 reruns (build: was interrupted) · 1 to run`."""
+    by_verdict: dict[str, list[ev.PlannedVerdict]] = {}
+    for row in verdicts:
+        by_verdict.setdefault(row.verdict, []).append(row)
+    parts = [
+        (counts.get("reuse", 0), "reused", ""),
+        (counts.get("reuse, changed", 0), "reused though changed", "reuse, changed"),
+        (reruns := counts.get("rerun", 0), "reruns" if reruns == 1 else "rerun", "rerun"),
+        (asks := counts.get("ask", 0), "asks" if asks == 1 else "ask", "ask"),
+        (counts.get("new", 0), "new", "new"),
+        (counts.get("run", 0), "to run", ""),
+        (counts.get("orphan", 0), "gone", "orphan"),
+    ]
+    lines = [
+        f"{number} {words}{_name_tasks(by_verdict.get(verdict, ()))}" for number, words, verdict in parts if number
+    ]
+    return " · ".join(lines) or "nothing to do"
+
+
+def _name_tasks(rows: Sequence[ev.PlannedVerdict]) -> str:
+    """Which tasks these are: one with its reason, several by their names."""
+    if not rows:
+        return ""
+    if len(rows) == 1:
+        return f" ({rows[0].task_id}: {rows[0].reason})"
+    return f" ({', '.join(row.task_id for row in rows[:NAMED])}{', …' * (len(rows) > NAMED)})"

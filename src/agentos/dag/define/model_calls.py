@@ -54,7 +54,7 @@ class AgentWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verify: str | tuple[str, ...] = ""
     """A command that must succeed after the agent has: its word alone is not taken."""
     on_resume: OnResume = "continue"
-    """What an attempt that was cut off becomes: the same session goes on, a new one begins, or a copy goes on."""
+    """What an attempt that was interrupted becomes: the same session goes on, a new one begins, or a copy goes on."""
     command: tuple[str, ...] = ()
     """Of `agent: command`: what to run. The prompt is on its stdin, the answer on its stdout."""
     schema: Mapping[str, Any] | None = None

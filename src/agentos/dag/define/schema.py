@@ -147,7 +147,7 @@ WORK: dict[str, tuple[Schema, dict[str, Schema]]] = {
             "allowed_tools": _describe(_WORDS, "Tools it may use, in the agent's own words."),
             "max_turns": _describe({"type": "integer", "minimum": 1}, "Turns after which it is stopped."),
             "verify": _describe({"anyOf": [_TEXT, _WORDS]}, "A command that must succeed after the agent has."),
-            "on_resume": _describe({"enum": list(get_args(OnResume))}, "When it was cut off. Default: continue."),
+            "on_resume": _describe({"enum": list(get_args(OnResume))}, "When it was interrupted. Default: continue."),
             "command": _describe(_WORDS, "Of agent: command, what to run."),
             "schema": _describe({"type": "object"}, "JSON Schema of the final answer."),
             "budget": _BUDGET,

@@ -214,7 +214,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     half_done: HalfDone | None = None
     """What `files` still holds of attempts that wait for another try, or that a stop in order cut off."""
     sessions: Map[TaskId, ev.AgentSession] = Map()
-    """Tasks with an attempt that is under way, or was cut off or put off and goes on, and has an agent's session."""
+    """Tasks with an attempt under way, or interrupted or put off and going on, that has an agent's session."""
     turns: Map[TaskId, Turn] = Map()
     """The same, for what such a one had done to files."""
     spent: Map[TaskId, ev.Usage] = Map()

@@ -151,7 +151,7 @@ def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
 def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
     """It did not end by itself: somebody says what became of its effect. Until then it has neither failed nor ended."""
     first_line = why.text.partition("\n")[0]
-    row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was cut off: {first_line}")
+    row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was interrupted: {first_line}")
     planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=(task.id,), revision=board.facts.plan_revision)
     drive_start.follow_up(board, planned)
     board.frontier.record_attempt_end(task)

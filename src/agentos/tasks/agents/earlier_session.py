@@ -1,4 +1,4 @@
-"""Finds the session that an attempt which was cut off has left, by what the journal knows of it."""
+"""Finds the session that an attempt which was interrupted has left, by what the journal knows of it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class AgentPerformer:
         notes: tuple[str, ...] = ()
         earlier = await find_earlier_session(errand)
         if errand.spec.session is not None and not earlier.id:
-            notes = (f"the session of {errand.work.agent} that was cut off is not known: a new one was begun",)
+            notes = (f"the session of {errand.work.agent} that was interrupted is not known: a new one was begun",)
         tried = await self._try(errand, host, earlier)
         if tried.verdict.session_lost:
             notes = (f"{errand.work.agent} could not use its session ({tried.verdict.why}): a new one was begun",)

@@ -79,7 +79,9 @@ def _apply_command(store: StorePort, record: RunRecord, command: Command, author
     if record.status in ("complete", "aborted"):
         raise CommandRefusedError(f"run {record.workflow_id} is {record.status}; it takes no more commands")
     if record.parent_id is not None and record.sequence == 0 and not isinstance(command, Abort):
-        raise CommandRefusedError(f"fork {record.workflow_id} was cut off before it began; fork the checkpoint again")
+        raise CommandRefusedError(
+            f"fork {record.workflow_id} was interrupted before it began; fork the checkpoint again"
+        )
     lease = store.take_lease(record.workflow_id, current_holder(), lease_s)
     try:
         events, machine = _decide_events(store, record, lease, command, author)

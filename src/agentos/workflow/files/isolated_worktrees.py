@@ -51,7 +51,7 @@ def make_isolated_worktree(
 ) -> IsolatedWorktree:
     """A worktree with the files of `begin`, for an attempt of the run whose root is `root`. SnapshotError if not.
 
-    What it leaves counts from `base`: the same, or what an attempt that was cut off had begun with.
+    What it leaves counts from `base`: the same, or what an attempt that was interrupted had begun with.
     """
     folder = _folder(files)
     path = folder / new_id()

@@ -173,7 +173,7 @@ def file_changes(changes: Iterable[PathChange]) -> list[FileChange]:
 def _files_of(root: Path, *, dry_run: bool) -> Iterator[Worktree]:
     """The worktree, for ourselves unless we only look.
 
-    A restore that was cut off here is finished first; where that cannot be, it is given up for what is asked for now.
+    A restore that was interrupted here is finished first; where that cannot be, it gives way to what is asked for now.
     """
     if dry_run:
         yield open_worktree(root)

@@ -1,4 +1,4 @@
-"""The files of the worktree a run works in: captured, and put back where a task was cut off while it changed them."""
+"""The files of the worktree a run works in: captured, and put back where a task that changed them was interrupted."""
 
 from __future__ import annotations
 

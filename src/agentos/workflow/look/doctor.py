@@ -336,7 +336,7 @@ def _snapshots(place: Place) -> Iterator[CheckupFinding]:
 
 
 def _unfinished_restore(root: Path) -> Iterator[CheckupFinding]:
-    """A restore that was cut off: the next run here finishes it, if it can."""
+    """A restore that was interrupted: the next run here finishes it, if it can."""
     from agentos.worktree.restore.restore import find_interrupted
     from agentos.worktree.snapshots.store import known_worktree
 
@@ -349,7 +349,7 @@ def _unfinished_restore(root: Path) -> Iterator[CheckupFinding]:
     if begun is not None:
         yield CheckupFinding(
             severity="wrong",
-            what=f"files of run {one_line(begun.workflow_id)} are half put back: that was cut off",
+            what=f"files of run {one_line(begun.workflow_id)} are half put back: that was interrupted",
             mend=f"The next run here ends it; agentos restore {begun.undo[:12]} brings back what was there before, "
             f"agentos resume {one_line(begun.workflow_id)} --files keep leaves the files as they are.",
         )

@@ -207,7 +207,9 @@ def _why_running(journal: StoredRun, task_id: TaskId) -> str:
         left = sum(not journal.facts.task(item).ended for item in items)
         return f"its {len(items)} items are under way, {left} left"
     if journal.record.holder is None:
-        return "its attempt was cut off: the process that drove the run is gone; a resume decides what becomes of it"
+        return (
+            "its attempt was interrupted: the process that drove the run is gone; a resume decides what becomes of it"
+        )
     return f"its attempt is under way, driven by {journal.record.holder}"
 
 

@@ -46,11 +46,11 @@ class TaskWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     before: ev.FilesCaptured
     after: ev.FilesCaptured | None
-    """None: it has not ended, or was cut off."""
+    """None: it has not ended, or was interrupted."""
     tasks: tuple[TaskId, ...]
     """Every task that was at work on files meanwhile."""
     restored: bool = False
-    """It was cut off, and the files were put back."""
+    """It was interrupted, and the files were put back."""
 
 
 def not_compared(why: str, before: str = "", after: str = "") -> FilesDiff:
@@ -109,7 +109,7 @@ def task_window(events: Iterable[ev.Event], plan: Plan, task_id: TaskId) -> Task
                     beside.add(event.task_id)
             case ev.TaskComplete() | ev.TaskError() | ev.TaskRetry():
                 running.discard(event.task_id)
-            case ev.WorkflowStart():  # whatever ran before was cut off
+            case ev.WorkflowStart():  # whatever ran before was interrupted
                 running.clear()
             case ev.FilesCaptured(why="attempt"):
                 before, beside = event, {*running, TaskId(event.task_id)}
@@ -147,7 +147,11 @@ def compare_task(
     others = tuple(name for name in window.tasks if name != task_id)
     before = Moment(root=root, snapshot=window.before.snapshot, tree=window.before.tree)
     if window.after is None:
-        why = "it was cut off, and its files were put back" if window.restored else "it has not ended, or was cut off"
+        why = (
+            "it was interrupted, and its files were put back"
+            if window.restored
+            else "it has not ended, or was interrupted"
+        )
         return not_compared(why, before.snapshot), b"", others
     after = Moment(root=root, snapshot=window.after.snapshot, tree=window.after.tree)
     return *compare_files(before, after, paths), others

@@ -135,8 +135,8 @@ def open_files(
     """The files of the worktree, if a task of the plan changes any; and what to tell users where they cannot be had.
 
     WorktreeBusyError where another run changes files here; TryAgainError where that could not be found out, or a
-    restore that was cut off here could not be brought to its end: nothing may work on files in that state, unless the
-    user wants to `keep` them as they are.
+    restore that was interrupted here could not be brought to its end: nothing may work on files in that state, unless
+    the user wants to `keep` them as they are.
     """
     if not has_file_tasks(plan):
         return None, ()

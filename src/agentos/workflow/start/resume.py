@@ -252,7 +252,7 @@ def _ready(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found) 
     facts, plan = planned.facts, planned.plan
     if facts.sequence == 0 and record.parent_id is not None:
         raise RunRefusedError(
-            f"fork {record.workflow_id} was cut off before it began", next_step="Fork the checkpoint again."
+            f"fork {record.workflow_id} was interrupted before it began", next_step="Fork the checkpoint again."
         )
     reach("resume.planned")
     warnings = (*planned.problems, *space_warnings(store, options))
@@ -423,7 +423,7 @@ def _put_back(files: WorktreeFiles | None, decided: Decided, found: _Found, opti
     run = found.record.workflow_id
     if files is None:
         raise RunRefusedError(
-            f"run {run} was cut off while a task changed files, which cannot be put back here",
+            f"run {run} was interrupted while a task changed files, which cannot be put back here",
             next_step="Resume where the repository is, or run it on the files as they are: --files keep.",
         )
     from agentos.workflow.files.restore_preview import look_at_files  # most runs change no files

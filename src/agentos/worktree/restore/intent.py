@@ -75,7 +75,7 @@ def read_from(folder: Path) -> RestoreIntent | None:
         return None
     except ValueError as error:  # of JSON, of msgspec, of what it says
         raise RestoreError(
-            f"a restore was cut off here, and the note of what is left to do cannot be used: {error}",
+            f"a restore was interrupted here, and the note of what is left to do cannot be used: {error}",
             next_step="Go on with the files as they are: --files keep.",
         ) from error
 

@@ -261,7 +261,7 @@ def _uncaptured_paths(manifest: Manifest) -> Protection:
 def _no_open_intent(worktree: Worktree) -> None:
     if (begun := intents.read(worktree)) is not None:
         raise RestoreError(
-            f"a restore of {begun.target} was cut off here and is not finished",
+            f"a restore of {begun.target} was interrupted here and is not finished",
             undo=begun.undo,
             next_step="Finish it first; what was there before it is in the snapshot it names.",
         )
@@ -540,7 +540,7 @@ def _perform(
 def _remember(opened: IndexSession, intent: RestoreIntent, undo: Snapshot) -> Snapshot:
     """Note with what was there what came in its place, so that `undo` finds both; gives `undo` by its present id.
 
-    Only here: what a restore that changed nothing captured, or one that was cut off found when it was finished, is
+    Only here: what a restore that changed nothing captured, or one that was interrupted found when it was finished, is
     nothing to undo.
     """
     if not (intent.changes or intent.modes_of or intent.remove_folders):

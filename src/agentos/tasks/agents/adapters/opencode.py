@@ -120,7 +120,7 @@ class OpencodeReader:
         elif self._error or ended.status:
             word = outcome_of_text(why)
         else:
-            # Its last step neither ended nor failed: the answer of the model was cut off or not to be read.
+            # Its last step neither ended nor failed: the answer of the model was interrupted or not to be read.
             word = "api_5xx" if self._finished else "no_result"
         return AgentVerdict(
             outcome=word,
