@@ -201,7 +201,7 @@ def _query(place: Place, within: Callable[[StorePort], T]) -> T | None:
 
 
 def _query_quietly(place: Place, within: Callable[[StorePort], T]) -> T | None:
-    """As `_asked`, in a worktree that nobody named: one that cannot be read must not hide what others hold."""
+    """As `_query`, in a worktree that nobody named: one that cannot be read must not hide what others hold."""
     try:
         return _query(place, within)
     except RunRefusedError:  # several there begin with it
