@@ -311,9 +311,9 @@ snap(worktree)
             f"import os; os.chown({str(shared / 'other')!r}, 0, 0); os.chmod({str(shared / 'other')!r}, 0o755)\n"
             + PROLOGUE
             + """
-from agentos.worktree.snapshots.snapshots import named
+from agentos.worktree.snapshots.snapshots import find_named
 try:
-    back(worktree, named(worktree, "run-1", "one"))
+    back(worktree, find_named(worktree, "run-1", "one"))
 except RestoreError as error:
     assert not error.undo, error
     assert "other" in error.message and "--files keep" in error.next_step, error

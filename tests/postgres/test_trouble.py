@@ -308,13 +308,13 @@ from agentos.store.postgres.database import open_store
 from agentos.store.postgres import session
 from agentos.store.port import Lease
 store = open_store(sys.argv[1])
-changed = session.Session.changed
+execute = session.QuerySession.execute
 def stop_inside(self, name, *arguments):
     if name == "delete_events":
         print("inside", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
-    return changed(self, name, *arguments)
-session.Session.changed = stop_inside
+    return execute(self, name, *arguments)
+session.QuerySession.execute = stop_inside
 store.delete_run(Lease(workflow_id="run-1", token=1, lease_s=15.0))
 """
 
