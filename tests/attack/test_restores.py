@@ -320,7 +320,7 @@ except RestoreError as error:
 else:
     raise SystemExit("it was put back")
 assert (root / "README").read_text() == "changed"
-assert restoring.interrupted(worktree) is None
+assert restoring.find_interrupted(worktree) is None
 """,
             str(shared),
         ],
