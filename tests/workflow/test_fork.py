@@ -293,7 +293,7 @@ def test_a_fork_that_was_cut_off_before_it_began_is_told(place: Place) -> None:
     with pytest.raises(RunRefusedError, match="fork v was interrupted before it began\nFork the checkpoint again"):
         go_on(place, "v", flow)
     store = place.open()
-    with pytest.raises(CommandRefusedError, match="cut off before it began"):
+    with pytest.raises(CommandRefusedError, match="interrupted before it began"):
         send(store, "v", Pause())
     send(store, "v", Abort())
     assert store.find_run("v").status == "aborted"
