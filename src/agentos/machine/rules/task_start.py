@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -100,7 +99,7 @@ def _start(board: Board, task: PlannedTask) -> None:
     elif definition.for_each is not None:
         fanout.expand(board, task)
     elif definition.repeat is not None:
-        close_round(board, task, definition.repeat)
+        _close_round(board, task, definition.repeat)
     elif board.facts.refused is not None and not by_layers(board.plan):
         board.skip(task, board.facts.refused.gate_id)
     elif merges.must_merge_first(board, task):
@@ -140,13 +139,20 @@ def _complete_approval(board: Board, task: PlannedTask) -> None:
     board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
 
 
-def close_round(board: Board, task: PlannedTask, repeat: Repeat) -> None:
-    """A round has ended: complete the task, add another round, or give up."""
-    done = rounds_of(board.plan, repeat)
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+
+def _close_round(board: Board, task: PlannedTask, repeat: Repeat) -> None:
+    """A round has ended: complete the task, add another round, or give up.
+
+    The group's tasks make the first round. The `repeat` task stands behind them; while its condition does not hold it
+    adds another one (`draft@2`, `review@2`, …) to the plan and waits for that, too.
+    """
+    done = _rounds_of(board.plan, repeat)
     try:
         scope = scope_of(board.plan, board.facts, task)
         if evaluate(parse_condition(repeat.until), scope, succeeded=True, failed=False):
-            output = msgspec.Raw(encode_value({"rounds": done}, around=True))
+            output = Raw(encode_value({"rounds": done}, around=True))
             board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, output=output))
         elif done < repeat.max:
             board.change_plan(_another_round(board, task, done + 1))
@@ -171,7 +177,7 @@ def _another_round(board: Board, task: PlannedTask, number: int) -> ev.PlanChang
     )
 
 
-def rounds_of(plan: Plan, repeat: Repeat) -> int:
+def _rounds_of(plan: Plan, repeat: Repeat) -> int:
     """How many rounds the plan holds so far."""
     number = 1
     while TaskId(f"{repeat.tasks[0]}@{number + 1}") in plan.tasks:

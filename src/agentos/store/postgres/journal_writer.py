@@ -157,6 +157,10 @@ def _is_short(events: Sequence[Event], limit: int) -> bool:
     return bool(events)
 
 
+# --- the arguments of that statement ----------------------------------------------------------------------------------
+# Rows travel as one JSON text: the driver makes an array of each column in Python, which takes longer than the server
+# does to write them. Bytes are base64 there.
+
 _NUL = b"\\u0000"
 _encode = msgspec.json.Encoder().encode
 

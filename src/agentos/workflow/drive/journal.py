@@ -277,6 +277,8 @@ def _without_cut(event: Event, error: AgentosError) -> Event:
     return CheckpointFailed(seq=event.seq, at=event.at, workflow_id=event.workflow_id, layer=event.layer, error=failure)
 
 
+# --- from the event loop itself, over a line of the store -------------------------------------------------------------
+
 Written = Callable[[Sequence[Event]], None]
 
 
