@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,16 @@ def make_folders(folder: Path) -> None:
         make_folders(folder)
 
 
+def user_state_folder() -> Path:
+    """What this user keeps for all repositories: $XDG_STATE_HOME/agentos, or what the platform has instead."""
+    asked = os.environ.get("XDG_STATE_HOME", "").strip() or os.path.expanduser("~/.local/state")
+    if sys.platform == "linux" and os.path.isabs(asked):
+        return Path(asked, "agentos")  # as platformdirs has it, which takes longer to load than all else of a start
+    import platformdirs
+
+    return Path(platformdirs.user_state_path("agentos"))
+
+
 def make_private(beside: Path, content: bytes = b"") -> Path:
     """A new file in the same folder, under a name of its own; durable."""
     _remove_forgotten(beside)
@@ -42,6 +53,20 @@ def make_private(beside: Path, content: bytes = b"") -> Path:
             file.flush()
             os.fsync(opened)
     return path
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file anew, for the user alone: all of it or nothing, for readers and for a kill."""
+    partial = path.with_name(f"{_MAKING}{os.urandom(6).hex()}")
+    opened = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(opened, "wb") as file:
+            file.write(content)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise
 
 
 def link_private(complete: Path, path: Path, leftovers: Callable[[str], bool] = lambda _: True) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import sqlite3
 import time
 from collections.abc import Callable
@@ -103,11 +102,16 @@ def insist(act: Callable[[], T], path: Path, busy_s: float, *, first: Exception 
             given_up = time.monotonic() >= deadline if is_locked(error) else not 0 < doubts <= allowed
             if given_up:
                 raise translate_error(error, path) from error
-            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 (only to break step with the others)
+            sleep_out_of_step(0.001, 0.02)
         try:
             return act()
         except (*_TOLD, Moved, CheckpointCorruptedError) as again:
             error = again
+
+
+def sleep_out_of_step(least_s: float, most_s: float) -> None:
+    """Wait for a moment of random length, so that those who wait together do not try together."""
+    time.sleep(least_s + (most_s - least_s) * os.urandom(1)[0] / 255)  # `random` takes long to load
 
 
 def uri_of(path: Path, query: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import random
 import sqlite3
 import struct
 import threading
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from agentos.store.sqlite.driver import busy_error, uri_of
+from agentos.store.sqlite.driver import busy_error, sleep_out_of_step, uri_of
 
 TURN_S = 5.0
 """A turn that does not come for so long is no longer waited for: a fork of a killed process may hold it."""
@@ -144,7 +143,7 @@ class FileLocks:
     def _wait_for_turn(self) -> int:
         until = time.monotonic() + self._patience_s
         while self._database and time.monotonic() < until:
-            time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
+            sleep_out_of_step(0.0005, 0.003)
             for descriptor in self._database:
                 if self._lock_own(descriptor, _TAKE_TURN):
                     self._patience_s = TURN_S
@@ -201,10 +200,10 @@ def connection_lock(path: Path) -> Iterator[None]:
         while descriptors and time.monotonic() < until:
             if any(_lock(one, wanted) for one in writable or descriptors):
                 break
-            time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (only to break step with the others)
+            sleep_out_of_step(0.0005, 0.003)
         try:
             while any(_is_refused(one, _KEEP_LOG) for one in descriptors) and time.monotonic() < until:
-                time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 (as above)
+                sleep_out_of_step(0.0005, 0.003)
             yield
         finally:
             for one in descriptors:

@@ -30,6 +30,7 @@ from typing import NamedTuple, TypeVar
 from agentos.exceptions import CoolingDownError
 from agentos.machine.rules.budgets import money
 from agentos.store.call_book import MINUTE_S, CallBook, Situation, book_in_memory, open_book
+from agentos.store.private_files import user_state_folder
 from agentos.store.sqlite.driver import is_locked
 from agentos.tasks.llm.model_settings import CallLimits
 
@@ -89,9 +90,7 @@ def _until_midnight_s(now: float) -> float:
 
 def book_path() -> Path:
     """Where the book is kept: $XDG_STATE_HOME/agentos/calls.db, or what the platform has instead."""
-    import platformdirs  # here, since it takes longer to load than anything else this needs
-
-    return Path(platformdirs.user_state_path("agentos")) / "calls.db"
+    return user_state_folder() / "calls.db"
 
 
 class CallSlot:

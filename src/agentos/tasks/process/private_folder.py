@@ -8,9 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +25,9 @@ class PrivateFolder:
     """One such folder, mode 0700. OSError where there can be none."""
 
     def __init__(self, mark: Mark) -> None:
+        import shutil
+        import tempfile
+
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -40,6 +41,8 @@ class PrivateFolder:
 
     def remove(self) -> None:
         """The attempt is over. What cannot be removed is left for `remove_abandoned`."""
+        import shutil
+
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 
@@ -49,6 +52,8 @@ def remove_abandoned(workflow_id: str, root: str) -> list[Path]:
 
     A folder whose driver lives, of whatever process, is locked, and one that does not say whose it is is not ours.
     """
+    import shutil
+
     removed = []
     for folder, attempt_id, place in abandoned_folders():
         if attempt_id.startswith(f"{workflow_id}/") and place == root:
@@ -59,6 +64,8 @@ def remove_abandoned(workflow_id: str, root: str) -> list[Path]:
 
 def abandoned_folders() -> Iterator[tuple[Path, str, str]]:
     """Folders whose driver is dead, each with its attempt and the root of that."""
+    import tempfile
+
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError):
             if (owner := _dead_owner(folder)) is not None:

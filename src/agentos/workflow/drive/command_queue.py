@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -68,6 +67,8 @@ def post_command(store: StorePort, workflow_id: WorkflowId, posted: PostedComman
 
 def current_author() -> str:
     """Who asks, as the journal names them: the user this process runs as."""
+    import getpass
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):

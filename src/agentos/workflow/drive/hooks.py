@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -82,6 +81,8 @@ async def call_hook(hooks: Hooks, facts: Facts, *, name: str, root: Path, timeou
         "AGENTOS_WORKFLOW": told.workflow,
         "AGENTOS_ROOT": told.root,
     }
+    import tempfile  # which takes longer to load than a run without hooks can spare
+
     try:
         # Files, not pipes: a hook that reads nothing, or leaves a child behind, keeps nobody waiting.
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
@@ -114,6 +113,8 @@ def delete_logs(database: str, workflow_id: str) -> None:
     refuse_foreign(database, workflow_id)
     folder = run_folder(database, workflow_id)
     if folder is not None and folder.exists():
+        import shutil
+
         shutil.rmtree(folder)
 
 

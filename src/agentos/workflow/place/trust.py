@@ -14,7 +14,6 @@ import json
 import os
 import shlex
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ import msgspec
 from agentos import typed
 from agentos.exceptions import CommandRefusedError, UntrustedSettingsError, WorkflowConfigurationError
 from agentos.store.postgres.address import without_password
+from agentos.store.private_files import replace_private, user_state_folder
 from agentos.workflow.place.location import is_url
 from agentos.workflow.place.settings import KINDS, variable_of
 from agentos.workflow.place.settings_file import read_settings_file
@@ -156,7 +156,7 @@ def trust_settings(reaching: Reaching) -> Trusted:
     try:
         folder = _folder(reaching.root)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / _name(record.repository, record.digest), record)
+        replace_private(folder / _name(record.repository, record.digest), msgspec.json.encode(record))
     except (OSError, ValueError) as error:
         raise WorkflowConfigurationError(
             f"that you trust this repository cannot be written down: {error}",
@@ -298,15 +298,9 @@ def _refuse_attempts() -> None:
         )
 
 
-def _state_folder() -> Path:
-    import platformdirs  # here, since it takes longer to load than anything else this needs
-
-    return Path(platformdirs.user_state_path("agentos")) / "trust"
-
-
 def _folder(root: Path) -> Path:
     """Where it is kept. WorkflowConfigurationError where that is inside the repository, which could bring its own."""
-    folder = _state_folder()
+    folder = user_state_folder() / "trust"
     if not folder.is_absolute() or Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
         raise WorkflowConfigurationError(
             f"your state folder {one_line(folder)} is inside this repository, which could bring its own trust",
@@ -320,7 +314,7 @@ def _name(repository: str, digest: str) -> str:
 
 
 def _records() -> Iterable[tuple[Path, Trusted]]:
-    folder = _state_folder()
+    folder = user_state_folder() / "trust"
     files = sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_absolute() else []
     return [(file, record) for file in files if (record := _read(file)) is not None]
 
@@ -347,19 +341,6 @@ def _read(file: Path) -> Trusted | None:
 
 def _is_ours_alone(about: os.stat_result) -> bool:
     return about.st_uid == os.geteuid() and not about.st_mode & 0o022
-
-
-def _write(file: Path, record: Trusted) -> None:
-    """All of it or nothing, for readers and for a kill; of several writers each writes the same."""
-    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".new-")  # 0600
-    try:
-        with open(handle, "wb") as opened:
-            opened.write(msgspec.json.encode(record))
-        os.replace(partial, file)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(partial)
-        raise
 
 
 def _forget_gone() -> None:

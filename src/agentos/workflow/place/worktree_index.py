@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -23,7 +22,7 @@ from agentos import typed
 from agentos.exceptions import AgentosError, WorkflowConfigurationError
 from agentos.store.port import RunRecord
 from agentos.store.postgres.address import without_password
-from agentos.store.private_files import make_folders
+from agentos.store.private_files import make_folders, replace_private, user_state_folder
 from agentos.workflow.place.location import check_private
 from agentos.workflow.place.place import Place, is_home, scope_now, was_begun_here
 from agentos.workflow.place.run_moves import renamed_since
@@ -157,9 +156,7 @@ def _on_server(server: Place) -> tuple[list[InterruptedRun], list[LookupProblem]
 
 def index_folder() -> Path:
     """Where the index is kept: $XDG_STATE_HOME/agentos/worktrees, or what the platform has instead."""
-    import platformdirs  # here, since it takes longer to load than anything else this needs
-
-    return Path(platformdirs.user_state_path("agentos")) / "worktrees"
+    return user_state_folder() / "worktrees"
 
 
 def _name(entry: _IndexEntry) -> str:
@@ -203,17 +200,9 @@ def _read(file: Path) -> _IndexEntry | None:
 
 
 def _write(file: Path, entry: _IndexEntry) -> None:
-    """All of it or nothing, for readers and for a kill; the last of several writers wins, and all write the same."""
-    body = msgspec.json.encode(msgspec.structs.replace(entry, at=datetime.now(UTC).isoformat(timespec="seconds")))
-    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".new-")  # 0600
-    try:
-        with open(handle, "wb") as opened:
-            opened.write(body)
-        os.replace(partial, file)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(partial)
-        raise
+    """The last of several writers wins, and all write the same."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    replace_private(file, msgspec.json.encode(msgspec.structs.replace(entry, at=now)))
 
 
 def _forget_gone(folder: Path) -> None:
