@@ -24,7 +24,7 @@ from agentos.machine.events import Event
 from agentos.machine.facts.fold import fold
 from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.store.holder import current_holder
-from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
+from agentos.store.port import LEASE_S, CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 from agentos.workflow.define.plans import plan_of_run
 from agentos.workflow.define.python_modules import refuse_while_loading
@@ -402,7 +402,7 @@ class Client:
         with self._store(readonly=False) as store:
             record = store.find_run(workflow_id)
             refuse_foreign(self.place.kept_beside, record.workflow_id)
-            store.delete_run(store.take_lease(record.workflow_id, current_holder(), 15.0))
+            store.delete_run(store.take_lease(record.workflow_id, current_holder(), LEASE_S))
         delete_logs(self.place.kept_beside, record.workflow_id)
         forget_run_snapshots(self.place, record)
 

@@ -39,6 +39,10 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         return f"process {self.pid} on {self.host}"
 
 
+LEASE_S = 15.0
+"""How long a lease lasts unless settings say otherwise. Its holder renews it three times in that time."""
+
+
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to drive a run. `token` grows with every change of hands and fences the writes of older holders."""
 

@@ -24,7 +24,7 @@ from agentos.machine.resume import ResumePlan
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import Masker
 from agentos.store.holder import current_holder
-from agentos.store.port import Lease, Progress, RunRecord, StorePort
+from agentos.store.port import LEASE_S, Lease, Progress, RunRecord, StorePort
 from agentos.tasks.process.ancestors import acting_attempt, current_sender
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.define.run_secrets import hidden_command, masker_for
@@ -52,7 +52,7 @@ def send(
     command: Command | Mapping[str, Any],
     *,
     author: str | None = None,
-    lease_s: float = 15.0,
+    lease_s: float = LEASE_S,
 ) -> Sent:
     """Give a command to a run. CommandRefusedError, on the record where the run is free, if it does not fit."""
     parsed = parse_command(command) if isinstance(command, Mapping) else command

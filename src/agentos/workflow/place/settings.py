@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.port import LEASE_S
 from agentos.store.postgres.address import without_password
 from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
 from agentos.workflow.place import setting_kinds as kinds
@@ -36,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a finished step survives: `full` the loss of power, `process` a killed process only."""
     keep: int = 5
     """Checkpoints kept for each run; 0 keeps all."""
-    lease_s: float = 15.0
+    lease_s: float = LEASE_S
     """After so many seconds without a sign of life another process may take a run over."""
     space_warning: int = 100 * 1024 * 1024
     """A database larger than this is worth a warning; in bytes, or as "100 MB"."""

@@ -20,7 +20,7 @@ from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import Begin
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions
-from agentos.store.port import Lease, StorePort
+from agentos.store.port import LEASE_S, Lease, StorePort
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.define.workflow_source import source_files
 from agentos.workflow.drive.hooks import NO_HOOKS, Hooks
@@ -45,7 +45,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a drive behaves."""
 
     gates: GatePolicy = "stop"
-    lease_s: float = 15.0
+    lease_s: float = LEASE_S
     keep: int = 5
     """Checkpoints kept for the run; 0 keeps all."""
     strict_checkpoints: bool = False
