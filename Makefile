@@ -59,7 +59,7 @@ lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows betwee
 		echo "$$check"; $(VENV)/bin/$$check || status=1; \
 	done; exit $$status
 
-docs: $(VENV)/.core ## write docs/cli.md, docs/schemas/ and the graph in docs/howto-issues.md anew from the code
+docs: $(VENV)/.core ## write docs/cli.md and docs/schemas/ anew from the code
 	@$(VENV)/bin/python tools/write_docs.py
 
 matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of every crash point, on both stores (long)

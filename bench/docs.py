@@ -1,4 +1,4 @@
-"""The results of the last whole run, in docs/performance.md between two markers."""
+"""The results of the last whole run: the gist in docs/performance.md between two markers, all tables in results.md."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from bench.machine import ROOT
 
 SHOWN = "docs/performance.md"
 PAGE = ROOT / SHOWN
+RESULTS = ROOT / "bench" / "results.md"
 BEGIN = "<!-- results: written by `python -m bench --write-docs`, not by hand -->"
 END = "<!-- end of results -->"
+IN_THE_PAGE = "chain"
 
 
 def write(facts: Mapping[str, str], findings: Sequence[report.Finding], sizes: Sizes) -> None:
-    """Replace what stands between the markers."""
+    """Replace what stands between the markers, and the page of tables."""
     before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END)
     machine = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    results = "\n\n".join([machine, report.tally(findings), report.tables(findings, sizes)])
-    PAGE.write_text(f"{before}{BEGIN}\n\n{results}\n\n{END}{after}")
+    head = f"{machine}\n\n{report.tally(findings)}"
+    shown = [report.case_table(finding, sizes) for finding in findings if finding.case.name == IN_THE_PAGE]
+    gist = "\n\n".join([head, *shown])
+    PAGE.write_text(f"{before}{BEGIN}\n\n{gist}\n\n{END}{after}")
+    tables = report.tables(findings, sizes, level=2)
+    RESULTS.write_text(f"# Results of the last whole run\n\n{BEGIN}\n\n{head}\n\n{tables}\n")

@@ -119,7 +119,7 @@ def every_error() -> list[type[AgentosError]]:
     return found
 
 
-def test_every_error_is_documented_with_what_to_do() -> None:
+def test_every_error_is_documented() -> None:
     documented = rows("reference.md", of="Errors")
     assert sorted(kind.__name__ for kind in every_error() if kind.__name__ not in documented) == []
 
@@ -185,9 +185,8 @@ def test_every_verdict_gate_and_answer_is_documented() -> None:
     assert [answer for answer in get_args(ev.Answer) if f"`{answer}`" not in decided] == []
 
 
-@pytest.mark.parametrize("document", ["reference.md", "decisions/crash-points.md"])
-def test_every_crash_point_is_documented(document: str) -> None:
-    documented = rows(document)
+def test_every_crash_point_is_documented() -> None:
+    documented = rows("decisions/crash-points.md")
     assert [point for point in ALL_POINTS if point not in documented] == []
     # What only looks like one: attributes of ours, and names of files.
     ends = {point.partition(".")[2] for point in ALL_POINTS}
@@ -195,10 +194,9 @@ def test_every_crash_point_is_documented(document: str) -> None:
     assert known == set(ALL_POINTS)
 
 
-def test_every_make_target_is_documented() -> None:
-    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    documented = rows("reference.md", of="Make targets")
-    assert [target for target in targets if f"make {target}" not in documented] == []
+def test_make_help_lists_every_target() -> None:
+    targets = re.findall(r"^([a-z][a-z-]*):(?!=)(.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert [name for name, rest in targets if "## " not in rest] == []
 
 
 def test_every_variable_is_documented() -> None:

@@ -206,7 +206,7 @@ def _old_database(location: Location) -> Iterator[CheckupFinding]:
         yield CheckupFinding(
             severity="note",
             what=f"the old global database {one_line(old)} is there, and not in use",
-            mend=f"Go on with it by {VARIABLE}={one_line(old)}, or leave it; docs/howto-old-database.md says more.",
+            mend=f"Go on with it by {VARIABLE}={one_line(old)}, or leave it; docs/workflow.md says more.",
         )
 
 

@@ -2,7 +2,7 @@
 
 | module | what it says |
 |---|---|
-| `flow` | the tasks, and what needs what: the graph of `docs/howto-issues.md` |
+| `flow` | the tasks, and what needs what; `agentos graph RUN` draws it |
 | `steps` | what the tasks do that call nobody: prompts, artefacts, verdicts, what follows from them |
 | `roles`, `programs` | who drafts and who reviews; the contract with a program in that role |
 | `verdicts` | what a reviewer may say, and what is read from anything else: nothing |

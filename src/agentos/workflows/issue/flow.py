@@ -1,4 +1,4 @@
-"""The graph of the issue workflow. `agentos graph` draws it; docs/howto-issues.md shows the picture."""
+"""The graph of the issue workflow. `agentos graph RUN` draws it."""
 
 from __future__ import annotations
 
