@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from agentos.exceptions import LeaseLostError
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession
 from agentos.secrets import Masker
 from agentos.tasks.agents import watcher
-from agentos.tasks.attempt import Outcome
 from agentos.tasks.llm.model_settings import CallLimits, ModelSettings
 from agentos.tasks.registry import performers
 from tests.agents.support import agent_spec
@@ -111,7 +111,7 @@ def test_an_agent_takes_one_slot_and_waiting_for_it_takes_none_of_its_time(tmp_p
     limits = ModelSettings(limits={"performer.py": CallLimits(slots=1)})
     spec = agent_spec(tmp_path, "command", program(tmp_path, text), models=limits, timeout_s=1.9)
 
-    async def both() -> list[Outcome]:
+    async def both() -> list[AttemptResult]:
         agent = performers()["agent"]
         other = msgspec.structs.replace(spec, attempt_id=f"{spec.attempt_id}-other")
         return list(await asyncio.gather(agent(spec, RecordingHost()), agent(other, RecordingHost())))

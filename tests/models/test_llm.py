@@ -15,9 +15,10 @@ import pytest
 from agentos.dag.define.model_calls import Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import Usage
 from agentos.secrets import NO_SECRETS, Masker
-from agentos.tasks.attempt import AttemptSpec, Outcome
+from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.llm import performer as llm
 from agentos.tasks.llm.limiter import Limiter
 from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
@@ -90,11 +91,11 @@ def spec_of(
     )
 
 
-def perform(limiter: Limiter, host: RecordingHost | None = None, **how: Any) -> Outcome:
+def perform(limiter: Limiter, host: RecordingHost | None = None, **how: Any) -> AttemptResult:
     return asyncio.run(LlmPerformer(limiter)(spec_of(**how), host or RecordingHost()))
 
 
-def error_of(outcome: Outcome) -> str:
+def error_of(outcome: AttemptResult) -> str:
     assert outcome.error is not None
     return f"{outcome.error.type}: {outcome.error.text}"
 
@@ -282,7 +283,7 @@ def test_slots_hold_between_attempts(model_server: ModelServer, limiter: Limiter
     model_server.otherwise = says("ok", pause_s=0.02)
     models = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(slots=2)})
 
-    async def crowd() -> list[Outcome]:
+    async def crowd() -> list[AttemptResult]:
         perform = LlmPerformer(limiter)
         return await asyncio.gather(*(perform(spec_of(models=models), RecordingHost()) for _ in range(8)))
 
@@ -296,7 +297,7 @@ def test_without_slots_a_server_that_allows_two_at_a_time_is_not_stormed(
     model_server.at_most, model_server.retry_after_s = 2, 0.1
     model_server.otherwise = says("ok", pause_s=0.05)
 
-    async def crowd() -> list[Outcome]:
+    async def crowd() -> list[AttemptResult]:
         perform = LlmPerformer(limiter)
         return await asyncio.gather(*(perform(spec_of(), RecordingHost()) for _ in range(10)))
 
@@ -313,7 +314,7 @@ def test_a_cancelled_attempt_closes_its_connection_and_frees_its_slot(
     model_server.script(says("a\nvery\nlong\nanswer", pieces=9, pause_s=0.1))
     models = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(slots=1)})
 
-    async def cancelled() -> Outcome:
+    async def cancelled() -> AttemptResult:
         host = RecordingHost()
         attempt = asyncio.create_task(LlmPerformer(limiter)(spec_of(models=models), host))
         await soon(lambda: bool(host.shown))
@@ -337,7 +338,7 @@ def test_an_attempt_cancelled_while_its_cost_is_written_down_counts(
 
     recording, host = asyncio.Event(), SlowHost()
 
-    async def cancelled() -> Outcome:
+    async def cancelled() -> AttemptResult:
         attempt = asyncio.create_task(LlmPerformer(limiter)(spec_of(), host))
         await recording.wait()
         attempt.cancel()
@@ -350,7 +351,7 @@ def test_an_attempt_cancelled_while_its_cost_is_written_down_counts(
 def test_a_wait_for_a_slot_can_be_cancelled(model_server: ModelServer, limiter: Limiter) -> None:
     limits = CallLimits(slots=1)
 
-    async def cancelled() -> Outcome:
+    async def cancelled() -> AttemptResult:
         host = RecordingHost()
         async with limiter.call("127.0.0.1", limits, lambda _: None):
             models = ModelSettings(limits={"127.0.0.1": limits}, llm=LlmDefaults())
@@ -375,7 +376,7 @@ def test_a_server_that_refuses_to_tell_what_was_used_is_asked_again_without(
     model_server.choose(lambda asked: no_such_option(status=status) if "stream_options" in asked.json else says("Yes."))
     performer, host = LlmPerformer(limiter), RecordingHost()
 
-    async def twice() -> list[Outcome]:
+    async def twice() -> list[AttemptResult]:
         return [await performer(spec_of(prompt=prompt), host) for prompt in ("one", "two")]
 
     for outcome in asyncio.run(twice()):
@@ -404,7 +405,7 @@ def test_a_refusal_that_only_sounds_like_it_is_told_and_not_remembered(
     )
     performer = LlmPerformer(limiter)
 
-    async def twice() -> list[Outcome]:
+    async def twice() -> list[AttemptResult]:
         return [await performer(spec_of(), RecordingHost()) for _ in range(2)]
 
     refused, answered = asyncio.run(twice())
@@ -535,7 +536,7 @@ def test_who_gets_a_slot_when_nothing_is_left_makes_no_call(model_server: ModelS
     models = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(slots=1)})
     host = Spending(tokens=20)  # a call takes 15
 
-    async def crowd() -> list[Outcome]:
+    async def crowd() -> list[AttemptResult]:
         perform = LlmPerformer(limiter)
         return await asyncio.gather(*(perform(spec_of(models=models), host) for _ in range(8)))
 

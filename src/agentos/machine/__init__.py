@@ -3,6 +3,7 @@
 events         what happened: the journal is a list of these
 commands       what may be asked of a run
 inputs         what reaches the machine from outside
+attempt_result how an attempt ended, from its performer to the journal
 state          the state of a run as users see it
 facts          what is known of a run, folded from its events
 machine        takes an input in, gives events back

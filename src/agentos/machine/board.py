@@ -96,11 +96,9 @@ class Board(ABC):
 
     def emit(self, event: ev.Event) -> None:
         """Stamp the event, fold it in, keep the frontier in step, and hand it out."""
-        stamped = replace(event, seq=self.facts.sequence + 1, at=self.now, workflow_id=self.facts.workflow_id)
         before = self.facts
-        self.facts = reduce(before, stamped)
-        self.out.append(stamped)
-        match stamped:
+        self.record(event)
+        match event:
             case ev.TaskStart(task_id=task_id):
                 self.frontier.record_start(self.plan.tasks[task_id])
             case ev.TaskRetry(task_id=task_id, not_before=not_before):
@@ -114,6 +112,12 @@ class Board(ABC):
                 if task_id in before.running:
                     self.frontier.record_attempt_end(task)
                 self.task_over(task, before.task(task_id))
+
+    def record(self, event: ev.Event) -> None:
+        """Stamp the event, fold it in and hand it out."""
+        stamped = replace(event, seq=self.facts.sequence + 1, at=self.now, workflow_id=self.facts.workflow_id)
+        self.facts = reduce(self.facts, stamped)
+        self.out.append(stamped)
 
     @abstractmethod
     def task_over(self, task: PlannedTask, was: TaskFacts) -> None:
@@ -138,7 +142,7 @@ class Board(ABC):
                 attempt=given.attempt if given else 0,
                 error=error,
                 status=status,
-                execution_time_ms=given.execution_time_ms if given else 0.0,
+                execution_time_ms=given.result.execution_time_ms if given else 0.0,
             )
         )
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
 from agentos.ids import GateId, TaskId
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.commands import CommandRequest
 from agentos.machine.events import (
-    NOTHING,
     AgentSession,
     CaptureReason,
+    Event,
     FilesRestored,
     MergeConflict,
     RunForked,
     TaskFailure,
-    TaskFiles,
     Usage,
 )
+from agentos.machine.facts.facts import Facts
 from agentos.machine.resume import ResumePlan
 
 
@@ -74,28 +73,13 @@ class CaptureEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt is over; values are in stored form."""
+    """An attempt is over."""
 
     task_id: TaskId
     attempt: int
-    output: Raw = NOTHING
-    messages: Raw = NOTHING
-    context: Raw = NOTHING
-    injected: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    warnings: tuple[str, ...] = ()
-    error: TaskFailure | None = None
-    retryable: bool = True
-    put_off: bool = False
-    """Nothing was left of the budget when it was about to pay."""
-    cancelled: bool = False
-    """Ended because the drive stops."""
-    cut_off: bool = False
-    """Ended for another reason, and not by itself: what it was doing may have happened."""
-    files: TaskFiles | None = None
-    """What it changed in its own worktree."""
+    result: AttemptResult
     captured: CaptureEnded | None = None
     """The files it left in the worktree: on record together with its end, or not at all."""
-    execution_time_ms: float = 0.0
 
 
 class ChildStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +119,26 @@ class CommandUnreadable(msgspec.Struct, frozen=True, kw_only=True):
     author: str
     command: dict[str, Any]
     why: str
+
+
+class CommandsCameLate(msgspec.Struct, frozen=True, kw_only=True):
+    """Commands reached the inbox of a run that has ended for good: they are refused on the record."""
+
+    holder: str
+    token: int
+    commands: tuple[CommandUnreadable, ...]
+
+
+class CutFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """Of what was decided since the last commit nothing could be written, because of a checkpoint among it."""
+
+    events: tuple[Event, ...]
+    """All that was decided since."""
+    facts: Facts
+    """What was known before."""
+    error: TaskFailure
+    strict: bool
+    """The run stops there: what was decided after the cut is decided anew."""
 
 
 class MergeEnded(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +211,8 @@ Input = (
     | UsageKnown
     | CommandArrived
     | CommandUnreadable
+    | CommandsCameLate
+    | CutFailed
     | CaptureEnded
     | MergeEnded
     | FilesSeen

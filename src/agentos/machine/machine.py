@@ -27,8 +27,10 @@ from agentos.machine.inputs import (
     CaptureEnded,
     ChildStarted,
     CommandArrived,
+    CommandsCameLate,
     CommandUnreadable,
     CoveredFilesChanged,
+    CutFailed,
     EffectsHeld,
     FilesSeen,
     GatesLeft,
@@ -71,7 +73,7 @@ class Machine(Board):
         self.out, self.now, self.gates_left, self.seen = [], now, frozenset(), {}
         begins = False
         for one in given:
-            if not self.over:
+            if not self.over or isinstance(one, CutFailed):  # the end of the drive may not have been written, either
                 self._take(one)
                 begins = begins or isinstance(one, Begin)
         if begins and not self.over and not self.stopping and not self.facts.interrupted:
@@ -109,6 +111,10 @@ class Machine(Board):
                         command_id=given.command_id, author=given.author, command=given.command, why=given.why
                     )
                 )
+            case CommandsCameLate():
+                drive_start.refuse_late(self, given)
+            case CutFailed():
+                layers.cut_failed(self, given)
             case CaptureEnded():
                 files.record_capture(self, given)
             case MergeEnded():

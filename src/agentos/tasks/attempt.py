@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
-from msgspec import Raw
 
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import NOTHING, AgentSession, TaskFailure, TaskFiles, Usage
+from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.events import AgentSession, Usage
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 
@@ -83,28 +83,6 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     log: AttemptLog | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt ended: `error` is None for success. All values are in stored form already."""
-
-    output: Raw = NOTHING
-    messages: Raw = NOTHING
-    context: Raw = NOTHING
-    injected: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    """Tasks asked for with `ctx.inject`: id and mapping form."""
-    warnings: tuple[str, ...] = ()
-    error: TaskFailure | None = None
-    retryable: bool = True
-    """False where trying again cannot help: cancelled, or a definition problem."""
-    put_off: bool = False
-    """It ended before it paid for anything, since nothing is left of the budget: no failure, though `error` says so."""
-    files: TaskFiles | None = None
-    """What it changed in its own worktree."""
-    cancelled: bool = False
-    cut_off: bool = False
-    """It did not end by itself: it ran out of time, or was ended from outside. What it was doing may have happened."""
-    execution_time_ms: float = 0.0
-
-
 class AttemptHost(Protocol):
     """What an attempt may ask of the engine while it runs."""
 
@@ -133,4 +111,4 @@ class AttemptHost(Protocol):
 class Performer(Protocol):
     """How an attempt of one kind is performed. Cancelling the coroutine really ends the work."""
 
-    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome: ...
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult: ...

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import NOTHING, TaskFailure
 from agentos.secrets import Masker
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import LEFT_OUT
 from agentos.tasks.process.output_capture import KEEP_BYTES, Capture
 from agentos.values import TAG, decode_value, encode_value
@@ -33,7 +34,7 @@ def capture_of(
     )
 
 
-def masked_outcome(outcome: Outcome, task_id: str, masker: Masker) -> Outcome:
+def masked_outcome(outcome: AttemptResult, task_id: str, masker: Masker) -> AttemptResult:
     """The outcome as it may be stored: no secret in it, and a warning where that changed the task's result."""
     if not masker:
         return outcome

@@ -1,4 +1,4 @@
-"""From what an attempt did to its Outcome: values in stored form, or why there are none."""
+"""From what an attempt did to its AttemptResult: values in stored form, or why there are none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from time import perf_counter
 from msgspec import Raw
 
 from agentos.exceptions import ValueEncodingError
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import TaskFailure
-from agentos.tasks.attempt import Outcome
 from agentos.tasks.context import ContextAdditions
 from agentos.tasks.failures import failure_of, plain_failure
 from agentos.values import decode_value, encode_value
@@ -21,7 +21,7 @@ def milliseconds_since(began: float) -> float:
 
 
 class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never leaves this folder)
-    """Carries the end of an unsuccessful attempt up to whoever builds its Outcome."""
+    """Carries the end of an unsuccessful attempt up to whoever builds its AttemptResult."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ def _explain(value: object, error: ValueEncodingError) -> ValueEncodingError:
 
 def success_outcome(
     output: bytes | Raw, left: ContextAdditions, began: float, warnings: tuple[str, ...] = ()
-) -> Outcome:
-    return Outcome(
+) -> AttemptResult:
+    return AttemptResult(
         output=Raw(output),
         messages=left.messages,
         context=left.context,
@@ -71,8 +71,8 @@ def success_outcome(
     )
 
 
-def failure_outcome(failed: AttemptFailed, began: float) -> Outcome:
-    return Outcome(
+def failure_outcome(failed: AttemptFailed, began: float) -> AttemptResult:
+    return AttemptResult(
         error=failed.failure,
         retryable=failed.retryable,
         put_off=failed.put_off,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
+from agentos.machine.attempt_result import AttemptResult
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.python.performer import PythonPerformer
 from agentos.tasks.python.threads import DaemonThreads
 
@@ -65,7 +66,7 @@ class _LazyPerformer:
     def __init__(self, made: Callable[[], Performer]) -> None:
         self._made = cache(made)
 
-    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         return await self._made()(spec, host)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from msgspec import Raw
 
 from agentos.exceptions import AttemptError
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.machine.attempt_result import AttemptResult
+from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of, result_warning
 from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
@@ -37,7 +38,7 @@ class ShellPerformer:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
-    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         began = perf_counter()
         folder: PrivateFolder | None = None
         try:
@@ -48,7 +49,7 @@ class ShellPerformer:
         finally:
             if folder is not None:
                 folder.remove()
-        return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
+        return AttemptResult(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
 
     async def _output(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> tuple[bytes, tuple[str, ...]]:
         is_json = spec.definition.output == "json"

@@ -23,6 +23,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import GatePolicy
 from agentos.machine.commands import CommandRequest, parse_command
 from agentos.machine.facts.fold import Facts, TaskFacts, fold, workflow_state
@@ -65,11 +66,15 @@ def ended(task: str, attempt: int = 1, output: Any = None, **more: Any) -> Attem
     for name in ("messages", "context"):
         if name in more:
             more[name] = raw(more[name])
-    return AttemptEnded(task_id=TaskId(task), attempt=attempt, output=raw(output), **more)
+    captured = more.pop("captured", None)
+    result = AttemptResult(output=raw(output), **more)
+    return AttemptEnded(task_id=TaskId(task), attempt=attempt, result=result, captured=captured)
 
 
 def failed(task: str, attempt: int = 1, text: str = "no", *, type: str = "Boom", **more: Any) -> AttemptEnded:
-    return AttemptEnded(task_id=TaskId(task), attempt=attempt, error=ev.TaskFailure(type=type, text=text), **more)
+    captured = more.pop("captured", None)
+    result = AttemptResult(error=ev.TaskFailure(type=type, text=text), **more)
+    return AttemptEnded(task_id=TaskId(task), attempt=attempt, result=result, captured=captured)
 
 
 def play(machine: Machine, *inputs: Input, now: datetime = START) -> list[ev.Event]:

@@ -15,6 +15,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import compile_plan
 from agentos.machine import commands as cmd
 from agentos.machine import events as ev
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import AttemptEnded, Begin
 from agentos.machine.machine import Machine
@@ -189,7 +190,7 @@ class Costs:
             nonlocal calls
             calls += what in ("call", "c_call")
 
-        given = AttemptEnded(task_id=task_id, attempt=attempt, output=Raw(b"1"), injected=more)
+        given = AttemptEnded(task_id=task_id, attempt=attempt, result=AttemptResult(output=Raw(b"1"), injected=more))
         sys.setprofile(count)
         try:
             self.machine.step(given, START)

@@ -20,6 +20,7 @@ from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import GateId, TaskId, WorkflowId
 from agentos.machine import commands as cmd
 from agentos.machine import events as ev
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.facts.invariants import validate_facts
@@ -56,17 +57,19 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         name = task_id.partition("[")[0].partition("@")[0]
         if tries < self.fails.get(task_id, self.fails.get(name, 0)):
             unwilling = ev.TaskFailure(type="Boom", text=f"{task_id} is not willing")
-            return AttemptEnded(task_id=TaskId(task_id), attempt=attempt, error=unwilling)
+            return AttemptEnded(task_id=TaskId(task_id), attempt=attempt, result=AttemptResult(error=unwilling))
         seed = canonical_json([task_id, self.salt.get(name, 0), inputs])
         number = int.from_bytes(blake2b(seed, digest_size=2).digest())
         speaks = name in self.speaks
         return AttemptEnded(
             task_id=TaskId(task_id),
             attempt=attempt,
-            output=_raw({"n": number % 7, "list": list(range(number % 3))}),
-            messages=_raw([{"role": "user", "content": task_id}]) if speaks else ev.NOTHING,
-            context=_raw({"last": task_id, task_id: number}) if speaks else ev.NOTHING,
-            injected=tuple(self.injects.get(task_id, {}).items()),
+            result=AttemptResult(
+                output=_raw({"n": number % 7, "list": list(range(number % 3))}),
+                messages=_raw([{"role": "user", "content": task_id}]) if speaks else ev.NOTHING,
+                context=_raw({"last": task_id, task_id: number}) if speaks else ev.NOTHING,
+                injected=tuple(self.injects.get(task_id, {}).items()),
+            ),
         )
 
 

@@ -16,8 +16,9 @@ import psutil
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
-from agentos.tasks.attempt import AttemptSpec, ChildProcess, Outcome, Stream
+from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
 from agentos.tasks.registry import performers
 from agentos.values import decode_value
 
@@ -110,17 +111,19 @@ def _spec(definition: TaskDef, **more: Any) -> AttemptSpec:
     return AttemptSpec(**{**given, **more})
 
 
-def perform(spec: AttemptSpec, host: RecordingHost | None = None) -> Outcome:
+def perform(spec: AttemptSpec, host: RecordingHost | None = None) -> AttemptResult:
     """One attempt, from its start to its end, in a loop of its own."""
     return asyncio.run(performers()[spec.definition.kind](spec, host or RecordingHost()))
 
 
-def output_of(outcome: Outcome) -> Any:
+def output_of(outcome: AttemptResult) -> Any:
     assert outcome.error is None, outcome.error
     return decode_value(outcome.output)
 
 
-async def cancel_when(spec: AttemptSpec, host: RecordingHost, ready: Callable[[], bool], times: int = 1) -> Outcome:
+async def cancel_when(
+    spec: AttemptSpec, host: RecordingHost, ready: Callable[[], bool], times: int = 1
+) -> AttemptResult:
     """Start an attempt, cancel it once `ready`, and give back how it ended."""
     attempt = asyncio.ensure_future(performers()[spec.definition.kind](spec, host))
     await asyncio.sleep(0)  # a task cancelled before its first step never runs at all

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from agentos.exceptions import LeaseLostError
+from agentos.machine.attempt_result import AttemptResult
 from agentos.store.holder import process_started
-from agentos.tasks.attempt import ChildProcess, Outcome
+from agentos.tasks.attempt import ChildProcess
 from agentos.tasks.process import spawn, supervision
 from agentos.tasks.process.launch import Launch
 from agentos.tasks.process.spawn import Spawner, _death_signal
@@ -235,7 +236,7 @@ def test_a_second_cancellation_cuts_the_grace_short(tmp_path: Path, monkeypatch:
 
 
 def test_the_end_of_the_loop_ends_the_whole_family_too(tmp_path: Path) -> None:
-    async def forgets_to_wait() -> asyncio.Future[Outcome]:
+    async def forgets_to_wait() -> asyncio.Future[AttemptResult]:
         attempt = asyncio.ensure_future(performers()["shell"](shell_spec(FAMILY, root=tmp_path), RecordingHost()))
         await soon(lambda: family_is_there(tmp_path))
         return attempt

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentos.tasks.attempt import Outcome
+from agentos.machine.attempt_result import AttemptResult
 from agentos.tasks.process.output_capture import KEEP_BYTES
 from tests.unit.tasks.support import RecordingHost, is_alive, open_files, output_of, perform, pid_in, shell_spec
 
 
-def failure_text(outcome: Outcome, kind: str = "ShellCommandFailed") -> str:
+def failure_text(outcome: AttemptResult, kind: str = "ShellCommandFailed") -> str:
     assert outcome.error is not None
     assert outcome.error.type == kind, outcome.error
     return outcome.error.text

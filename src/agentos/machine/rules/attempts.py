@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 
 import msgspec
@@ -14,9 +14,10 @@ from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import Board, failed_status, failure_of
 from agentos.machine.facts.facts import result_mark
-from agentos.machine.facts.fold import Facts, TaskFacts
+from agentos.machine.facts.fold import TaskFacts
 from agentos.machine.inputs import AttemptEnded, ChildStarted, SessionKnown, UsageKnown
 from agentos.machine.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat
 from agentos.machine.rules import drive_start, files
@@ -56,58 +57,62 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
     """An attempt is over. One that no longer counts changes nothing."""
     if board.facts.running.get(given.task_id) != given.attempt:
         return
-    task = board.plan.tasks[given.task_id]
+    task, result = board.plan.tasks[given.task_id], given.result
     if given.captured is not None:
         files.record_capture(board, given.captured)
-    for message in given.warnings:
+    for message in result.warnings:
         board.warn(task, message, attempt=given.attempt)
-    if given.error is None:
+    tries = board.facts.task(task.id).tries
+    if result.error is None:
         _complete_task(board, task, given)
-    elif given.cancelled:
-        board.fail(task, given.error, status="cancelled", given=given)
-    elif given.cut_off and may_have_happened(task) and board.facts.stopping != "abort":
-        _ask_about(board, task, given.error)
-    elif given.put_off:
-        _put_off(board, task, given.error)
-    elif given.retryable and _may_retry(board, task):
-        _retry(board, task, given.error)
+    elif result.cancelled:
+        board.fail(task, result.error, status="cancelled", given=given)
+    elif result.cut_off and may_have_happened(task) and board.facts.stopping != "abort":
+        _ask_about(board, task, result.error)
+    elif result.put_off:
+        # Looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt.
+        _try_again(board, task, result.error, board.now, put_off=True)
+    elif result.retryable and board.facts.stopping != "abort" and tries < task.definition.retry.retries:
+        _try_again(board, task, result.error, board.now + _retry_delay(board, task))
     else:
-        board.fail(task, given.error, status=failed_status(task), given=given)
+        board.fail(task, result.error, status=failed_status(task), given=given)
 
 
 def _complete_task(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
-    change = None
-    if given.injected:
+    result, change = given.result, None
+    if result.injected:
         try:
-            change = _injection(board, task, given)
+            change = _injection(board, task, result)
         except WorkflowDefinitionError as error:
             board.fail(task, failure_of(error), status=failed_status(task), given=given)
             return
-    _warn_of_shared_keys(board, task, given)
+    if result.context is not ev.NOTHING:
+        _warn_of_shared_keys(board, task, result.context)
     board.emit(
         ev.TaskComplete(
             task_id=task.id,
             layer=task.layer,
             place=task.place,
             attempt=given.attempt,
-            output=given.output,
-            messages=given.messages,
-            context=given.context,
-            files=given.files,
-            execution_time_ms=given.execution_time_ms,
+            output=result.output,
+            messages=result.messages,
+            context=result.context,
+            files=result.files,
+            execution_time_ms=result.execution_time_ms,
         )
     )
     if change is not None:
         board.change_plan(change)
 
 
-def _injection(board: Board, task: PlannedTask, given: AttemptEnded) -> ev.PlanChanged | None:
+def _injection(board: Board, task: PlannedTask, result: AttemptResult) -> ev.PlanChanged | None:
     """The tasks an attempt asked for, without those that an earlier attempt of the task brought in just like that."""
-    wanted = [task_from_mapping(task_id, mapping) for task_id, mapping in given.injected]
-    known: set[TaskId] = set()
+    wanted = [task_from_mapping(task_id, mapping) for task_id, mapping in result.injected]
+    earlier: dict[TaskId, TaskDef] = {}
     if any(definition.id in board.plan.tasks for definition in wanted):
-        known = _earlier_injections(board.facts, task, wanted)
-    added = tuple(definition for definition in wanted if definition.id not in known)
+        changes = [one for one in board.facts.changes if one.origin == "inject" and one.under == task.place]
+        earlier = {definition.id: definition for change in changes for definition in change.added}
+    added = tuple(definition for definition in wanted if earlier.get(definition.id) != definition)
     if not added:
         return None
     change = ev.PlanChanged(origin="inject", added=added, min_layer=task.layer + 1, under=task.place)
@@ -115,36 +120,39 @@ def _injection(board: Board, task: PlannedTask, given: AttemptEnded) -> ev.PlanC
     return change
 
 
-def _earlier_injections(facts: Facts, task: PlannedTask, wanted: list[TaskDef]) -> set[TaskId]:
-    before = {
-        definition.id: definition
-        for change in facts.changes
-        if change.origin == "inject" and change.under == task.place
-        for definition in change.added
-    }
-    return {definition.id for definition in wanted if before.get(definition.id) == definition}
+def _warn_of_shared_keys(board: Board, task: PlannedTask, context: Raw) -> None:
+    def place_of(task_id: TaskId) -> tuple[int, str, TaskId]:
+        known = board.plan.tasks.get(task_id) or board.facts.task(task_id)
+        return known.layer, known.place, task_id
+
+    for key in _keys(context):
+        other = board.setters.get(key, task.id)
+        latest = max(other, task.id, key=place_of)
+        if other != task.id:
+            board.warn(task, f"context key {key!r} is also set by {other!r}; {latest!r}, later in the plan, wins")
+        board.setters[key] = latest
 
 
 # --- trying again -----------------------------------------------------------------------------------------------
 
 
-def _may_retry(board: Board, task: PlannedTask) -> bool:
-    if board.facts.stopping == "abort":
-        return False
-    return board.facts.task(task.id).tries < task.definition.retry.retries
-
-
-def _retry(board: Board, task: PlannedTask, error: ev.TaskFailure) -> None:
-    was = board.facts.task(task.id)
-    retry = task.definition.retry
+def _retry_delay(board: Board, task: PlannedTask) -> timedelta:
+    was, retry = board.facts.task(task.id), task.definition.retry
     delay = min(retry.backoff_s * retry.factor**was.tries, retry.max_delay_s)
     # Tasks that fail together should not come back together; a hash spreads them and stays the same on replay.
     noise = blake2b(f"{board.facts.workflow_id}\0{task.id}\0{was.attempts}".encode(), digest_size=8).digest()
     spread = int.from_bytes(noise, "big") / 2**64
-    delay *= 1 + retry.jitter * (2 * spread - 1)
-    not_before = board.now + timedelta(seconds=delay)
+    return timedelta(seconds=delay * (1 + retry.jitter * (2 * spread - 1)))
+
+
+def _try_again(
+    board: Board, task: PlannedTask, error: ev.TaskFailure, not_before: datetime, *, put_off: bool = False
+) -> None:
+    attempt = board.facts.task(task.id).attempts
     board.emit(
-        ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=was.attempts, not_before=not_before, error=error)
+        ev.TaskRetry(
+            task_id=task.id, layer=task.layer, attempt=attempt, not_before=not_before, error=error, put_off=put_off
+        )
     )
 
 
@@ -156,14 +164,6 @@ def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
     drive_start.follow_up(board, planned)
     board.frontier.record_attempt_end(task)
     board.frontier.offer(task.id)
-
-
-def _put_off(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
-    """It is looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt."""
-    attempt = board.facts.task(task.id).attempts
-    board.emit(
-        ev.TaskRetry(task_id=task.id, layer=task.layer, attempt=attempt, not_before=board.now, error=why, put_off=True)
-    )
 
 
 # --- what it means for others -----------------------------------------------------------------------------------
@@ -178,19 +178,3 @@ def follow(board: Board, task: PlannedTask, was: TaskFacts) -> None:
         planned = plan_follow_up(board.plan, board.facts, task.id)
         if planned.reset:
             drive_start.follow_up(board, planned)
-
-
-def _warn_of_shared_keys(board: Board, task: PlannedTask, given: AttemptEnded) -> None:
-    if given.context is ev.NOTHING:
-        return
-    for key in _keys(given.context):
-        other = board.setters.get(key, task.id)
-        latest = max(other, task.id, key=lambda name: _order(board, name))
-        if other != task.id:
-            board.warn(task, f"context key {key!r} is also set by {other!r}; {latest!r}, later in the plan, wins")
-        board.setters[key] = latest
-
-
-def _order(board: Board, task_id: TaskId) -> tuple[int, str, TaskId]:
-    task = board.plan.tasks.get(task_id) or board.facts.task(task_id)
-    return task.layer, task.place, task_id

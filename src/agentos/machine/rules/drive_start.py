@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.board import Board
-from agentos.machine.inputs import Begin
+from agentos.machine.inputs import Begin, CommandsCameLate
 from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.machine.rules import requests
 from agentos.machine.rules.plan_changes import without_items
@@ -25,16 +25,7 @@ def begin(board: Board, given: Begin) -> None:
     if given.rollback is not None:
         back = requests.rollback_to(board, given.rollback, reason="resumed from an older checkpoint")
     finished = back.layer + 1 if back is not None else _finished_layers(board, planned)
-    board.emit(
-        ev.WorkflowStart(
-            name=board.plan.name,
-            total_layers=len(board.plan.layers),
-            drive=board.facts.drives + 1,
-            resumed_from=finished - 1 if finished else None,
-            plan_revision=planned.revision if planned is not None else board.facts.plan_revision,
-            plan_fingerprint=board.plan.fingerprint,
-        )
-    )
+    _say_start(board, finished, planned.revision if planned is not None else board.facts.plan_revision)
     board.emit(ev.LeaseTaken(token=given.token, holder=given.holder, taken_from=given.taken_from))
     if given.restored is not None:
         board.emit(given.restored)
@@ -46,6 +37,29 @@ def begin(board: Board, given: Begin) -> None:
         resume(board, planned)
     elif board.facts.drives > 1:
         board.derive()  # a new drive opens its layers anew
+
+
+def _say_start(board: Board, finished: int, revision: int) -> None:
+    board.emit(
+        ev.WorkflowStart(
+            name=board.plan.name,
+            total_layers=len(board.plan.layers),
+            drive=board.facts.drives + 1,
+            resumed_from=finished - 1 if finished else None,
+            plan_revision=revision,
+            plan_fingerprint=board.plan.fingerprint,
+        )
+    )
+
+
+def refuse_late(board: Board, given: CommandsCameLate) -> None:
+    """Refuse commands to a run that has ended for good: a drive that does nothing else, and ends as the last one."""
+    was = board.facts
+    _say_start(board, was.finished_layer + 1, was.plan_revision)
+    board.emit(ev.LeaseTaken(token=given.token, holder=given.holder))
+    for one in given.commands:
+        board.emit(ev.CommandRefused(command_id=one.command_id, author=one.author, command=one.command, why=one.why))
+    board.finish(ev.WorkflowAborted(reason=was.stop_reason) if was.status == "aborted" else ev.WorkflowComplete())
 
 
 def resume(board: Board, planned: ResumePlan) -> None:

@@ -12,6 +12,7 @@ from agentos.machine import events as ev
 from agentos.machine.board import Board, order
 from agentos.machine.facts.facts import Added, result_mark
 from agentos.machine.frontier import by_layers, fan_out_of
+from agentos.machine.inputs import CutFailed
 from agentos.machine.rules import files, merges, requests
 from agentos.machine.rules.gates import answer_command, newest_gate
 from agentos.machine.rules.needs import runs_always
@@ -58,6 +59,22 @@ def cut_finished(board: Board) -> bool:
         board.emit(ev.Checkpointed(checkpoint_id=name, layer=layer, snapshot=files.snapshot_of(board.facts)))
     board.frontier.next_cut = layer + 1
     return True
+
+
+def cut_failed(board: Board, given: CutFailed) -> None:
+    """Tell again what could not be written, with the failure in place of each checkpoint.
+
+    Where the run stops because of it these facts are stale from there on: whoever drives begins anew with them.
+    """
+    board.facts = given.facts
+    for event in given.events:
+        if type(event) is not ev.Checkpointed:
+            board.record(event)
+            continue
+        board.record(ev.CheckpointFailed(layer=event.layer, error=given.error))
+        if given.strict:
+            board.over = True
+            return
 
 
 def begin_if_new(board: Board, layer: int) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict, json_text
 from agentos.tasks.agents.assignment import Assignment, prepare_assignment
@@ -20,7 +21,7 @@ from agentos.tasks.agents.log_entries import digest_of, write_end, write_start
 from agentos.tasks.agents.texts import RETRYABLE, failure_text, prompt_for
 from agentos.tasks.agents.transcript import CopiedTranscript, copy_transcript, transcript_of
 from agentos.tasks.agents.watcher import Follower
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.call_costs import put_off_if_used_up
 from agentos.tasks.llm.limiter import CallSlot, Limiter
@@ -55,7 +56,7 @@ class AgentPerformer:
         self._limiter = limiter
         self._shell = ShellPerformer(supervisor)
 
-    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         began = perf_counter()
         folder: PrivateFolder | None = None
         try:
@@ -72,7 +73,7 @@ class AgentPerformer:
             if folder is not None:
                 folder.remove()
         warnings = notes + tried.warnings
-        return Outcome(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
+        return AttemptResult(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
 
     async def _run_agent(self, errand: Assignment, host: AttemptHost) -> tuple[_TryResult, tuple[str, ...]]:
         """One try; a second one, in a new session, where the session to go on with is gone."""

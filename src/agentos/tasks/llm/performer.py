@@ -23,9 +23,10 @@ from msgspec import Raw
 from agentos import crashpoints
 from agentos.dag.define.model_calls import LlmWork
 from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, TaskCancelledError, TaskTimeoutError
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import Usage
 from agentos.secrets import Masker
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.answer_schemas import AnswerSchema
 from agentos.tasks.llm.call_costs import cost_of, put_off_if_used_up, refuse_unpriced, usage_of
@@ -56,7 +57,7 @@ class LlmPerformer:
         self._telling_less: set[str] = set()
         """Servers that take no call which asks for its usage, by base URL."""
 
-    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         began = perf_counter()
         try:
             return await self._perform(spec, host, began)
@@ -66,7 +67,7 @@ class LlmPerformer:
             failure = plain_failure(TaskCancelledError("the attempt was cancelled, and its connection closed"))
             return failure_outcome(AttemptFailed(failure, retryable=False, cancelled=True), began)
 
-    async def _perform(self, spec: AttemptSpec, host: AttemptHost, began: float) -> Outcome:
+    async def _perform(self, spec: AttemptSpec, host: AttemptHost, began: float) -> AttemptResult:
         work = spec.llm
         if work is None:
             raise AttemptFailed(plain_failure(AttemptError("the task says no model")), retryable=False)
@@ -103,7 +104,7 @@ class _Conversation:
         self.masker: Masker = spec.masker.with_secret(account.credential, account.endpoint.key)
         self._spec = msgspec.structs.replace(spec, masker=self.masker)
 
-    async def outcome(self, work: LlmWork, schema: AnswerSchema | None) -> Outcome:
+    async def outcome(self, work: LlmWork, schema: AnswerSchema | None) -> AttemptResult:
         messages = _messages(work)
         request = ChatRequest(
             model=work.model,
@@ -121,7 +122,9 @@ class _Conversation:
         said = messages[-1:] if work.prompt else messages
         told_so_far = messages[:1] if work.system and work.prompt else ()
         new = [*told_so_far, *said, {"role": "assistant", "content": answer.text}]
-        return Outcome(output=Raw(encode_result(output)), messages=Raw(encode_result(new)), warnings=_warnings(answer))
+        return AttemptResult(
+            output=Raw(encode_result(output)), messages=Raw(encode_result(new)), warnings=_warnings(answer)
+        )
 
     async def _get_answer(self, request: ChatRequest) -> tuple[ChatAnswer, Usage]:
         """The answer, and what it used, which is durable by then."""

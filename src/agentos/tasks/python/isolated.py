@@ -14,7 +14,8 @@ from msgspec import Raw
 
 from agentos import typed
 from agentos.exceptions import AttemptError, ValueEncodingError
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome
+from agentos.machine.attempt_result import AttemptResult
+from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of
 from agentos.tasks.outcomes import AttemptFailed, failure_outcome, success_outcome
@@ -40,7 +41,7 @@ class IsolatedPerformer:
         self._supervisor = supervisor
         self._threads = threads
 
-    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         began = perf_counter()
         try:
             reply, warnings = await self._reply(_request(spec), spec, host)

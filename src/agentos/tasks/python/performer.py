@@ -16,7 +16,8 @@ from msgspec import Raw
 
 from agentos import crashpoints
 from agentos.exceptions import AttemptError, TaskCancelledError, TaskTimeoutError, TryAgainError
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
+from agentos.machine.attempt_result import AttemptResult
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.context import Context
 from agentos.tasks.failures import failure_of, plain_failure
 from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since, success_outcome
@@ -35,13 +36,13 @@ class PythonPerformer:
         self._threads = threads
         self._isolated = isolated
 
-    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         if spec.definition.isolation in ("process", "worktree"):  # a folder of its own takes a process of its own
             return await self._isolated(spec, host)
         with route_prints(lambda: LiveProgress(host)):
             return await self._perform(spec, host)
 
-    async def _perform(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def _perform(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         began = perf_counter()
         context: Context | None = None
         try:
@@ -61,7 +62,7 @@ class PythonPerformer:
             failed = error if isinstance(error, AttemptFailed) else AttemptFailed(failure_of(error), retryable=False)
             return failure_outcome(failed, began)
         if context is None:
-            return Outcome(output=Raw(output), execution_time_ms=milliseconds_since(began))
+            return AttemptResult(output=Raw(output), execution_time_ms=milliseconds_since(began))
         return success_outcome(output, context.close("has ended"), began)
 
     async def _find_function(self, spec: AttemptSpec, host: AttemptHost) -> Callable[..., Any]:

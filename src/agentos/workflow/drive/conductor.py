@@ -6,14 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, DatabaseGoneError
-from agentos.machine import events as ev
-from agentos.machine.events import Event
-from agentos.machine.facts.fold import Facts, reduce
-from agentos.machine.inputs import Input
+from agentos.machine.facts.fold import Facts
+from agentos.machine.inputs import CommandsCameLate, CommandUnreadable, Input
+from agentos.machine.machine import Machine
 from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Progress
@@ -45,7 +42,6 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         ready.lease,
         reopen=lambda: ready.place.open(readonly=True),
         keep=ready.options.keep,
-        strict_checkpoints=ready.options.strict_checkpoints,
         patience_s=ready.options.patience_s,
     )
     logs = _logs(ready)
@@ -58,6 +54,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         functions=ready.functions,
         root=ready.place.root,
         options=ready.choices,
+        strict_checkpoints=ready.options.strict_checkpoints,
         masker=masker_for(ready.base, ready.options.secret_names),
         models=ready.options.models,
         logs=logs,
@@ -107,37 +104,17 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
         late = []
     if not late:
         return facts
-    plan, now = drive.machine.plan, utc_now()
-    ended = ev.WorkflowAborted(reason=facts.stop_reason) if facts.status == "aborted" else ev.WorkflowComplete()
-    events: list[Event] = [
-        ev.WorkflowStart(
-            name=plan.name,
-            total_layers=len(plan.layers),
-            drive=facts.drives + 1,
-            resumed_from=facts.finished_layer if facts.finished_layer >= 0 else None,
-            plan_revision=facts.plan_revision,
-            plan_fingerprint=plan.fingerprint,
-        ),
-        ev.LeaseTaken(token=ready.lease.token, holder=str(current_holder())),
-        *(
-            ev.CommandRefused(
-                command_id=posted.id,
-                author=posted.author,
-                command=readable(posted, drive.masker),
-                why=f"it came too late: the run is {facts.status}",
-            )
-            for posted in late
-        ),
-        ended,
-    ]
-    stamped = [
-        msgspec.structs.replace(event, seq=facts.sequence + number, at=now, workflow_id=facts.workflow_id)
-        for number, event in enumerate(events, 1)
-    ]
-    progress = Progress(status=facts.status, layer=facts.current_layer, layers=len(plan.layers), epoch=facts.epoch)
-    await journal.append(stamped, progress, consumed=[posted.id for posted in late])
-    for event in stamped:
-        facts = reduce(facts, event)
+    why = f"it came too late: the run is {facts.status}"
+    commands = tuple(
+        CommandUnreadable(command_id=one.id, author=one.author, command=readable(one, drive.masker), why=why)
+        for one in late
+    )
+    machine = Machine(drive.machine.plan, facts)
+    given = CommandsCameLate(holder=str(current_holder()), token=ready.lease.token, commands=commands)
+    events, facts = machine.step(given, utc_now()), machine.facts
+    layers = len(machine.plan.layers)
+    progress = Progress(status=facts.status, layer=facts.current_layer, layers=layers, epoch=facts.epoch)
+    await journal.append(events, progress, consumed=[posted.id for posted in late])
     return facts
 
 

@@ -29,6 +29,7 @@ from agentos.exceptions import (
 )
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import order
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.inputs import (
@@ -36,6 +37,7 @@ from agentos.machine.inputs import (
     Begin,
     CaptureEnded,
     CoveredFilesChanged,
+    CutFailed,
     EffectsHeld,
     GatesLeft,
     Input,
@@ -51,7 +53,7 @@ from agentos.machine.rules.gates import approving_gate, changed_files
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand, Progress
-from agentos.tasks.attempt import AttemptSpec, Outcome, Performer
+from agentos.tasks.attempt import AttemptSpec, Performer
 from agentos.tasks.failures import failure_of, plain_failure
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.tasks.masking import masked_outcome
@@ -97,6 +99,7 @@ class Drive:
         functions: Mapping[TaskId, Callable[..., Any]],
         root: Path,
         options: ResumeOptions = ResumeOptions(),
+        strict_checkpoints: bool = False,
         masker: Masker = NO_SECRETS,
         models: ModelSettings = NO_MODEL_SETTINGS,
         logs: LogWriter | None = None,
@@ -131,7 +134,11 @@ class Drive:
         """What attempts wait for whose start is not yet durable."""
         self._cancelling = False
         self._stop_reason = ""
+        self._strict = strict_checkpoints
         self._uncut: ev.CheckpointFailed | None = None
+        """The checkpoint that could not be cut, and that the run was stopped for."""
+        self._durable = machine.facts
+        """What is known as far as it is written down."""
         self._abandoned = 0
         self._commands_seen: set[str] = set()
         self._lost: BaseException | None = None
@@ -278,24 +285,41 @@ class Drive:
         return min((moment - self._now()).total_seconds(), self._waited_for[1] - ticks)
 
     async def _commit(self, events: Sequence[ev.Event], *, plan: bytes | None = None) -> int:
-        """Write the events down and do what they ask for. The last sequence that is durable."""
+        """Write the events down and do what they ask for. The last sequence of them that is durable."""
         if not events:
             return self.facts.sequence
         starts = [event for event in events if type(event) is ev.TaskStart]
         if starts:
             asyncio.get_running_loop().call_soon(self._make_ready, starts)  # once the events are on their way
-        written = await self._journal.append(
+        decided = events
+        try:
+            await self._write(events, plan)
+        except CheckpointCutError as error:
+            for cut in events:
+                if type(cut) is ev.Checkpointed:
+                    log.error(
+                        "Checkpoint failed, workflow not resumable from layer %d of %s: %s",
+                        cut.layer,
+                        cut.workflow_id,
+                        error,
+                    )
+            failure = ev.TaskFailure(type=type(error).__name__, text=error.message)
+            strict = self._strict and self._uncut is None  # once the run stops, that must be written
+            given = CutFailed(events=tuple(events), facts=self._durable, error=failure, strict=strict)
+            events = self.machine.step(given, self.machine.now)
+            await self._write(events, plan)
+        durable = events[-1]
+        if durable.seq < decided[-1].seq:
+            await self._stop_without_cut(durable)
+        elif any(type(event) is ev.RolledBack for event in events):
+            await self._fold_again()
+        return durable.seq
+
+    async def _write(self, events: Sequence[ev.Event], plan: bytes | None) -> None:
+        await self._journal.append(
             events, self._progress(), plan=plan, consumed=commands_in(events), then=self._carry_out
         )
-        durable = written[-1].seq
-        for decided, event in zip(events, written, strict=False):
-            if isinstance(event, ev.CheckpointFailed) and isinstance(decided, ev.Checkpointed):
-                self._forget_cut(decided)
-            elif isinstance(event, ev.RolledBack):
-                await self._fold_again()
-        if durable < events[-1].seq:
-            await self._stop_without_cut(written[-1])
-        return durable
+        self._durable = self.machine.facts
 
     def _carry_out(self, written: Sequence[ev.Event]) -> None:
         """These events are durable: tell subscribers, then do what they ask for."""
@@ -339,21 +363,13 @@ class Drive:
         self._ready.clear()
         self._uncut = failed
         self._stop_reason = f"checkpoint of layer {failed.layer} failed"
-        facts = fold(self.facts.workflow_id, await self._journal.read(0))
-        self._start_over(current_plan(self._base, facts.changes)[0], facts)
+        self._start_over(current_plan(self._base, self.facts.changes)[0], self.facts)
         await self._commit(self.machine.step(StopAsked(reason=self._stop_reason, uncut=True), self._now()))
 
     def _start_over(self, plan: Plan, facts: Facts) -> None:
         self.machine = Machine(plan, facts, gates=self.machine.gates, at_once=self.machine.at_once)
         self.machine.held = self._abandoned > 0
         self.machine.captures = self._make_files is not None
-
-    def _forget_cut(self, decided: ev.Checkpointed) -> None:
-        """The journal says that this checkpoint failed: nothing may go back to it."""
-        facts = self.machine.facts
-        cuts = facts.cuts.delete(decided.checkpoint_id)
-        finished = max(cuts.values(), default=(0, -1))[1]
-        self.machine.facts = msgspec.structs.replace(facts, cuts=cuts, finished_layer=finished)
 
     # --- attempts ------------------------------------------------------------------------------------------------
 
@@ -376,14 +392,14 @@ class Drive:
         # It mails its own end: a callback would be one more turn of the event loop for each attempt.
         self._attempt_ended(started, await self._run_attempt(started, durable))
 
-    async def _run_attempt(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> Outcome:
+    async def _run_attempt(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> AttemptResult:
         machine = self.machine
         task = machine.plan.tasks[started.task_id]
         try:
             spec = attempt_spec(machine.plan, machine.facts, task, started.attempt, self._functions, self._root)
         except AgentosError as error:
             await durable
-            return Outcome(error=plain_failure(error), retryable=False)
+            return AttemptResult(error=plain_failure(error), retryable=False)
         log_file = self._logs.open(task.id, started.attempt) if self._logs is not None else None
         spec = msgspec.structs.replace(spec, masker=self.masker, models=self._models, log=log_file)
         host = DriveHost(self, task, started.attempt, log_file)
@@ -410,7 +426,7 @@ class Drive:
                 outcome = msgspec.structs.replace(outcome, warnings=(*outcome.warnings, *told_once))
         return outcome
 
-    async def _perform(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> Outcome:
+    async def _perform(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> AttemptResult:
         """Perform the attempt, unless files that its approval is about have changed since it was started."""
         gate = approving_gate(self.facts, task) if self.facts.gates else None
         if gate is not None and gate.covers is not None:
@@ -419,10 +435,10 @@ class Drive:
             seen = await in_thread(see_files, self._root, task.id, words_of(self.machine, task.id))
             if changed := changed_files(gate.covers, seen.files or {}, among=gate.opened.task_id != task.id):
                 error = AttemptError(f"{', '.join(changed)} changed after {gate.opened.gate_id} was approved")
-                return Outcome(error=plain_failure(error), put_off=True)
+                return AttemptResult(error=plain_failure(error), put_off=True)
         return await self._performers[task.definition.kind](spec, host)
 
-    async def _with_files(self, task: PlannedTask, performed: Coroutine[Any, Any, Outcome]) -> Outcome:
+    async def _with_files(self, task: PlannedTask, performed: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
         """Perform the attempt; where it may change files, between two looks at them."""
         files = self.files if changes_files(task.definition) else None
         if files is None:
@@ -445,18 +461,18 @@ class Drive:
             self._captured[task.id] = captured
         return outcome
 
-    async def _perform_isolated(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> Outcome:
+    async def _perform_isolated(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> AttemptResult:
         """Perform the attempt in a worktree of its own, and take over what it left there."""
         files = self.files
         if files is None:
             error = SnapshotError("isolation 'worktree' needs a run that is kept in a database")
-            return Outcome(error=plain_failure(error), retryable=False)
+            return AttemptResult(error=plain_failure(error), retryable=False)
         try:
             goes_on = spec.session is not None and is_continued(task)
             turn = self.facts.turns.get(task.id) if goes_on else None
             host.aside = aside = await files.isolate(task.id, self._root, turn)
         except AgentosError as error:
-            return Outcome(error=plain_failure(error))
+            return AttemptResult(error=plain_failure(error))
         try:
             inside = spec.cwd.is_relative_to(self._root)
             cwd = aside.root / spec.cwd.relative_to(self._root) if inside else spec.cwd
@@ -539,7 +555,7 @@ class Drive:
         self._looking_at_files = False
         self._capture_if_wanted()
 
-    async def _mask_outcome(self, outcome: Outcome, task_id: TaskId) -> Outcome:
+    async def _mask_outcome(self, outcome: AttemptResult, task_id: TaskId) -> AttemptResult:
         if not self.masker or len(bytes(outcome.output)) < _LARGE:
             return masked_outcome(outcome, task_id, self.masker)
         return await run_uncancelled(asyncio.to_thread(masked_outcome, outcome, task_id, self.masker))
@@ -549,7 +565,7 @@ class Drive:
         if self._attempts.get(started.task_id) is ended:
             self._attempt_ended(started, masked_outcome(_outcome_from(ended), started.task_id, self.masker))
 
-    def _attempt_ended(self, started: ev.TaskStart, outcome: Outcome) -> None:
+    def _attempt_ended(self, started: ev.TaskStart, outcome: AttemptResult) -> None:
         del self._attempts[started.task_id]
         recorded = None
         if self._files is not None:
@@ -559,19 +575,8 @@ class Drive:
             AttemptEnded(
                 task_id=started.task_id,
                 attempt=started.attempt,
-                output=outcome.output,
-                messages=outcome.messages,
-                context=outcome.context,
-                injected=outcome.injected,
-                warnings=outcome.warnings,
-                error=outcome.error,
-                retryable=outcome.retryable,
-                put_off=outcome.put_off,
-                cancelled=outcome.cancelled,
-                cut_off=outcome.cut_off,
-                files=outcome.files,
+                result=outcome,
                 captured=self._captured.pop(started.task_id, None),
-                execution_time_ms=outcome.execution_time_ms,
             ),
             recorded,
         )
@@ -646,14 +651,14 @@ def _record_end(files: FileAttempts, task_id: TaskId, _: asyncio.Future[None]) -
 
 
 async def _add_isolated_changes(
-    files: FileAttempts, aside: IsolatedWorktree, outcome: Outcome, task: PlannedTask
-) -> Outcome:
+    files: FileAttempts, aside: IsolatedWorktree, outcome: AttemptResult, task: PlannedTask
+) -> AttemptResult:
     """The outcome with what the attempt left in its worktree; a failure where that cannot be kept."""
     try:
         handed = await files.hand_over(aside)
     except AgentosError as error:
         # What it did outside its worktree is done, whatever became of its files.
-        return Outcome(
+        return AttemptResult(
             error=plain_failure(error),
             cut_off=True,
             warnings=outcome.warnings,
@@ -665,9 +670,9 @@ async def _add_isolated_changes(
     return msgspec.structs.replace(outcome, files=handed.files, warnings=warnings)
 
 
-def _outcome_from(ended: asyncio.Task[None]) -> Outcome:
+def _outcome_from(ended: asyncio.Task[None]) -> AttemptResult:
     broken = None if ended.cancelled() else ended.exception()
     if broken is not None:
-        return Outcome(error=failure_of(broken), cut_off=True)
+        return AttemptResult(error=failure_of(broken), cut_off=True)
     error = TaskCancelledError("the attempt was cancelled before it began")
-    return Outcome(error=plain_failure(error), retryable=False, cancelled=True)
+    return AttemptResult(error=plain_failure(error), retryable=False, cancelled=True)

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
-
-from agentos.exceptions import AgentosError, CheckpointCutError, StoreUnavailableError
-from agentos.machine.events import Checkpointed, CheckpointFailed, Event, TaskFailure
+from agentos.exceptions import AgentosError, StoreUnavailableError
+from agentos.machine.events import Checkpointed, Event
 from agentos.store.port import Lease, Line, Progress, StorePort
 
 log = logging.getLogger("agentos")
@@ -44,11 +42,11 @@ class Journal(Protocol):
         plan: bytes | None = None,
         consumed: Sequence[str] = (),
         then: Written = _nothing,
-    ) -> Sequence[Event]:
-        """The events as written: a checkpoint that could not be cut comes back as `checkpoint_failed`.
+    ) -> None:
+        """Write the events down. CheckpointCutError, and nothing written, where a checkpoint among them cannot be cut.
 
-        A strict journal writes nothing after that one: then fewer come back than were given. `then` is called with what
-        comes back the moment it is durable, a turn of the event loop before whoever waits here goes on.
+        `then` is called with them the moment they are durable, a turn of the event loop before whoever waits here goes
+        on.
         """
 
     async def read(self, after: int) -> list[Event]:
@@ -71,12 +69,11 @@ class MemoryJournal:
         plan: bytes | None = None,
         consumed: Sequence[str] = (),
         then: Written = _nothing,
-    ) -> Sequence[Event]:
+    ) -> None:
         for _ in range(2):  # as with a store, attempts are ready by then, and wait until subscribers were told
             await asyncio.sleep(0)
         self._events += events
         then(events)
-        return events
 
     async def read(self, after: int) -> list[Event]:
         return self._events[after:]  # sequences count from 1, without holes
@@ -98,13 +95,11 @@ class StoreJournal:
         *,
         reopen: Callable[[], StorePort],
         keep: int = 5,
-        strict_checkpoints: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._store = store
         self._lease = lease
         self._keep = keep
-        self._strict = strict_checkpoints
         self._patience_s = patience_s
         self._reopen = reopen
         self._closed = False
@@ -129,16 +124,15 @@ class StoreJournal:
         plan: bytes | None = None,
         consumed: Sequence[str] = (),
         then: Written = _nothing,
-    ) -> Sequence[Event]:
+    ) -> None:
         if plan is not None or consumed or self._given or not await self._line.send(events, progress, then):
-            events = await self._call(lambda: self._append(events, progress, plan, consumed), then)
+            await self._call(lambda: self._append(events, progress, plan, consumed), lambda _: then(events))
         self._written_at = self._loop.time()
         if self._keep:
             self._unpruned += sum(type(event) is Checkpointed for event in events)
         if self._unpruned >= PRUNE_AT_LATEST:
             self._have_pruned()
         self._look_soon()
-        return events
 
     async def read(self, after: int) -> list[Event]:
         if self._closed:  # the writer is gone, and its connection with it
@@ -225,15 +219,13 @@ class StoreJournal:
         except RuntimeError:
             log.debug("the event loop was closed before a write could be reported")
 
-    def _append(
-        self, events: Sequence[Event], progress: Progress, plan: bytes | None, consumed: Sequence[str]
-    ) -> Sequence[Event]:
+    def _append(self, events: Sequence[Event], progress: Progress, plan: bytes | None, consumed: Sequence[str]) -> None:
         deadline = time.monotonic() + self._patience_s
         pause = 0.05
         while True:
             try:
                 self._store.append(self._lease, events, progress, plan=plan, consumed=consumed)
-                return events
+                return
             except StoreUnavailableError as error:
                 if time.monotonic() >= deadline:
                     raise
@@ -242,14 +234,6 @@ class StoreJournal:
                 )
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
-            except CheckpointCutError as error:
-                if self._strict:
-                    self._strict = False  # the run stops, and that must be written
-                    events = events[: _first_cut(events) + 1]
-                    progress = msgspec.structs.replace(progress, status="running")
-                    kept = {getattr(event, "command_id", "") for event in events}
-                    consumed = [command_id for command_id in consumed if command_id in kept]
-                events = [_without_cut(event, error) for event in events]
 
     def _prune(self) -> None:
         try:
@@ -261,20 +245,6 @@ class StoreJournal:
             return
         if count:
             log.debug("pruned %d checkpoint(s) of %s", count, self._lease.workflow_id)
-
-
-def _first_cut(events: Sequence[Event]) -> int:
-    return next(index for index, event in enumerate(events) if type(event) is Checkpointed)
-
-
-def _without_cut(event: Event, error: AgentosError) -> Event:
-    if type(event) is not Checkpointed:
-        return event
-    log.error(
-        "Checkpoint failed, workflow not resumable from layer %d of %s: %s", event.layer, event.workflow_id, error
-    )
-    failure = TaskFailure(type=type(error).__name__, text=error.message, traceback="")
-    return CheckpointFailed(seq=event.seq, at=event.at, workflow_id=event.workflow_id, layer=event.layer, error=failure)
 
 
 # --- from the event loop itself, over a line of the store -------------------------------------------------------------

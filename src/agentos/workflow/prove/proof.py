@@ -20,11 +20,12 @@ from agentos.dag.plan.hints import Hints
 from agentos.dag.plan.plan import Plan, PlannedTask, assemble_plan
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
+from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import Begin
 from agentos.machine.machine import Machine
 from agentos.secrets import Masker
-from agentos.tasks.attempt import AttemptHost, AttemptSpec, Outcome, Performer
+from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive.drive import Drive
@@ -151,15 +152,15 @@ class _Prover:
 
     # --- attempts ------------------------------------------------------------------------------------------------
 
-    async def perform(self, spec: AttemptSpec, host: AttemptHost) -> Outcome:
+    async def perform(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         """An attempt of the engine's: proved, run once, assumed, or withheld."""
         origin = self._origin(spec.task_id)
         if origin in self._asked.assumed:
-            return Outcome(output=msgspec.Raw(msgspec.json.encode(self._asked.assumed[origin])))
+            return AttemptResult(output=msgspec.Raw(msgspec.json.encode(self._asked.assumed[origin])))
         why = "" if self.broken is None else "proving was broken off"
         if why := why or self._reason(spec, origin):
             self._withheld[spec.task_id] = why
-            return Outcome(error=plain_failure(AttemptError(why)), retryable=False)
+            return AttemptResult(error=plain_failure(AttemptError(why)), retryable=False)
         performer, host = PERFORMERS[spec.definition.kind], _Host(host, self._stuck_callback(spec.task_id))
         if not self._under_proof(origin):
             self._tell(f"{spec.task_id}: run once, for what needs it")
@@ -171,7 +172,9 @@ class _Prover:
             self.broken = error
             raise
 
-    async def _prove_task(self, performer: Performer, spec: AttemptSpec, host: AttemptHost, origin: TaskId) -> Outcome:
+    async def _prove_task(
+        self, performer: Performer, spec: AttemptSpec, host: AttemptHost, origin: TaskId
+    ) -> AttemptResult:
         worktree = self._scratch.worktree
         before = await in_thread(self._scratch.take)
         first = await self._run_once(performer, spec, host)

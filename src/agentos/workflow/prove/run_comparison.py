@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentos.machine.attempt_result import AttemptResult
 from agentos.secrets import Masker
-from agentos.tasks.attempt import Outcome
 from agentos.worktree.snapshots.snapshots import Snapshot, diff
 from agentos.worktree.snapshots.store import Worktree
 from agentos.worktree.snapshots.trees import mode_changes
@@ -58,7 +58,7 @@ class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
 class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a task: how it ended, and the files after it."""
 
-    outcome: Outcome
+    outcome: AttemptResult
     files: Snapshot
 
 
@@ -105,7 +105,7 @@ def _readable(path: str) -> str:
 # --- what it gave back ----------------------------------------------------------------------------------------------
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _lines(outcome: AttemptResult) -> list[str]:
     """Everything that others can see of a result, in one canonical form."""
     result: dict[str, Any] = {"output": json.loads(bytes(outcome.output))}
     for name, stored in (("messages", outcome.messages), ("context", outcome.context)):
