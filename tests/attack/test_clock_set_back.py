@@ -99,7 +99,7 @@ def test_a_clock_set_back_while_a_drive_waits(tmp_path: Path) -> None:
             waits = driven.facts.task(TaskId("flaky")).status == "retrying"
             return datetime.now(UTC) - timedelta(days=waits)
 
-        driven._now = now
+        driven._mail.now = now
 
     flow = Workflow("flaky")
     flow.add("flaky", flaky, retries={"retries": 1, "backoff_s": 1, "jitter": 0})

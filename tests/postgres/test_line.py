@@ -235,7 +235,9 @@ class Watched:
 
     async def step(self, **more: Any) -> list[str]:
         self.words.start(f"t{self.words.sequence}")
-        return [event.type for event in await self.journal.append(self.words.take(), RUNNING, **more)]
+        batch = self.words.take()
+        await self.journal.append(batch, RUNNING, **more)
+        return [event.type for event in batch]
 
     async def close(self) -> None:
         await self.journal.close()

@@ -17,7 +17,8 @@ from agentos.machine.commands import Abort, ApprovalResponse, InjectTasks, Modif
 from agentos.store.port import PostedCommand
 from agentos.workflow import CommandQueue
 from agentos.workflow.drive.command_delivery import send
-from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place
 from tests.workflow.support import (
     Killer,

@@ -18,8 +18,10 @@ from agentos.exceptions import LeaseLostError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, Pause
 from agentos.store.port import PostedCommand
+from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.drive.command_delivery import send
-from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place
 from tests.workflow.support import (
     Killer,
@@ -598,7 +600,7 @@ def test_no_exception_in_a_task_kills_the_run(place: Place, error: BaseException
     assert_well_formed(journal(place, "r"))
 
 
-def test_a_performer_that_breaks_fails_its_task_only(place: Place) -> None:
+def test_a_performer_that_breaks_fails_its_task_only(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = Workflow("f")
     flow.add("one", lambda: 1)
     flow.add("broken", "shell", run="true", effects="none")
@@ -606,10 +608,8 @@ def test_a_performer_that_breaks_fails_its_task_only(place: Place) -> None:
     async def broken(spec: Any, host: Any) -> Any:
         raise OSError("a bug of ours")
 
-    def started(drive: Drive) -> None:
-        drive._performers = {**drive._performers, "shell": broken}
-
-    result = drive(place, flow, started=started)
+    monkeypatch.setitem(PERFORMERS, "shell", broken)
+    result = drive(place, flow)
     assert (result.outputs, result.errors) == ({"one": 1}, {"broken": "OSError: a bug of ours"})
 
 

@@ -440,7 +440,7 @@ def test_commands_that_wait_in_the_inbox_count_after_going_back(place: Place) ->
     del ran[:]
     store = place.open()
     from agentos.store.port import PostedCommand
-    from agentos.workflow.drive.drive import utc_now
+    from agentos.workflow.drive.mailbox import utc_now
 
     posted = PostedCommand(id="c1", author="me", posted_at=utc_now(), command={"type": "skip_layer", "layer": 2})
     store.post_command("w", posted)  # type: ignore[arg-type]

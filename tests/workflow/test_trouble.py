@@ -17,7 +17,8 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.store.port import StorePort
 from agentos.store.sqlite.database import open_store
-from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place
 from tests.models.server import ModelServer
 from tests.workflow.support import (

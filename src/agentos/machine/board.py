@@ -40,17 +40,23 @@ class Board(ABC):
         starts: bool = True,
         at_once: int | None = None,
     ) -> None:
-        self.plan = plan
-        self.facts = facts
         self.gates = gates
         self.at_once = at_once
         """At most so many attempts at once, if the plan does not ask for fewer. Of this drive, not of the run."""
         self.starts = starts
         """False for a drive that only applies a command: nothing is started, what could start is left for later."""
-        self.over = False
-        """The drive has had its terminal event, or a rollback made these facts stale."""
         self.held = False
         """An abandoned thread is at work: no effects may start."""
+        self.captures = False
+        """Whoever drives can capture the worktree's files."""
+        self.start_over(plan, facts)
+
+    def start_over(self, plan: Plan, facts: Facts) -> None:
+        """Go on from this plan and these facts, and forget what was asked and waited for."""
+        self.plan = plan
+        self.facts = facts
+        self.over = False
+        """The drive has had its terminal event, or a rollback made these facts stale."""
         self.gates_left: frozenset[GateId] = frozenset()
         """Gates of which this step was told that nobody answers them now, whatever the policy says."""
         self.stop_asked = False
@@ -58,8 +64,6 @@ class Board(ABC):
         """The process is asked to stop in order: nothing new starts."""
         self.uncut = False
         """No checkpoint is cut any more: one could not be."""
-        self.captures = False
-        """Whoever drives can capture the worktree's files."""
         self.captured_layer = -1
         """The last layer at whose end they were, or could not be: `uncaptured` says why."""
         self.capture_wanted: int | None = None

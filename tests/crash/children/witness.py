@@ -21,7 +21,7 @@ from agentos.ids import WorkflowId
 from agentos.machine.commands import ApprovalResponse
 from agentos.machine.events import DecisionMade, Event, FilesMerged
 from agentos.store.port import PostedCommand
-from agentos.workflow.drive.drive import utc_now
+from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import find_place
 
 WORKFLOW_ID = "run-1"

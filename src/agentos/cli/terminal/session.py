@@ -33,8 +33,9 @@ from agentos.machine.facts.fold import Facts
 from agentos.tasks.process.adoption import adopt_orphans
 from agentos.tasks.python.stdout import PrintRouter
 from agentos.workflow.drive.conductor import conduct
-from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.event_stream import EventStream
+from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.place.place import Place
 from agentos.workflow.place.worktree_index import remember

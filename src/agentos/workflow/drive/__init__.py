@@ -1,12 +1,12 @@
 """One process makes a run go: it decides, writes down, and only then acts.
 
-conductor         a drive from its first input to the end of its lease
+conductor         a drive from its first input to the end of its lease, which it renews
 drive             the loop: inputs in, events written, work started
+mailbox           what has arrived for the machine: results, commands, the time
+attempts          the attempts under way, and what each may ask of its drive
 attempt_specs     from a planned task to what its attempt is given
-attempt_host      what an attempt may ask of its drive
+drive_files       files at the end of a layer, and behind approvals
 journal           writing events, one commit for all that is ready; lines to a server
-lease_keeper      renewing the lease, watching the inbox
-inbox             commands from the inbox
 command_queue     commands to a run, from any process
 command_delivery  commands, whether somebody drives or not
 event_stream      events as they happen, and again

@@ -29,7 +29,7 @@ from agentos.tasks.process.ancestors import acting_attempt, current_sender
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.define.run_secrets import hidden_command, masker_for
 from agentos.workflow.drive.command_queue import CommandQueue, current_author
-from agentos.workflow.drive.drive import utc_now
+from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.files.command_files import see_files, words_of
 from agentos.workflow.place.place import was_begun_here
 from agentos.workflow.start.resume import end_stale_work

@@ -13,7 +13,7 @@ from agentos.secrets import Masker
 from agentos.store.port import Holder, PostedCommand, StorePort
 from agentos.tasks.process.ancestors import acting_attempt, current_sender
 from agentos.workflow.define.run_secrets import hidden_command
-from agentos.workflow.drive.drive import utc_now
+from agentos.workflow.drive.mailbox import utc_now
 
 
 class CommandQueue:

@@ -1,30 +1,32 @@
-"""Conducting a drive, from its first input to letting the lease go."""
+"""Conducting a drive, from its first input to letting the lease go, and keeping that lease meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from agentos.crashpoints import reach
-from agentos.exceptions import AgentosError, DatabaseGoneError
+from agentos.exceptions import AgentosError, DatabaseGoneError, LeaseLostError, StoreUnavailableError
 from agentos.machine.facts.fold import Facts
-from agentos.machine.inputs import CommandsCameLate, CommandUnreadable, Input
+from agentos.machine.inputs import CommandsCameLate, Input
 from agentos.machine.machine import Machine
 from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.holder import current_holder
-from agentos.store.port import CheckpointRecord, Progress
+from agentos.store.port import CheckpointRecord, Lease, PostedCommand, Progress, StorePort
 from agentos.tasks.process.ancestors import mark_driver
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.define.plans import encode_plan
 from agentos.workflow.define.run_secrets import masker_for
-from agentos.workflow.drive.drive import Drive, utc_now
+from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.hooks import call_hook
-from agentos.workflow.drive.inbox import readable
 from agentos.workflow.drive.journal import StoreJournal
-from agentos.workflow.drive.lease_keeper import LeaseKeeper
 from agentos.workflow.drive.log_writer import LogWriter
 from agentos.workflow.drive.logs import logs_folder
+from agentos.workflow.drive.mailbox import unreadable_command, utc_now
 from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.start.ready_run import Ready
 
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
     from agentos.workflow.files.worktree_files import WorktreeFiles
 
 log = logging.getLogger("agentos")
+
+POLL_S = 0.1
+"""How often the inbox is looked at."""
+OPEN_S = 2.0
+"""How long a store that cannot be opened is tried again."""
 
 
 async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = None) -> Facts:
@@ -68,8 +75,8 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
             started(drive)
         plan = encode_plan(ready.base) if ready.base.fingerprint != ready.accepted.fingerprint else None
         first: list[Input] = [ready.first, *drive.take_commands(posted)]
-        if ready.files is not None and drive.files is not None:
-            first.insert(1, await drive.files.start())
+        if ready.files is not None and drive.files.attempts is not None:
+            first.insert(1, await drive.files.attempts.start())
         await drive.run(first, plan=plan)
         facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
@@ -105,10 +112,7 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
     if not late:
         return facts
     why = f"it came too late: the run is {facts.status}"
-    commands = tuple(
-        CommandUnreadable(command_id=one.id, author=one.author, command=readable(one, drive.masker), why=why)
-        for one in late
-    )
+    commands = tuple(unreadable_command(one, drive.masker, why) for one in late)
     machine = Machine(drive.machine.plan, facts)
     given = CommandsCameLate(holder=str(current_holder()), token=ready.lease.token, commands=commands)
     events, facts = machine.step(given, utc_now()), machine.facts
@@ -122,7 +126,7 @@ async def _end_drive(
     ready: Ready, drive: Drive, keeper: LeaseKeeper, journal: StoreJournal, logs: LogWriter | None
 ) -> None:
     await in_thread(keeper.stop)
-    await drive.close_files()
+    await drive.files.close()
     if logs is not None:
         await in_thread(logs.close)
     reach("release.before")
@@ -160,3 +164,100 @@ async def _retain_snapshots(files: WorktreeFiles, facts: Facts, journal: StoreJo
         await in_thread(files.retain, {cut.snapshot for cut in cuts} | snapshots_in_use(facts))
     except AgentosError as error:
         log.warning("snapshots of %s could not be tidied up, the next run does: %s", facts.workflow_id, error.message)
+
+
+# --- the lease ----------------------------------------------------------------------------------------------------
+
+
+class LeaseKeeper:
+    """Renews the lease every third of its length and hands over commands that other processes posted.
+
+    Its thread has its own connection: neither a busy event loop nor a long write can make the lease run out.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], StorePort],
+        lease: Lease,
+        *,
+        deliver: Callable[[Sequence[PostedCommand]], None],
+        lose: Callable[[BaseException], None],
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._open_store = open_store
+        self._lease = lease
+        self._deliver = deliver
+        self._lose = lose
+        self._poll_s = poll_s
+        self._loop = asyncio.get_running_loop()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name=f"agentos-lease-{lease.workflow_id}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; returns once it writes nothing more."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _keep(self) -> None:
+        try:
+            store = self._open_with_retries()
+        except Exception as error:  # noqa: BLE001 - nobody renews the lease: the drive must not go on unaware
+            self._tell(self._lose, error)
+            return
+        try:
+            self._watch(store)
+        except Exception as error:  # noqa: BLE001 - the same
+            self._tell(self._lose, error)
+        finally:
+            store.close()
+
+    def _open_with_retries(self) -> StorePort:
+        """A store of its own; one that cannot be opened now is tried again for a moment."""
+        until = time.monotonic() + min(OPEN_S, self._lease.lease_s / 2)
+        while True:
+            try:
+                return self._open_store()
+            except StoreUnavailableError:
+                if time.monotonic() >= until or self._ended.wait(self._poll_s):
+                    raise
+
+    def _watch(self, store: StorePort) -> None:
+        renewed = time.monotonic()
+        pause = min(self._poll_s, self._lease.lease_s / 3)
+        # At first too: a command may have been posted after the drive looked and before this connection could tell.
+        unread, told = True, ""
+        while not self._ended.wait(pause):
+            if time.monotonic() - renewed >= self._lease.lease_s / 3:
+                renewed = self._renew(store, renewed)
+            try:
+                unread = store.has_changed() or unread
+                if unread and (posted := store.read_inbox(self._lease.workflow_id)):
+                    self._tell(self._deliver, posted)
+                unread = False
+            except DatabaseGoneError:
+                raise
+            except AgentosError as error:
+                if error.message != told:
+                    log.warning("the inbox of %s cannot be read: %s", self._lease.workflow_id, error.message)
+                told = error.message
+
+    def _renew(self, store: StorePort, renewed: float) -> float:
+        """Renew now; a store that cannot be written is tried again, since the token is what protects the journal."""
+        try:
+            store.renew_lease(self._lease)
+        except (LeaseLostError, DatabaseGoneError):
+            raise
+        except AgentosError as error:
+            log.warning("the lease of %s cannot be renewed: %s", self._lease.workflow_id, error.message)
+            return renewed
+        return time.monotonic()
+
+    def _tell(self, whom: Callable[..., None], what: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(whom, what)
+        except RuntimeError:
+            log.debug("the event loop was closed before the lease keeper could report")

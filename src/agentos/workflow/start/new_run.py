@@ -29,8 +29,8 @@ from agentos.workflow.define.prices import refuse_unpriced
 from agentos.workflow.define.products import missing_products
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 from agentos.workflow.define.workflow_source import load_workflow, source_of
-from agentos.workflow.drive.drive import utc_now
 from agentos.workflow.drive.logs import refuse_foreign
+from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place, known_run, refuse_bad_id
 from agentos.workflow.start.fork import forked_event
 from agentos.workflow.start.ready_run import (

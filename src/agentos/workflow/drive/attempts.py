@@ -1,0 +1,340 @@
+"""The attempts of a drive: made ready while their start is being written, performed once it is, their end mailed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentos.crashpoints import reach
+from agentos.dag.define.model_calls import Budget
+from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import PlannedTask
+from agentos.exceptions import AgentosError, AttemptError, SnapshotError, TaskCancelledError
+from agentos.ids import TaskId
+from agentos.machine import events as ev
+from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptEnded, CaptureEnded, ChildStarted, EffectsHeld, SessionKnown, UsageKnown
+from agentos.machine.machine import Machine
+from agentos.machine.rules.budgets import remaining_budget
+from agentos.machine.rules.gates import approving_gate, changed_files
+from agentos.secrets import Masker
+from agentos.tasks.attempt import AttemptSpec, ChildProcess, Performer, Stream
+from agentos.tasks.failures import failure_of, plain_failure
+from agentos.tasks.llm.model_settings import ModelSettings
+from agentos.tasks.masking import masked_outcome, masked_text
+from agentos.tasks.process.ancestors import mark_attempt
+from agentos.workflow.drive.attempt_specs import attempt_spec
+from agentos.workflow.drive.drive_files import DriveFiles
+from agentos.workflow.drive.event_stream import EventStream
+from agentos.workflow.drive.log_writer import AttemptLogFile, LogWriter
+from agentos.workflow.drive.mailbox import Mailbox, utc_now
+from agentos.workflow.drive.patience import run_uncancelled
+from agentos.workflow.files.decisions import is_isolated
+from agentos.workflow.start.interrupted_agents import is_continued
+
+if TYPE_CHECKING:
+    from agentos.workflow.files.captures import FileAttempts
+    from agentos.workflow.files.isolated_worktrees import IsolatedWorktree
+
+_LARGE = 1 << 18
+"""Bytes of a result that are masked in a thread: longer than a millisecond is longer than others should wait."""
+
+
+class AttemptSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all attempts of a drive are given."""
+
+    performers: Mapping[str, Performer]
+    functions: Mapping[TaskId, Callable[..., Any]]
+    root: Path
+    masker: Masker
+    models: ModelSettings
+    logs: LogWriter | None
+
+
+class Attempts:
+    """The attempts under way."""
+
+    def __init__(
+        self,
+        setting: AttemptSetting,
+        machine: Machine,
+        mail: Mailbox,
+        stream: EventStream,
+        files: DriveFiles,
+        in_background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self.setting = setting
+        self.machine = machine
+        self.mail = mail
+        self.stream = stream
+        self.files = files
+        self._in_background = in_background
+        self._under_way: dict[TaskId, asyncio.Task[None]] = {}
+        self._ready: dict[TaskId, asyncio.Future[None]] = {}
+        """What attempts wait for whose start is not yet durable."""
+        self._captured: dict[TaskId, CaptureEnded] = {}
+        """The files that attempts left which have ended, and whose end is not yet mailed."""
+        self._cancelling = False
+        self._abandoned = 0
+        """Threads that could not be stopped, and are still at work."""
+
+    @property
+    def under_way(self) -> list[asyncio.Task[None]]:
+        return list(self._under_way.values())
+
+    def make_ready(self, starts: Iterable[ev.TaskStart]) -> None:
+        """Prepare attempts whose start is being written; each waits for `start`."""
+        for event in starts:
+            durable = asyncio.get_running_loop().create_future()
+            attempt = asyncio.create_task(self._attempt(event, durable))
+            self._under_way[event.task_id] = attempt
+            self._ready[event.task_id] = durable
+            attempt.add_done_callback(partial(self._make_sure, event))
+            if self._cancelling:
+                attempt.cancel()
+
+    def start(self, task_id: TaskId) -> None:
+        """Its start is durable: let it go."""
+        durable = self._ready.pop(task_id)
+        if not durable.done():  # it was cancelled meanwhile
+            durable.set_result(None)
+
+    def forget_ready(self) -> None:
+        """The starts that were to be written are not: those attempts never were."""
+        for task_id in self._ready:
+            attempt = self._under_way.pop(task_id, None)
+            if attempt is not None:  # else it has ended already: somebody cancelled it meanwhile
+                attempt.cancel()
+        self._ready.clear()
+
+    def cancel(self) -> None:
+        """End what runs now, and what is about to."""
+        self._cancelling = True
+        for attempt in self._under_way.values():
+            attempt.cancel()
+
+    def hold_effects(self, ended: Awaitable[object]) -> None:
+        """A thread could not be stopped: no effect starts until it has ended."""
+
+        async def release() -> None:
+            await ended
+            self._abandoned -= 1
+            if self._abandoned == 0:
+                self.mail.submit(EffectsHeld(held=False))
+
+        self._abandoned += 1
+        self.mail.submit(EffectsHeld(held=True))
+        self._in_background(release())
+
+    # --- one attempt --------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> None:
+        # It mails its own end: a callback would be one more turn of the event loop for each attempt.
+        self._mail_end(started, await self._run(started, durable))
+
+    async def _run(self, started: ev.TaskStart, durable: asyncio.Future[None]) -> AttemptResult:
+        machine, setting = self.machine, self.setting
+        task = machine.plan.tasks[started.task_id]
+        try:
+            spec = attempt_spec(machine.plan, machine.facts, task, started.attempt, setting.functions, setting.root)
+        except AgentosError as error:
+            await durable
+            return AttemptResult(error=plain_failure(error), retryable=False)
+        log_file = setting.logs.open(task.id, started.attempt) if setting.logs is not None else None
+        spec = msgspec.structs.replace(spec, masker=setting.masker, models=setting.models, log=log_file)
+        host = DriveHost(self, task, started.attempt, log_file)
+        await durable
+        reach("attempt.before")
+        try:
+            with mark_attempt(spec.attempt_id):
+                changes = task.definition.effects != ("none",)
+                covered = await self.files.digest_covered() if changes else {}
+                if is_isolated(task):
+                    result = await self._perform_isolated(task, spec, host)
+                else:
+                    result = await self._perform_between_looks(task, self._perform(task, spec, host))
+                if machine.facts.gates and changes and not result.put_off:
+                    await run_uncancelled(self.files.compare_covered(covered, task.id))
+        finally:
+            if log_file is not None:
+                log_file.close()
+        if setting.masker and len(bytes(result.output)) >= _LARGE:
+            result = await run_uncancelled(asyncio.to_thread(masked_outcome, result, task.id, setting.masker))
+        else:
+            result = masked_outcome(result, task.id, setting.masker)
+        if setting.logs is not None and log_file is not None and log_file.used:
+            # Who sees that a task has ended finds its log complete.
+            await log_file.wait_until_written()
+            if told_once := setting.logs.warnings():
+                result = msgspec.structs.replace(result, warnings=(*result.warnings, *told_once))
+        return result
+
+    async def _perform(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> AttemptResult:
+        """Perform the attempt, unless files that its approval is about have changed since it was started."""
+        facts = self.machine.facts
+        gate = approving_gate(facts, task) if facts.gates else None
+        if gate is not None and gate.covers is not None:
+            seen = await self.files.see(task.id)
+            if changed := changed_files(gate.covers, seen.files or {}, among=gate.opened.task_id != task.id):
+                error = AttemptError(f"{', '.join(changed)} changed after {gate.opened.gate_id} was approved")
+                return AttemptResult(error=plain_failure(error), put_off=True)
+        return await self.setting.performers[task.definition.kind](spec, host)
+
+    async def _perform_between_looks(
+        self, task: PlannedTask, performed: Coroutine[Any, Any, AttemptResult]
+    ) -> AttemptResult:
+        """Perform the attempt; where it may change files, between two looks at them."""
+        files = self.files.attempts if changes_files(task.definition) else None
+        if files is None:
+            result = await performed
+            reach("attempt.after")
+            return result
+        try:
+            await files.before(task.id, self.mail.submit_and_wait)
+        except BaseException:
+            performed.close()
+            raise
+        try:
+            result = await performed
+        except BaseException:
+            files.cut_short(task.id)
+            raise
+        reach("attempt.after")
+        captured = await run_uncancelled(files.after(task.id, failed=result.error is not None))
+        if captured is not None:
+            self._captured[task.id] = captured
+        return result
+
+    async def _perform_isolated(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> AttemptResult:
+        """Perform the attempt in a worktree of its own, and take over what it left there."""
+        files, root = self.files.attempts, self.setting.root
+        if files is None:
+            error = SnapshotError("isolation 'worktree' needs a run that is kept in a database")
+            return AttemptResult(error=plain_failure(error), retryable=False)
+        try:
+            goes_on = spec.session is not None and is_continued(task)
+            turn = self.machine.facts.turns.get(task.id) if goes_on else None
+            host.aside = aside = await files.isolate(task.id, root, turn)
+        except AgentosError as error:
+            return AttemptResult(error=plain_failure(error))
+        try:
+            inside = spec.cwd.is_relative_to(root)
+            cwd = aside.root / spec.cwd.relative_to(root) if inside else spec.cwd
+            own = msgspec.structs.replace(spec, cwd=cwd, worktree=aside.worktree.root)
+            result = await self._perform(task, own, host)
+            reach("attempt.after")
+            if result.error is None:
+                result = await run_uncancelled(_add_isolated_changes(files, aside, result, task))
+            return result
+        finally:
+            await run_uncancelled(files.throw_away(aside))
+
+    # --- its end ------------------------------------------------------------------------------------------------------
+
+    def _make_sure(self, started: ev.TaskStart, ended: asyncio.Task[None]) -> None:
+        """Also one that was cancelled before its first step, or broke, is mailed."""
+        if self._under_way.get(started.task_id) is not ended:
+            return
+        broken = None if ended.cancelled() else ended.exception()
+        if broken is not None:
+            result = AttemptResult(error=failure_of(broken), cut_off=True)
+        else:
+            error = TaskCancelledError("the attempt was cancelled before it began")
+            result = AttemptResult(error=plain_failure(error), retryable=False, cancelled=True)
+        self._mail_end(started, masked_outcome(result, started.task_id, self.setting.masker))
+
+    def _mail_end(self, started: ev.TaskStart, result: AttemptResult) -> None:
+        task_id = started.task_id
+        del self._under_way[task_id]
+        recorded, files = None, self.files.made
+        if files is not None:
+            recorded = self.mail.durable_future()
+            recorded.add_done_callback(lambda _: files.end_recorded(task_id))
+        captured = self._captured.pop(task_id, None)
+        self.mail.submit(
+            AttemptEnded(task_id=task_id, attempt=started.attempt, result=result, captured=captured), recorded
+        )
+
+
+async def _add_isolated_changes(
+    files: FileAttempts, aside: IsolatedWorktree, result: AttemptResult, task: PlannedTask
+) -> AttemptResult:
+    """The result with what the attempt left in its worktree; a failure where that cannot be kept."""
+    warnings = result.warnings
+    try:
+        handed = await files.hand_over(aside)
+    except AgentosError as error:
+        # What it did outside its worktree is done, whatever became of its files.
+        spent_ms = result.execution_time_ms
+        return AttemptResult(error=plain_failure(error), cut_off=True, warnings=warnings, execution_time_ms=spent_ms)
+    if handed.files is not None and "files" not in task.definition.effects:
+        warnings += (f"it changed files, although it does not declare that: {', '.join(handed.changed)}",)
+    return msgspec.structs.replace(result, files=handed.files, warnings=warnings)
+
+
+class DriveHost:
+    """What one attempt may ask of the drive that performs it."""
+
+    __slots__ = ("_attempt", "_attempts", "_log", "_task", "aside")
+
+    def __init__(self, attempts: Attempts, task: PlannedTask, attempt: int, log_file: AttemptLogFile | None) -> None:
+        self._attempts, self._task, self._attempt = attempts, task, attempt
+        self._log = log_file
+        self.aside: IsolatedWorktree | None = None
+        """The worktree that the attempt has to itself."""
+
+    def output(self, stream: Stream, text: str) -> None:
+        """Show a line live."""
+        if stream == "progress":  # lines of a process were masked, and logged, as they came
+            text = masked_text(text, self._attempts.setting.masker)
+            if self._log is not None:
+                self._log.write(stream, text.encode() + b"\n")
+        event = ev.TaskOutput(
+            workflow_id=self._attempts.machine.facts.workflow_id,
+            at=utc_now(),
+            task_id=self._task.id,
+            layer=self._task.layer,
+            attempt=self._attempt,
+            stream=stream,
+            text=text,
+        )
+        self._attempts.stream.publish((event,))
+
+    async def child_started(self, child: ChildProcess) -> None:
+        """Write the child down; durable on return."""
+        await self._attempts.mail.submit_and_wait(
+            ChildStarted(
+                task_id=self._task.id, attempt=self._attempt, pid=child.pid, pgid=child.pgid, started=child.started
+            )
+        )
+
+    async def record_session(self, session: ev.AgentSession) -> None:
+        """Write the agent's session down; durable on return."""
+        session = msgspec.structs.replace(session, task=self._task.fingerprint)
+        given = SessionKnown(task_id=self._task.id, attempt=self._attempt, session=session)
+        await self._attempts.mail.submit_and_wait(given)
+
+    async def record_usage(self, usage: ev.Usage) -> None:
+        """Write down what was paid for; durable on return."""
+        given = UsageKnown(task_id=self._task.id, attempt=self._attempt, usage=usage)
+        await self._attempts.mail.submit_and_wait(given)
+
+    def allowance(self) -> Budget:
+        """What may still be spent, by what the journal says now."""
+        machine = self._attempts.machine
+        return remaining_budget(machine.plan, machine.facts, self._task)
+
+    async def capture_turn(self) -> None:
+        """Capture what an agent has done to files so far, where that can be told from what others do."""
+        files = self._attempts.files.attempts
+        if files is not None and (captured := await files.turn(self._task.id, self.aside)) is not None:
+            await self._attempts.mail.submit_and_wait(captured)
+
+    def report_abandoned(self, ended: Awaitable[object]) -> None:
+        """Until `ended`, nothing with effects starts."""
+        self._attempts.hold_effects(ended)
