@@ -7,7 +7,7 @@ Every event has `type`, `seq` (1, 2, 3, … without holes), `at` and `workflow_i
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 from msgspec import Raw
@@ -568,39 +568,41 @@ class StateSaved(Event, frozen=True, kw_only=True):
 TERMINAL = (WorkflowComplete, WorkflowFailed, WorkflowAborted, WorkflowPaused)
 """Each drive ends with exactly one of these."""
 
-JOURNALED: tuple[type[Event], ...] = (
-    WorkflowStart,
-    LeaseTaken,
-    ResumePlanned,
-    WorkflowComplete,
-    WorkflowFailed,
-    WorkflowAborted,
-    WorkflowPaused,
-    LayerStart,
-    TaskStart,
-    TaskProcess,
-    TaskRetry,
-    TaskComplete,
-    TaskError,
-    TaskSkipped,
-    TaskWarning,
-    StateUpdated,
-    Checkpointed,
-    CheckpointFailed,
-    DecisionRequired,
-    DecisionMade,
-    CommandReceived,
-    CommandApplied,
-    CommandRefused,
-    PlanChanged,
-    RolledBack,
-    RunForked,
-    StateSaved,
-    FilesCaptured,
-    FilesRestored,
-    FilesMerged,
-    TaskSession,
-    TaskUsage,
-    CoverChanged,
+JournaledEvent = (
+    WorkflowStart
+    | LeaseTaken
+    | ResumePlanned
+    | WorkflowComplete
+    | WorkflowFailed
+    | WorkflowAborted
+    | WorkflowPaused
+    | LayerStart
+    | TaskStart
+    | TaskProcess
+    | TaskRetry
+    | TaskComplete
+    | TaskError
+    | TaskSkipped
+    | TaskWarning
+    | StateUpdated
+    | Checkpointed
+    | CheckpointFailed
+    | DecisionRequired
+    | DecisionMade
+    | CommandReceived
+    | CommandApplied
+    | CommandRefused
+    | PlanChanged
+    | RolledBack
+    | RunForked
+    | StateSaved
+    | FilesCaptured
+    | FilesRestored
+    | FilesMerged
+    | TaskSession
+    | TaskUsage
+    | CoverChanged
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""
+
+JOURNALED: tuple[type[Event], ...] = get_args(JournaledEvent)

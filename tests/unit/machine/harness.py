@@ -27,7 +27,6 @@ from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import GatePolicy
 from agentos.machine.commands import CommandRequest, parse_command
 from agentos.machine.facts.fold import Facts, TaskFacts, fold, workflow_state
-from agentos.machine.facts.invariants import validate_facts
 from agentos.machine.inputs import AttemptEnded, Begin, CommandArrived, FilesSeen, Input, Planned, Tick
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
@@ -36,6 +35,7 @@ from agentos.machine.state import WorkflowState
 from agentos.values import decode_value, encode_value
 from agentos.workflow.files.decisions import Decided
 from tests.unit.machine.checks import PureFace, check_frontier
+from tests.unit.machine.invariants import validate_facts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AnEvent = TypeVar("AnEvent", bound=ev.Event)

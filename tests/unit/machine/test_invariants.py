@@ -14,8 +14,8 @@ from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.facts.facts import GateRejection
 from agentos.machine.facts.fold import Facts, TaskFacts, fold, reduce
-from agentos.machine.facts.invariants import validate_facts
 from tests.unit.machine.harness import Run, nothing
+from tests.unit.machine.invariants import validate_facts
 
 
 def sound() -> Facts:

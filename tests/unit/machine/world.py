@@ -23,7 +23,6 @@ from agentos.machine import events as ev
 from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts, fold
-from agentos.machine.facts.invariants import validate_facts
 from agentos.machine.frontier import fan_out_of
 from agentos.machine.inputs import AttemptEnded, Begin, CommandArrived, Input, Planned, StopAsked, Tick
 from agentos.machine.machine import Machine
@@ -32,6 +31,7 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.rules.scope import resolved_inputs
 from agentos.values import canonical_json, encode_value
 from tests.unit.machine.checks import PureFace, check_frontier
+from tests.unit.machine.invariants import validate_facts
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,9 +2,6 @@
 
 facts          the value itself
 fold           `reduce(facts, event)` and `fold(events)`
-reducers       one reducer for each event of a run
-task_reducers  those of layers and tasks
-gate_reducers  those of gates and commands
-invariants     what holds after every event
-saved_states   states that a CheckpointManager saves by itself
+reducers       what each event does to the facts; those of a run and its files
+task_reducers  those of layers, tasks, gates and commands
 """

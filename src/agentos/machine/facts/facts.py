@@ -6,6 +6,7 @@ size of the run. Nothing here depends on the plan: a state can be read back with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal, NamedTuple
@@ -17,7 +18,6 @@ from msgspec import Raw
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
-from agentos.machine.facts.saved_states import SavedState
 from agentos.machine.state import ENDED, TaskStatus
 
 Stopping = Literal["", "abort", "pause"]
@@ -155,6 +155,16 @@ class GateRejection(NamedTuple):
 
     gate_id: GateId
     layer: int
+
+
+class SavedState(msgspec.Struct, frozen=True, kw_only=True):
+    """A state that a CheckpointManager saved by itself, in stored form piece by piece."""
+
+    current_layer: int = 0
+    messages: tuple[Raw, ...] = ()
+    tasks: tuple[Raw, ...] = ()
+    decisions: tuple[Raw, ...] = ()
+    context: Mapping[str, Raw] = {}
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

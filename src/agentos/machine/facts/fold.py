@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from agentos.exceptions import StateInvariantError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev
-from agentos.machine.facts.facts import Facts, GateFacts, TaskFacts
-from agentos.machine.facts.reducers import REDUCERS, RESULTS, result_from
-from agentos.machine.facts.saved_states import SavedState, pieces
+from agentos.machine.facts.facts import Facts, GateFacts, SavedState, TaskFacts
+from agentos.machine.facts.reducers import RESULTS, pieces, reduce_event, result_from
 from agentos.machine.state import TaskEntry, WorkflowState
 from agentos.values import decode_value
 
@@ -56,7 +55,7 @@ def reduce(facts: Facts, event: ev.Event) -> Facts:
     # Only a rollback follows events that do not count.
     if event.seq != expected and (type(event) is not ev.RolledBack or event.seq < expected):
         raise StateInvariantError(f"event {event.seq} of run {facts.workflow_id} comes after {facts.sequence}")
-    return REDUCERS[type(event)](facts, event)
+    return reduce_event(facts, cast(ev.JournaledEvent, event))
 
 
 # --- the state users see ----------------------------------------------------------------------------------------
@@ -64,8 +63,15 @@ def reduce(facts: Facts, event: ev.Event) -> Facts:
 
 def workflow_state(facts: Facts, *, current_layer: int | None = None) -> WorkflowState:
     """The facts as a WorkflowState; every value decoded afresh. Costs as much as the state is large."""
-    if facts.saved is not None:
-        return _saved_state(facts, facts.saved)
+    if (saved := facts.saved) is not None:
+        return WorkflowState(
+            workflow_id=facts.workflow_id,
+            current_layer=saved.current_layer,
+            messages=tuple(map(decode_value, saved.messages)),
+            tasks=tuple(TaskEntry(**decode_value(entry)) for entry in saved.tasks),
+            decisions=tuple(map(decode_value, saved.decisions)),
+            context={key: decode_value(value) for key, value in saved.context.items()},
+        )
     ended = sorted(
         ((task.layer, task.place, task_id, task) for task_id, task in facts.tasks.items() if task.ended),
         key=lambda row: row[:3],
@@ -99,28 +105,17 @@ def _entry(task_id: TaskId, task: TaskFacts) -> TaskEntry:
 
 
 def _decisions(facts: Facts) -> tuple[Any, ...]:
-    decided = sorted((gate.order, gate_id) for gate_id, gate in facts.gates.items() if gate.answer)
+    decided = sorted((gate.order, gate_id, gate) for gate_id, gate in facts.gates.items() if gate.answer)
     return tuple(
         {
             "gate_id": gate_id,
-            "kind": facts.gates[gate_id].opened.kind,
-            "task_id": facts.gates[gate_id].opened.task_id,
-            "answer": facts.gates[gate_id].answer,
-            "author": facts.gates[gate_id].author,
-            "reason": facts.gates[gate_id].reason,
-            **({"choice": facts.gates[gate_id].choice} if facts.gates[gate_id].choice else {}),
+            "kind": gate.opened.kind,
+            "task_id": gate.opened.task_id,
+            "answer": gate.answer,
+            "author": gate.author,
+            "reason": gate.reason,
+            **({"choice": gate.choice} if gate.choice else {}),
             "layer": order[0],
         }
-        for order, gate_id in decided
-    )
-
-
-def _saved_state(facts: Facts, saved: SavedState) -> WorkflowState:
-    return WorkflowState(
-        workflow_id=facts.workflow_id,
-        current_layer=saved.current_layer,
-        messages=tuple(map(decode_value, saved.messages)),
-        tasks=tuple(TaskEntry(**decode_value(entry)) for entry in saved.tasks),
-        decisions=tuple(map(decode_value, saved.decisions)),
-        context={key: decode_value(value) for key, value in saved.context.items()},
+        for order, gate_id, gate in decided
     )

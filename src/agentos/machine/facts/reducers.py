@@ -1,13 +1,12 @@
 """One reducer for each event: the facts before it and the event give the facts after it. All of them are pure.
 
-Those about the run itself stand here, with the table of all.
+Those about the run itself and its files stand here, with the table of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import assert_never
 
 import msgspec
 from immutables import Map
@@ -17,18 +16,23 @@ from msgspec.structs import replace
 from agentos import typed
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.facts import gate_reducers, task_reducers
-from agentos.machine.facts.facts import PENDING, EndPoint, Facts, FilePoint, Status, TaskFacts, Turn, result_mark
-from agentos.machine.facts.saved_states import SavedState, splice_state
+from agentos.machine.facts import task_reducers
+from agentos.machine.facts.facts import (
+    PENDING,
+    EndPoint,
+    Facts,
+    FilePoint,
+    SavedState,
+    Status,
+    TaskFacts,
+    Turn,
+    result_mark,
+)
 from agentos.machine.facts.task_reducers import TaskEnd
 from agentos.machine.state import TaskStatus
 
 RESULTS = (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)
 """The events that end a task."""
-
-
-def _only_sequence(facts: Facts, event: ev.Event) -> Facts:
-    return replace(facts, sequence=event.seq)
 
 
 # --- the run and its drives -------------------------------------------------------------------------------------
@@ -37,6 +41,7 @@ def _only_sequence(facts: Facts, event: ev.Event) -> Facts:
 def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
     # A pause ends with the drive that was asked; an abort is final, even where the driver died before it could say so.
     aborting = facts.stopping == "abort"
+    waiting = [(task_id, task) for task_id, task in facts.tasks.items() if task.status == "retrying"]
     return replace(
         facts,
         sequence=event.seq,
@@ -47,17 +52,12 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         drives=event.drive,
         total_layers=max(facts.total_layers, event.total_layers),
         plan_revision=event.plan_revision,
-        tasks=facts.tasks.update(_next_attempts(facts, event.at)),
+        # Those that wait for their next attempt wait no longer than its delay from this drive's start.
+        tasks=facts.tasks.update({task_id: replace(task, not_before=task.due(event.at)) for task_id, task in waiting}),
         opened=Map(),
         stopping="abort" if aborting else "",
         stop_reason=facts.stop_reason if aborting else "",
     )
-
-
-def _next_attempts(facts: Facts, now: datetime) -> dict[TaskId, TaskFacts]:
-    """The tasks that wait for their next attempt, each no longer than its delay from this drive's start."""
-    waiting = ((task_id, task) for task_id, task in facts.tasks.items() if task.status == "retrying")
-    return {task_id: replace(task, not_before=task.due(now)) for task_id, task in waiting}
 
 
 def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
@@ -84,6 +84,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         was = facts.task(task_id)
         tasks[task_id] = replace(was, status="pending", cuts=was.cuts + 1, outdated=False)
         running = running.delete(task_id) if task_id in running else running
+    said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
     gone = {row.task_id for row in event.verdicts if row.verdict == "orphan"}
     gone.update(child for parent in event.regrown for child in facts.children.get(parent, ()))
     unmerged = _without(facts.unmerged, (*event.reset, *gone))
@@ -102,17 +103,12 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         running=running,
         children=children,
         added=added,
-        open_gates=gate_reducers.without_gates(facts, gone),
+        open_gates=task_reducers.without_gates(facts, gone),
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
-        ask=facts.ask.update(_reasons_to_ask(event)) if event.ask else facts.ask,
+        ask=facts.ask.update({task_id: said.get(task_id, "cut off") for task_id in event.ask}),
         unmerged=unmerged,
         merge=facts.merge if unmerged == facts.unmerged else None,
     )
-
-
-def _reasons_to_ask(event: ev.ResumePlanned) -> dict[TaskId, str]:
-    said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
-    return {task_id: said.get(task_id, "cut off") for task_id in event.ask}
 
 
 def _without(unmerged: Map[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]) -> Map[TaskId, ev.TaskFiles]:
@@ -164,10 +160,11 @@ def _run_rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
 
 def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
     for change in event.changes:
-        facts = gate_reducers.plan_changed(facts, replace(change, seq=event.seq))
-    results = sorted((result_from(raw, seq=event.seq) for raw in event.results), key=_is_gathered)
-    for result in results:
-        facts = REDUCERS[type(result)](facts, result)
+        facts = task_reducers.plan_changed(facts, replace(change, seq=event.seq))
+    results = [result_from(raw, seq=event.seq) for raw in event.results]
+    # One that is made of others comes after them.
+    for result in sorted(results, key=lambda one: isinstance(one, ev.TaskComplete) and one.gathered):
+        facts = reduce_event(facts, result)
     tasks = facts.tasks.update({task_id: replace(facts.task(task_id), seq=event.seq) for task_id in event.ask})
     return replace(
         facts,
@@ -183,11 +180,6 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
     )
 
 
-def _is_gathered(result: TaskEnd) -> bool:
-    """Such a result is made of others, and comes after them."""
-    return isinstance(result, ev.TaskComplete) and result.gathered
-
-
 def result_from(raw: Raw, *, seq: int = 1) -> TaskEnd:
     """A task result that a fork took along, as the event it was."""
     kind = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, Raw])["type"], type=str)
@@ -199,21 +191,33 @@ _RESULTS: Mapping[str, type[TaskEnd]] = {result.type: result for result in RESUL
 
 
 def _state_saved(facts: Facts, event: ev.StateSaved) -> Facts:
-    saved = splice_state(facts.saved or SavedState(), event)
+    was = facts.saved or SavedState()
+    context = {key: value for key, value in was.context.items() if key not in event.context_removed}
+    context.update(msgspec.json.decode(event.context_set, type=dict[str, Raw] | None) or {})
+    saved = SavedState(
+        current_layer=event.current_layer,
+        messages=was.messages[: event.messages_from] + pieces(event.messages),
+        tasks=was.tasks[: event.tasks_from] + pieces(event.tasks),
+        decisions=was.decisions[: event.decisions_from] + pieces(event.decisions),
+        context=context,
+    )
     return replace(facts, sequence=event.seq, current_layer=event.current_layer, saved=saved)
 
 
-def _run_ended(status: Status) -> Callable[[Facts, ev.Event], Facts]:
-    def end_run(facts: Facts, event: ev.Event) -> Facts:
-        return replace(facts, sequence=event.seq, status=status, files=_close_files(facts))
-
-    return end_run
+def pieces(stored: bytes | Raw) -> tuple[Raw, ...]:
+    """The elements of a stored list, each in stored form; none for no value."""
+    return msgspec.json.decode(stored, type=tuple[Raw, ...] | None) or ()
 
 
-def _workflow_paused(facts: Facts, event: ev.WorkflowPaused) -> Facts:
-    statuses: dict[str, Status] = {"waiting": "waiting", "drained": "interrupted", "answered": "interrupted"}
-    status = statuses.get(event.reason, "paused")
-    return replace(facts, sequence=event.seq, status=status, files=_close_files(facts))
+def _end_drive(facts: Facts, seq: int, status: Status) -> Facts:
+    """After an orderly end nothing is put back by itself: somebody may have mended something since.
+
+    A drive that only applied a command says nothing about attempts that a kill left behind.
+    """
+    files = facts.files
+    if files is not None and not facts.running:
+        files = files._replace(open=False)
+    return replace(facts, sequence=seq, status=status, files=files)
 
 
 # --- the files of the worktree ------------------------------------------------------------------------------------
@@ -228,7 +232,9 @@ def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
         kept = facts.files.kept | {(task_id, facts.task(task_id).attempts)}
         return replace(facts, sequence=event.seq, files=facts.files._replace(kept=kept))
     if event.why == "task" and event.task_id in facts.running and facts.files is not None and facts.files.open:
-        return replace(facts, sequence=event.seq, files=facts.files._replace(ended=_end_point(event)))
+        partial, alone = bool(event.partial), not event.together
+        ended = EndPoint(TaskId(event.task_id), event.snapshot, event.tree, event.seq, partial, alone)
+        return replace(facts, sequence=event.seq, files=facts.files._replace(ended=ended))
     point = FilePoint(event.snapshot, event.tree, event.seq, event.why == "attempt", bool(event.partial))
     own = facts.own_output
     own += tuple(path for path in event.output if path not in own)
@@ -240,64 +246,69 @@ def _files_captured(facts: Facts, event: ev.FilesCaptured) -> Facts:
     return replace(facts, unmerged=_without(facts.unmerged, facts.merge.tasks), merge=None)
 
 
-def _files_merged(facts: Facts, event: ev.FilesMerged) -> Facts:
-    return replace(facts, sequence=event.seq, merge=event)
+# --- all of them --------------------------------------------------------------------------------------------------
 
 
-def _files_restored(facts: Facts, event: ev.FilesRestored) -> Facts:
-    point = FilePoint(event.snapshot, event.tree, event.seq, False, False)
-    return replace(facts, sequence=event.seq, files=point, half_done=None)
-
-
-def _end_point(event: ev.FilesCaptured) -> EndPoint:
-    return EndPoint(
-        TaskId(event.task_id), event.snapshot, event.tree, event.seq, bool(event.partial), alone=not event.together
-    )
-
-
-def _close_files(facts: Facts) -> FilePoint | None:
-    """After an orderly end nothing is put back by itself: somebody may have mended something since.
-
-    A drive that only applied a command says nothing about attempts that a kill left behind.
-    """
-    if facts.files is None or facts.running:
-        return facts.files
-    return facts.files._replace(open=False)
-
-
-REDUCERS: Mapping[type[ev.Event], Callable[[Facts, Any], Facts]] = {
-    ev.WorkflowStart: _workflow_start,
-    ev.LeaseTaken: _only_sequence,
-    ev.ResumePlanned: _resume_planned,
-    ev.WorkflowComplete: _run_ended("complete"),
-    ev.WorkflowFailed: _run_ended("failed"),
-    ev.WorkflowAborted: _run_ended("aborted"),
-    ev.WorkflowPaused: _workflow_paused,
-    ev.LayerStart: task_reducers.layer_start,
-    ev.TaskStart: task_reducers.task_start,
-    ev.TaskProcess: _only_sequence,
-    ev.TaskRetry: task_reducers.task_retry,
-    ev.TaskComplete: task_reducers.task_complete,
-    ev.TaskError: task_reducers.task_error,
-    ev.TaskSkipped: task_reducers.task_skipped,
-    ev.TaskWarning: _only_sequence,
-    ev.StateUpdated: _only_sequence,
-    ev.Checkpointed: task_reducers.layer_checkpointed,
-    ev.CheckpointFailed: _only_sequence,
-    ev.DecisionRequired: gate_reducers.decision_required,
-    ev.DecisionMade: gate_reducers.decision_made,
-    ev.CommandReceived: gate_reducers.command_received,
-    ev.CommandApplied: gate_reducers.command_settled,
-    ev.CommandRefused: gate_reducers.command_settled,
-    ev.PlanChanged: gate_reducers.plan_changed,
-    ev.RolledBack: _run_rolled_back,
-    ev.RunForked: _run_forked,
-    ev.StateSaved: _state_saved,
-    ev.FilesCaptured: _files_captured,
-    ev.FilesRestored: _files_restored,
-    ev.FilesMerged: _files_merged,
-    ev.CoverChanged: gate_reducers.cover_changed,
-    ev.TaskSession: task_reducers.task_session,
-    ev.TaskUsage: task_reducers.task_usage,
-}
-"""What each journaled event does to the facts."""
+def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
+    """What a journaled event does to the facts. The most frequent ones come first."""
+    match event:
+        case ev.TaskStart():
+            return task_reducers.task_start(facts, event)
+        case ev.TaskComplete():
+            return task_reducers.task_complete(facts, event)
+        case ev.TaskError():
+            return task_reducers.task_error(facts, event)
+        case ev.TaskSkipped():
+            return task_reducers.task_skipped(facts, event)
+        case ev.LeaseTaken() | ev.TaskProcess() | ev.TaskWarning() | ev.StateUpdated() | ev.CheckpointFailed():
+            return replace(facts, sequence=event.seq)
+        case ev.TaskRetry():
+            return task_reducers.task_retry(facts, event)
+        case ev.TaskSession():
+            return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
+        case ev.TaskUsage():
+            return task_reducers.task_usage(facts, event)
+        case ev.LayerStart():
+            return task_reducers.layer_start(facts, event)
+        case ev.Checkpointed():
+            return task_reducers.layer_checkpointed(facts, event)
+        case ev.DecisionRequired():
+            return task_reducers.decision_required(facts, event)
+        case ev.DecisionMade():
+            return task_reducers.decision_made(facts, event)
+        case ev.CoverChanged():
+            return task_reducers.cover_changed(facts, event)
+        case ev.CommandReceived():
+            return replace(facts, sequence=event.seq, commands=(*facts.commands, event))
+        case ev.CommandApplied() | ev.CommandRefused():
+            return task_reducers.command_settled(facts, event)
+        case ev.PlanChanged():
+            return task_reducers.plan_changed(facts, event)
+        case ev.FilesCaptured():
+            return _files_captured(facts, event)
+        case ev.FilesRestored():
+            point = FilePoint(event.snapshot, event.tree, event.seq, False, False)
+            return replace(facts, sequence=event.seq, files=point, half_done=None)
+        case ev.FilesMerged():
+            return replace(facts, sequence=event.seq, merge=event)
+        case ev.StateSaved():
+            return _state_saved(facts, event)
+        case ev.WorkflowStart():
+            return _workflow_start(facts, event)
+        case ev.ResumePlanned():
+            return _resume_planned(facts, event)
+        case ev.WorkflowComplete():
+            return _end_drive(facts, event.seq, "complete")
+        case ev.WorkflowFailed():
+            return _end_drive(facts, event.seq, "failed")
+        case ev.WorkflowAborted():
+            return _end_drive(facts, event.seq, "aborted")
+        case ev.WorkflowPaused():
+            statuses: dict[str, Status] = {"waiting": "waiting", "drained": "interrupted", "answered": "interrupted"}
+            return _end_drive(facts, event.seq, statuses.get(event.reason, "paused"))
+        case ev.RolledBack():
+            return _run_rolled_back(facts, event)
+        case ev.RunForked():
+            return _run_forked(facts, event)
+        case _:
+            assert_never(event)

@@ -1,7 +1,8 @@
-"""Reducers of events about layers and tasks."""
+"""Reducers of events about layers, tasks, gates and commands."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -9,10 +10,21 @@ from immutables import Map
 from msgspec import Raw
 from msgspec.structs import replace
 
-from agentos.ids import TaskId
+from agentos.exceptions import StateInvariantError
+from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
-from agentos.machine.facts.facts import FAILED, NOTHING_ADDED, PENDING, Added, Facts, FilePoint, HalfDone, TaskFacts
-from agentos.machine.facts.gate_reducers import without_gates
+from agentos.machine.facts.facts import (
+    FAILED,
+    NOTHING_ADDED,
+    PENDING,
+    Added,
+    Facts,
+    FilePoint,
+    GateFacts,
+    GateRejection,
+    HalfDone,
+    TaskFacts,
+)
 
 TaskEnd = ev.TaskComplete | ev.TaskError | ev.TaskSkipped
 
@@ -81,15 +93,18 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
 
 
 def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
-    was = facts.tasks.get(event.task_id, PENDING)
+    was, output = facts.tasks.get(event.task_id, PENDING), event.output
+    if event.gathered:
+        outputs = (bytes(facts.task(child).output) for child in facts.children.get(event.task_id, ()))
+        output = Raw(b"[" + b",".join(outputs) + b"]")
     task = TaskFacts(
         status="complete",
         layer=event.layer,
         place=event.place,
         attempts=was.attempts,
-        settled=_count_settled(facts, event.task_id, was),
+        settled=was.settled + (event.task_id in facts.running),
         seq=event.seq if was.attempts else was.seq,
-        output=_gather_outputs(facts, event.task_id) if event.gathered else event.output,
+        output=output,
         messages=event.messages,
         context=event.context,
         execution_time_ms=event.execution_time_ms,
@@ -101,11 +116,6 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
     return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=merge)
 
 
-def _gather_outputs(facts: Facts, parent: TaskId) -> Raw:
-    outputs = (bytes(facts.task(child).output) for child in facts.children.get(parent, ()))
-    return Raw(b"[" + b",".join(outputs) + b"]")
-
-
 def task_error(facts: Facts, event: ev.TaskError) -> Facts:
     was = facts.task(event.task_id)
     task = TaskFacts(
@@ -114,7 +124,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         place=event.place,
         attempts=was.attempts,
         tries=was.tries,
-        settled=_count_settled(facts, event.task_id, was),
+        settled=was.settled + (event.task_id in facts.running),
         seq=event.seq if was.attempts else was.seq,
         error=event.error,
         execution_time_ms=event.execution_time_ms,
@@ -140,16 +150,17 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
     return _with_result(facts, event, was, task)
 
 
-def _count_settled(facts: Facts, task_id: TaskId, was: TaskFacts) -> int:
-    return was.settled + (task_id in facts.running)
-
-
 def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:
     task_id = event.task_id
     cut_short = task.status == "cancelled" and task_id in facts.running
     after = files_after(without_session(facts, task_id), task_id, half_done="any" if cut_short else "no")
+    undo = after.half_done
+    if task.status != "cancelled" and undo is not None and task_id in undo.tasks:
+        # There is no next attempt, for one because somebody said that it happened: what it left in the files stays.
+        left = undo.tasks - {task_id}
+        after = replace(after, half_done=undo._replace(tasks=left) if left else None)
     return replace(
-        after if task.status == "cancelled" else _without_half_done(after, task_id),
+        after,
         sequence=event.seq,
         tasks=facts.tasks.set(task_id, task),
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
@@ -157,15 +168,6 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
         added=count_result(facts.added, task, 1),
     )
-
-
-def _without_half_done(facts: Facts, task_id: TaskId) -> Facts:
-    """There is no next attempt, for one because somebody said that it happened: what it left in the files stays."""
-    undo = facts.half_done
-    if undo is None or task_id not in undo.tasks:
-        return facts
-    left = undo.tasks - {task_id}
-    return replace(facts, half_done=undo._replace(tasks=left) if left else None)
 
 
 def files_after(facts: Facts, task_id: TaskId, *, half_done: Literal["no", "alone", "any"]) -> Facts:
@@ -183,10 +185,6 @@ def files_after(facts: Facts, task_id: TaskId, *, half_done: Literal["no", "alon
     elif undo is facts.half_done:
         return facts
     return replace(facts, files=point, half_done=undo)
-
-
-def task_session(facts: Facts, event: ev.TaskSession) -> Facts:
-    return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
 
 
 def task_usage(facts: Facts, event: ev.TaskUsage) -> Facts:
@@ -228,4 +226,107 @@ def layer_checkpointed(facts: Facts, event: ev.Checkpointed) -> Facts:
         finished_layer=event.layer,
         cuts=facts.cuts.set(event.checkpoint_id, (event.seq, event.layer)),
         added=facts.added.delete(event.layer) if event.layer in facts.added else facts.added,
+    )
+
+
+# --- gates and commands -----------------------------------------------------------------------------------------------
+
+
+def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> Map[GateId, bool]:
+    """The open gates without those before these tasks."""
+    still_open = facts.open_gates
+    if task_ids:
+        for gate_id in facts.open_gates:
+            if facts.gates[gate_id].opened.task_id in task_ids:
+                still_open = still_open.delete(gate_id)
+    return still_open
+
+
+def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
+    tasks = facts.tasks
+    covers: dict[str, tuple[str, ...]] | None = None
+    if event.covers is not None:
+        covers = {path: (digest,) for path, digest in event.covers.items()}
+    if event.task_id is not None:
+        was = facts.task(event.task_id)
+        tasks = tasks.set(event.task_id, replace(was, status="waiting", layer=event.layer, place=event.place))
+    return replace(
+        facts,
+        sequence=event.seq,
+        tasks=tasks,
+        gates=facts.gates.set(event.gate_id, GateFacts(opened=event, epoch=facts.epoch, covers=covers)),
+        open_gates=facts.open_gates.set(event.gate_id, True),
+    )
+
+
+def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
+    if event.gate_id not in facts.open_gates:
+        state = "is not open" if event.gate_id in facts.gates else "was never opened"
+        raise StateInvariantError(f"decision {event.seq} names gate {event.gate_id!r}, which {state}")
+    decided = replace(
+        facts.gates[event.gate_id],
+        answer=event.answer,
+        author=event.author,
+        sender=event.sender,
+        reason=event.reason,
+        choice=event.choice,
+        output=event.output,
+        order=(event.layer, event.place, event.gate_id),
+    )
+    tasks, ask, refused = facts.tasks, facts.ask, facts.refused
+    if event.task_id is not None:
+        tasks = tasks.set(event.task_id, replace(facts.task(event.task_id), status="pending", cuts=0))
+        if event.kind == "ask" and event.task_id in ask:
+            ask = ask.delete(event.task_id)
+    elif event.answer == "rejected":
+        refused = GateRejection(event.gate_id, event.layer)
+    was = facts.added.get(event.layer, NOTHING_ADDED)
+    return replace(
+        facts,
+        sequence=event.seq,
+        tasks=tasks,
+        ask=ask,
+        refused=refused,
+        gates=facts.gates.set(event.gate_id, decided),
+        open_gates=facts.open_gates.delete(event.gate_id),
+        added=facts.added.set(event.layer, was._replace(decisions=was.decisions + 1)),
+    )
+
+
+def cover_changed(facts: Facts, event: ev.CoverChanged) -> Facts:
+    gate = facts.gates[event.gate_id]
+    was = gate.covers or {}
+    covers = {path: (*was.get(path, ("",)), digest) for path, digest in event.files.items()}
+    changed = replace(gate, covers={**was, **covers})
+    return replace(facts, sequence=event.seq, gates=facts.gates.set(event.gate_id, changed))
+
+
+def command_settled(facts: Facts, event: ev.CommandApplied | ev.CommandRefused) -> Facts:
+    commands = facts.commands
+    if commands:
+        commands = tuple(waiting for waiting in commands if waiting.command_id != event.command_id)
+    stopping, reason = facts.stopping, facts.stop_reason
+    if type(event) is ev.CommandApplied and event.command.get("type") in ("abort", "pause") and stopping != "abort":
+        stopping, reason = event.command["type"], event.command.get("reason", "")
+    return replace(facts, sequence=event.seq, commands=commands, stopping=stopping, stop_reason=reason)
+
+
+def plan_changed(facts: Facts, event: ev.PlanChanged) -> Facts:
+    tasks, children = facts.tasks, facts.children
+    # What was shown at a gate is no longer what would run.
+    changed = {*event.removed, *(definition.id for definition in event.changed)}
+    if event.origin == "for_each" and event.parent is not None:
+        children = children.set(event.parent, event.children)
+        tasks = tasks.set(event.parent, replace(facts.task(event.parent), status="running"))
+        changed.add(event.parent)
+    for task_id in event.removed:
+        tasks = tasks.delete(task_id) if task_id in tasks else tasks
+    return replace(
+        facts,
+        sequence=event.seq,
+        total_layers=max(facts.total_layers, event.total_layers),
+        tasks=tasks,
+        children=children,
+        open_gates=without_gates(facts, changed),
+        changes=(*facts.changes, event),
     )

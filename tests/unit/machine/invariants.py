@@ -1,4 +1,4 @@
-"""What holds for the facts of every run, at every event. Tests ask after each step; so can whoever doubts a journal."""
+"""What holds for the facts of every run, at every event. Tests ask after each step."""
 
 from __future__ import annotations
 
