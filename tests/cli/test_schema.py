@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ import pytest
 import yaml
 
 from agentos.cli.json_shapes import commands, output_type, prints_json
-from agentos.dag.define.mapping import WORK as KINDS
-from agentos.dag.define.schema import SETTINGS, WORK, file_schema
-from agentos.dag.define.settings import known_settings
-from agentos.dag.define.yaml_file import DEFAULTS, KEYS, read_workflow
+from agentos.dag.define.schema import file_schema, setting_schema
+from agentos.dag.define.settings import DEFAULTS, SETTINGS, WORK, known_settings
+from agentos.dag.define.yaml_file import KEYS, read_workflow
 from agentos.dag.language.yaml_document import read_document, value_of
 from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import WorkflowDefinitionError
@@ -77,6 +77,12 @@ def test_it_is_a_schema(agentos: Agentos, tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(printed)
 
 
+def test_the_package_brings_it_along() -> None:
+    """At a path that a header of a workflow file can name: `# yaml-language-server: $schema=…`."""
+    shipped = resources.files("agentos") / "schemas" / "workflow-1.json"
+    assert json.loads(shipped.read_text()) == file_schema(), "run `make docs`"
+
+
 @pytest.mark.parametrize("text", GOOD)
 def test_it_takes_what_can_be_planned(text: str) -> None:
     jsonschema.validate(data(text), file_schema())
@@ -97,11 +103,10 @@ def test_it_knows_every_key_and_every_setting() -> None:
     schema = file_schema()
     assert set(schema["properties"]) == set(KEYS)
     assert set(schema["properties"]["defaults"]["properties"]) == set(DEFAULTS)
-    assert set(WORK) == set(KINDS)
-    for key, (kind, setting) in KINDS.items():
+    for key, (kind, setting) in WORK.items():
         known = set(known_settings(kind)) - {setting} | {key}
         assert set(schema["$defs"][f"task-{key}"]["properties"]) == known
-    assert all("description" in setting for setting in SETTINGS.values())
+    assert all(setting_schema(name)["description"] for name in SETTINGS)
 
 
 def test_editors_read_the_same_data() -> None:

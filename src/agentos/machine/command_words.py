@@ -12,7 +12,8 @@ import msgspec
 
 from agentos.dag.define.stored_values import resolve_items
 from agentos.dag.define.task import TaskDef
-from agentos.dag.language.references import SECRETS, as_text, look_up, references_in, resolve
+from agentos.dag.language.references import as_text, look_up, references_in, resolve
+from agentos.dag.language.tokens import SECRETS
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.machine.facts.fold import Facts
 from agentos.machine.rules.scope import scope_of

@@ -11,11 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentos.dag.define.task import TaskDef
-from agentos.dag.language.references import Reference
-from agentos.dag.language.shell_references import arguments_for, check_script, script_for, shell_environment
+from agentos.dag.language.shell_references import arguments_for, check_script, script_for
 from agentos.exceptions import EvaluationError
-from agentos.ids import TaskId
 
 X = "${{ params.x }}"
 V = "$AGENTOS_REF_1"
@@ -24,7 +21,7 @@ B = "${AGENTOS_REF_1}"
 
 
 def planned(script: str) -> str:
-    return shell_environment(TaskDef(id=TaskId("a"), kind="shell", run=script))[0]
+    return script_for(script, {"params": {"x": "text"}})[0]
 
 
 def written(script: str) -> str:
@@ -259,16 +256,11 @@ def test_a_script_without_references_is_never_looked_at() -> None:
 
 
 def test_each_reference_has_one_variable() -> None:
-    definition = TaskDef(id=TaskId("a"), kind="shell", run="a ${{ params.x }} ${{ params.y || 'z' }} ${{params.x}}")
-    assert shell_environment(definition) == (
+    script = "a ${{ params.x }} ${{ params.y || 'z' }} ${{params.x}}"
+    assert script_for(script, {"params": {"x": "text"}}) == (
         'a "$AGENTOS_REF_1" "$AGENTOS_REF_2" "$AGENTOS_REF_1"',
-        {"AGENTOS_REF_1": Reference(("params", "x")), "AGENTOS_REF_2": Reference(("params", "y"), "z")},
+        {"AGENTOS_REF_1": "text", "AGENTOS_REF_2": "z"},
     )
-
-
-def test_a_list_of_words_has_no_script() -> None:
-    with pytest.raises(ValueError, match="runs a list of words"):
-        shell_environment(TaskDef(id=TaskId("a"), kind="shell", run=("ls",)))
 
 
 def test_values_travel_as_text() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.dag.define.settings import DEFAULTS
 from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry
-from agentos.dag.define.yaml_file import DEFAULTS, KEYS, read_workflow
+from agentos.dag.define.yaml_file import KEYS, read_workflow
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId

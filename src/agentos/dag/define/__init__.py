@@ -2,7 +2,10 @@
 
 workflow       `Workflow`: what authors build
 task           a task as data
-settings       the settings of a task, read from what people write
+limits         what a value may be beside its type
+settings       the settings of a task: one table
+readers        what people write for a setting, turned into what is kept
+drafts         a task as written, with what is wrong with it
 run_settings   settings and parameters of a whole run
 model_calls    agents and model calls as data, and their budgets
 mapping        tasks in the mapping form of files and commands

@@ -11,27 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.define.settings import Draft, default_effects, draft, known_settings
-from agentos.dag.define.stored_values import from_stored
-from agentos.dag.define.task import Approve, Retry, TaskDef
+from agentos.dag.define.drafts import Draft, draft
+from agentos.dag.define.settings import WORK, known_settings
+from agentos.dag.define.task import TaskDef
 from agentos.dag.plan.checks import id_problem
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
-
-WORK = {
-    "run": ("shell", "run"),
-    "python": ("python", "call"),
-    "agent": ("agent", "agent"),
-    "llm": ("llm", "model"),
-    "approval": ("approval", "question"),
-}
-"""For each key that says what a task does: its kind, and the setting that holds it."""
-_IDEMPOTENT: dict[str, Any] = {"yes": True, "keyed": "keyed"}
-_PLAIN = ("env", "cwd", "timeout_s", "continue_on_error", "isolation", "output", "description")
 
 
 def task_from_mapping(task_id: str, mapping: Mapping[str, Any]) -> TaskDef:
@@ -137,50 +125,3 @@ def _as_written(finding: Finding, setting: str, key: str) -> Finding:
 
 def _finding(task_id: str, setting: str, message: str) -> Finding:
     return Finding(problem="bad setting", task_id=str(task_id), setting=str(setting), message=message)
-
-
-def task_to_mapping(definition: TaskDef) -> dict[str, Any]:
-    """The task in mapping form, without what is default. Its `code` is not part of that form."""
-    mapping: dict[str, Any] = {"needs": list(definition.needs)} if definition.needs else {}
-    mapping |= _work(definition)
-    mapping |= {name: getattr(definition, name) for name in _PLAIN if getattr(definition, name)}
-    mapping |= {name: list(values) for name in ("effects", "produces") if (values := getattr(definition, name))}
-    if tuple(definition.effects) == default_effects(definition.kind):
-        mapping.pop("effects", None)
-    if definition.idempotent in _IDEMPOTENT:
-        mapping["idempotent"] = _IDEMPOTENT[definition.idempotent]
-    if definition.condition:
-        mapping["if"] = definition.condition
-    if definition.retry != Retry():
-        mapping["retries"] = msgspec.to_builtins(definition.retry)
-    for name in ("concurrency", "for_each", "repeat"):
-        if (struct := getattr(definition, name)) is not None:
-            mapping[name] = msgspec.to_builtins(struct)
-    if definition.for_each is not None:
-        mapping["for_each"]["items"] = from_stored(definition.for_each.items)
-    if definition.approve is not None and definition.kind != "approval":
-        mapping["approve"] = _question(definition.approve)
-    return mapping
-
-
-def _work(definition: TaskDef) -> dict[str, Any]:
-    inputs = {"inputs": dict(from_stored(definition.inputs))} if definition.inputs else {}
-    if definition.kind == "shell":
-        run = definition.run
-        return {"run": run if isinstance(run, str) else list(run)} | inputs
-    if definition.kind == "approval":
-        return {"approval": _question(definition.approve) if definition.approve is not None else ""} | inputs
-    if definition.kind == "python" and definition.repeat is not None and not definition.call:
-        return inputs
-    work = definition.agent or definition.llm
-    if work is None:
-        return {definition.kind: definition.call} | inputs
-    settings: dict[str, Any] = msgspec.to_builtins(work)
-    does = settings.pop(WORK[definition.kind][1])
-    budget = {"budget": msgspec.to_builtins(definition.budget)} if definition.budget else {}
-    return {definition.kind: does} | settings | budget | inputs
-
-
-def _question(approve: Approve) -> Any:
-    plain = approve == Approve(question=approve.question)
-    return approve.question if plain else msgspec.to_builtins(approve)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from agentos import typed
+from agentos.dag.define.limits import AT_LEAST_0, AT_LEAST_1, POSITIVE, Limits
 from agentos.dag.language.references import OPEN
 from agentos.dag.plan.findings import nearest
 
@@ -25,8 +24,8 @@ OnResume = Literal["continue", "restart", "fork"]
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What may be spent; None: as much as it takes."""
 
-    cost_usd: float | None = None
-    tokens: int | None = None
+    cost_usd: Annotated[float | None, POSITIVE] = None
+    tokens: Annotated[int | None, AT_LEAST_1] = None
 
     def __bool__(self) -> bool:
         return self.cost_usd is not None or self.tokens is not None
@@ -44,13 +43,13 @@ NO_BUDGET = Budget()
 class AgentWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an agent is to do, headless, in the worktree."""
 
-    agent: str
+    agent: Annotated[str, Limits(enum=list(AGENTS))]
     prompt: str
     model: str = ""
     """Empty: the agent's own choice."""
     permissions: Permissions = "edit"
     allowed_tools: tuple[str, ...] = ()
-    max_turns: int | None = None
+    max_turns: Annotated[int | None, AT_LEAST_1] = None
     verify: str | tuple[str, ...] = ""
     """A command that must succeed after the agent has: its word alone is not taken."""
     on_resume: OnResume = "continue"
@@ -77,51 +76,12 @@ class LlmWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A command that prints the key."""
     schema: Mapping[str, Any] | None = None
     """JSON Schema of the answer."""
-    max_tokens: int | None = None
-    temperature: float | None = None
+    max_tokens: Annotated[int | None, AT_LEAST_1] = None
+    temperature: Annotated[float | None, AT_LEAST_0] = None
 
 
 Work = AgentWork | LlmWork
 WORK_OF: Mapping[str, type[AgentWork] | type[LlmWork]] = {"agent": AgentWork, "llm": LlmWork}
-_WORDS = ("allowed_tools", "command", "key_command", "messages")
-"""Settings that take a list."""
-
-
-def read_work_setting(kind: str, name: str, value: Any) -> Any:
-    """One setting of such a task as it is kept. ValueError says what was expected."""
-    fields = {field.name: field.type for field in msgspec.structs.fields(WORK_OF[kind])}
-    if name in _WORDS and isinstance(value, (str, Mapping)):
-        raise ValueError(f"{name} takes a list, not {value!r}")
-    if get_origin(fields[name]) is Literal and value not in (words := get_args(fields[name])):
-        raise ValueError(f"{name} is one of {', '.join(words)}, not {value!r}{nearest(str(value), words)}")
-    try:
-        return typed.convert(value, fields[name])
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def read_budget(value: Any) -> Budget:
-    """A number is dollars. ValueError says what was expected."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Budget(cost_usd=float(value))
-    if isinstance(value, Budget):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError(f"budget takes a number (US dollars), or a map of cost_usd and tokens, not {value!r}")
-    for key in value:
-        if key not in Budget.__struct_fields__:
-            raise ValueError(f"unknown key {key!r} in budget{nearest(str(key), Budget.__struct_fields__)}")
-    try:
-        return typed.convert(value, Budget)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"budget: {error}") from None
-
-
-def budget_problems(budget: Budget) -> Iterator[str]:
-    if budget.cost_usd is not None and not 0 < budget.cost_usd < math.inf:
-        yield f"budget: cost_usd must be more than 0, not {budget.cost_usd}"
-    if budget.tokens is not None and budget.tokens < 1:
-        yield f"budget: tokens must be 1 or more, not {budget.tokens}"
 
 
 def agent_problems(work: AgentWork) -> Iterator[str]:
@@ -138,8 +98,6 @@ def agent_problems(work: AgentWork) -> Iterator[str]:
         yield f"{work.agent} takes no list of allowed tools: `permissions` says what it may do"
     if work.on_resume == "fork" and work.agent in AGENTS and work.agent not in _FORKING:
         yield f"{work.agent} cannot copy a session: `on_resume` is continue or restart"
-    if work.max_turns is not None and work.max_turns < 1:
-        yield f"max_turns must be 1 or more, not {work.max_turns}"
 
 
 def llm_problems(work: LlmWork) -> Iterator[str]:
@@ -157,7 +115,3 @@ def llm_problems(work: LlmWork) -> Iterator[str]:
         yield "key_name is the NAME of a variable, as OPENAI_API_KEY; the key itself is never written down"
     if work.key_name and work.key_command:
         yield "key_name and key_command: give one of them"
-    if work.max_tokens is not None and work.max_tokens < 1:
-        yield f"max_tokens must be 1 or more, not {work.max_tokens}"
-    if work.temperature is not None and not 0 <= work.temperature < math.inf:
-        yield f"temperature must be 0 or more, not {work.temperature}"

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agentos.dag.define.model_calls import NO_BUDGET, Budget, budget_problems, read_budget
-from agentos.dag.define.settings import BadSetting, read_env
-from agentos.dag.language.references import SECRETS, references_in
-from agentos.dag.language.tokens import NAME
+from agentos.dag.define import readers
+from agentos.dag.define.limits import limit_problems
+from agentos.dag.define.model_calls import NO_BUDGET, Budget
+from agentos.dag.language.references import references_in
+from agentos.dag.language.tokens import NAME, SECRETS
 from agentos.dag.plan.binding import Parameters
 from agentos.dag.plan.checks import env_problems
 from agentos.dag.plan.findings import Finding, nearest
@@ -103,8 +104,8 @@ def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: l
 
 def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
     try:
-        read = read_env(env)
-    except BadSetting as error:
+        read = readers.variables("env", env)
+    except readers.BadSetting as error:
         complain(str(error))
         return {}
     for problem in env_problems(read):
@@ -124,12 +125,12 @@ def _budget(given: Any, complain: Callable[[str], None]) -> Budget:
     if given is None:
         return NO_BUDGET
     try:
-        budget = read_budget(given)
-    except ValueError as error:
+        budget = readers.budget("budget", given)
+    except readers.BadSetting as error:
         complain(str(error))
         return NO_BUDGET
-    for problem in budget_problems(budget):
-        complain(problem)
+    for name, problem in limit_problems(budget):
+        complain(f"budget: {name} {problem}")
     return budget
 
 

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from agentos.dag.define.limits import AT_LEAST_0, AT_LEAST_1, POSITIVE, Limits
 from agentos.dag.define.model_calls import NO_BUDGET, AgentWork, Budget, LlmWork
 from agentos.ids import TaskId
 
 Kind = Literal["python", "shell", "agent", "llm", "approval"]
 Effect = Literal["none", "files", "external"]
 Idempotence = Literal["yes", "keyed", "no"]
+Isolation = Literal["", "process", "worktree"]
+Output = Literal["", "json"]
+A_REFERENCE = r"^\s*\$\{\{"
+"""How a text begins that refers to a list; for the schema."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often, and how long apart, a failed attempt is tried again."""
 
-    retries: int = 0
+    retries: Annotated[int, AT_LEAST_0] = 0
     """Attempts after the first one."""
-    backoff_s: float = 1.0
+    backoff_s: Annotated[float, AT_LEAST_0] = 1.0
     """Delay before the first retry."""
-    factor: float = 2.0
-    max_delay_s: float = 60.0
-    jitter: float = 0.25
+    factor: Annotated[float, AT_LEAST_1] = 2.0
+    max_delay_s: Annotated[float, AT_LEAST_0] = 60.0
+    jitter: Annotated[float, Limits(minimum=0, maximum=1)] = 0.25
     """Share of the delay that varies, by a hash of run, task and attempt."""
 
 
@@ -32,40 +37,40 @@ class Approve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A question that must be answered before the task may start."""
 
     question: str
-    choices: tuple[str, ...] = ()
+    choices: Annotated[tuple[str, ...], Limits(minItems=2, uniqueItems=True)] = ()
     """Where there are some, an approval names one of them; an approval task's output holds it."""
     file: str = ""
     """A file to look at, and perhaps to change, before answering; relative to the root. May hold references."""
     by: Literal["human", "agent"] = "human"
-    timeout_s: float | None = None
+    timeout_s: Annotated[float | None, POSITIVE] = None
     on_timeout: Literal["reject", "approve"] = "reject"
 
 
 class ForEach(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Run the task once for each item of a list."""
 
-    items: Any
+    items: Annotated[Any, Limits(anyOf=[{"type": "array"}, {"type": "string", "pattern": A_REFERENCE}])]
     """A list, or a text that is one reference to a list."""
     as_: str = msgspec.field(default="item", name="as")
     key: str | None = None
     """An expression over the item that names it (`item.name`); the index where absent."""
-    max_failures: int | None = None
+    max_failures: Annotated[int | None, AT_LEAST_1] = None
     """This many failed items end the fan-out early."""
 
 
 class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Run a group of tasks in rounds until a condition holds."""
 
-    tasks: tuple[str, ...]
+    tasks: Annotated[tuple[str, ...], Limits(minItems=1)]
     until: str
-    max: int
+    max: Annotated[int, AT_LEAST_1]
 
 
 class Concurrency(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group of which only `slots` attempts run at a time, within one run."""
 
     group: str
-    slots: int = 1
+    slots: Annotated[int, AT_LEAST_1] = 1
 
 
 class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -91,7 +96,7 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """python: every argument, bound to a value or reference. Others: named values."""
     env: Mapping[str, str] = {}
     cwd: str = ""
-    timeout_s: float | None = None
+    timeout_s: Annotated[float | None, POSITIVE] = None
     retry: Retry = Retry()
     condition: str = ""
     """The `if` expression."""
@@ -99,7 +104,7 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     concurrency: Concurrency | None = None
     idempotent: Idempotence = "no"
     effects: tuple[Effect, ...] = ("none",)
-    isolation: Literal["", "process", "worktree"] = ""
+    isolation: Isolation = ""
     for_each: ForEach | None = None
     repeat: Repeat | None = None
     approve: Approve | None = None
@@ -107,7 +112,7 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     item: Any = msgspec.UNSET
     """A task that came from a fan-out: the item it works on, in stored form."""
     produces: tuple[str, ...] = ()
-    output: Literal["", "json"] = ""
+    output: Output = ""
     description: str = ""
 
     @property

@@ -3,75 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from types import FrameType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
+from agentos.dag.define.drafts import Draft, draft
 from agentos.dag.define.model_calls import Budget
-from agentos.dag.define.settings import KINDS, Draft, draft
+from agentos.dag.define.settings import KINDS, TaskSettings
 from agentos.dag.define.stored_values import to_stored
-from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.ids import TaskId
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Given = ParamSpec("Given")
-Need = str | Callable[..., Any]
-
-TaskSettings = TypedDict(
-    "TaskSettings",
-    {
-        "needs": Need | Iterable[Need],
-        "inputs": Mapping[str, Any],
-        "env": Mapping[str, str | int | float],
-        "cwd": str,
-        "timeout_s": float | None,
-        "retries": int | Retry | Mapping[str, Any],
-        "if": str | bool,
-        "if_": str | bool,
-        "continue_on_error": bool,
-        "concurrency": str | Concurrency | Mapping[str, Any] | None,
-        "idempotent": bool | str,
-        "effects": str | Iterable[str],
-        "isolation": str,
-        "for_each": Sequence[Any] | str | ForEach | Mapping[str, Any] | None,
-        "as": str,
-        "as_": str,
-        "key": str | None,
-        "max_failures": int | None,
-        "repeat": Repeat | Mapping[str, Any] | None,
-        "approve": str | Approve | Mapping[str, Any] | None,
-        "produces": str | Iterable[str],
-        "description": str,
-        "call": str,
-        "run": str | Sequence[str | int | float],
-        "output": str,
-        "question": str | Approve | Mapping[str, Any],
-        "agent": str,
-        "prompt": str,
-        "model": str,
-        "permissions": str,
-        "allowed_tools": Sequence[str],
-        "max_turns": int | None,
-        "verify": str | Sequence[str],
-        "on_resume": str,
-        "command": Sequence[str],
-        "schema": Mapping[str, Any] | None,
-        "messages": Sequence[Mapping[str, Any]],
-        "system": str,
-        "base_url": str,
-        "key_name": str,
-        "key_command": Sequence[str],
-        "max_tokens": int | None,
-        "temperature": float | None,
-        "budget": float | Budget | Mapping[str, Any] | None,
-    },
-    total=False,
-)
-"""The settings of a task. `if_` and `as_` stand for `if` and `as`, which Python keeps for itself."""
 
 
 class WorkflowSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.define.mapping import WORK, draft_mapping
-from agentos.dag.define.settings import draft, known_settings
+from agentos.dag.define.drafts import draft
+from agentos.dag.define.mapping import draft_mapping
+from agentos.dag.define.settings import DEFAULTS, WORK, known_settings
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import format_path
 from agentos.dag.language.yaml_document import (
@@ -45,19 +46,6 @@ KEYS = (
     "defaults",
     "tasks",
 )
-DEFAULTS = (
-    "cwd",
-    "concurrency",
-    "continue_on_error",
-    "effects",
-    "env",
-    "idempotent",
-    "isolation",
-    "output",
-    "retries",
-    "timeout_s",
-)
-"""Settings that can be given once for every task of a file."""
 _SHOWN = 600
 _ABOUT = {"until": "repeat", "question": "approval", "call": "python"}
 """Where the checks speak of a part, or in Python's words: the key that holds it."""

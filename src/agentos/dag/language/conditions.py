@@ -16,27 +16,19 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from agentos.dag.language.references import Reference, look_up, parse_path
-from agentos.dag.language.tokens import LITERALS, Scanner
+from agentos.dag.language.tokens import CONNECTIVES, LITERALS, MISTYPED, OPERATORS, ORDER, STATUSES, Scanner
 from agentos.exceptions import EvaluationError
 
 _MAX_DEPTH = 50
-_ORDER: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt,
-    ">": operator.gt,
-    "<=": operator.le,
-    ">=": operator.ge,
-}
-_MISTYPED = {"&&": "and", "||": "or", "!": "not", "=": "=="}
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -44,7 +36,8 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    name: Literal["success", "failure", "always"]
+    name: str
+    """One of STATUSES."""
 
 
 class Not(msgspec.Struct, frozen=True):
@@ -137,7 +130,7 @@ def _negation(scanner: Scanner, depth: int) -> Term:
 def _comparison(scanner: Scanner, depth: int) -> Term:
     left = _operand(scanner, depth)
     sign = scanner.peek()
-    if sign not in _ORDER and sign not in ("==", "!="):
+    if sign not in OPERATORS:
         return left
     scanner.take()
     return Compare(sign, left, _operand(scanner, depth))
@@ -157,7 +150,7 @@ def _operand(scanner: Scanner, depth: int) -> Term:
         return _braced_term(scanner, depth + 1)
     if kind in ("text", "number") or (kind == "name" and token in LITERALS):
         return Value(scanner.take_literal())
-    if kind == "name" and token not in ("and", "or", "not"):
+    if kind == "name" and token not in CONNECTIVES:
         return _path_or_status(scanner)
     raise scanner.error("expected a path, a literal or a status function" + _hint(scanner))
 
@@ -178,16 +171,16 @@ def _path_or_status(scanner: Scanner) -> Term:
         scanner.position = before
         return Reference(parse_path(scanner))
     scanner.position, after = before, scanner.position
-    if name not in ("success", "failure", "always"):
+    if name not in STATUSES:
         raise scanner.error("expected success(), failure() or always()")
     scanner.position = after
     scanner.expect("(")
     scanner.expect(")")
-    return Status(name)  # type: ignore[arg-type]
+    return Status(name)
 
 
 def _hint(scanner: Scanner) -> str:
-    meant = _MISTYPED.get(scanner.peek())
+    meant = MISTYPED.get(scanner.peek())
     return f" (write `{meant}`)" if meant else ""
 
 
@@ -201,8 +194,10 @@ def _leaves(term: Term) -> Iterator[Term]:
         case Compare(_, left, right):
             yield from _leaves(left)
             yield from _leaves(right)
-        case _:
+        case Value() | Status() | Reference():
             yield term
+        case _:
+            assert_never(term)
 
 
 # --- answering ----------------------------------------------------------------------------------------------------
@@ -238,7 +233,7 @@ def _compare(sign: str, left: Any, right: Any) -> bool:
             f"{_kind(left)} {sign} {_kind(right)}: only two numbers, two texts or two dates have an order"
         )
     try:
-        return _ORDER[sign](left, right)
+        return ORDER[sign](left, right)
     except (TypeError, ArithmeticError) as error:
         raise EvaluationError(f"{_kind(left)} {sign} {_kind(right)}: {error}") from error
 

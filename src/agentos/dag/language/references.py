@@ -23,11 +23,10 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.language.tokens import NAME, Scanner
+from agentos.dag.language.tokens import NAME, SECRETS, Scanner
 from agentos.exceptions import EvaluationError, ExpressionError
 
 OPEN = "${{"
-SECRETS = "secrets"
 _PLAIN = re.compile(rf"\$\{{\{{\s*({NAME.pattern}(?:\.{NAME.pattern})*)\s*\}}\}}")
 Step = str | int
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.dag.define.task import TaskDef
-from agentos.dag.language.references import OPEN, Reference, as_text, look_up, resolve, whole_reference
+from agentos.dag.language.references import OPEN, as_text, look_up, resolve, whole_reference
 from agentos.dag.language.shell_script import ScriptError, Slot, read_script
 from agentos.exceptions import EvaluationError, ExpressionError
 
@@ -26,24 +25,6 @@ def check_script(script: str) -> Iterator[str]:
         yield str(error)
     except ExpressionError:
         return  # told as a bad reference
-
-
-def shell_environment(definition: TaskDef) -> tuple[str, dict[str, Reference]]:
-    """The task's script with variables in place of references, and what each of them stands for.
-
-    This is the script as planned; `script_for` gives it with the values, where a list becomes several words.
-    """
-    if not isinstance(definition.run, str):
-        raise ValueError(f"task {definition.id!r} runs a list of words, not a script")
-    variables: dict[str, Reference] = {}
-    script = ""
-    for piece, name in _pieces_with_names(definition.run):
-        if isinstance(piece, str):
-            script += piece
-        else:
-            variables[name] = piece.reference
-            script += _shell_expansion(name, piece.quoted)
-    return script, variables
 
 
 def script_for(script: str, scope: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

@@ -1,24 +1,46 @@
-"""The words of expressions: what references and conditions are made of, read one at a time."""
+"""The words of expressions: which there are in references and conditions, and how they are read one at a time."""
 
 from __future__ import annotations
 
 import json
+import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
 from agentos.exceptions import ExpressionError
 
+LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None}
+STATUSES = ("success", "failure", "always")
+"""Functions of a condition: they ask how the needs of a task ended."""
+CONNECTIVES = ("and", "or", "not")
+SECRETS = "secrets"
+ROOTS = ("params", "tasks", SECRETS)
+"""What a path may begin with everywhere."""
+RESERVED = frozenset((*LITERALS, *STATUSES, *CONNECTIVES, *ROOTS))
+"""Words that no item of a fan-out may be called."""
+ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+OPERATORS = ("==", "!=", *ORDER)
+"""What compares two values. One that begins another stands behind it."""
+MISTYPED = {"&&": "and", "||": "or", "!": "not", "=": "=="}
+"""What people write who know other languages, and what it is here. `||` stands before a default, too."""
+_SIGNS = ("${{", "}}", *OPERATORS, *MISTYPED, ".", "[", "]", "(", ")")
+
 NAME = re.compile(r"[^\W\d][\w-]*")
 _TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<name>[^\W\d][\w-]*)
+    rf"""\s*(?:
+        (?P<name>{NAME.pattern})
       | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
       | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-      | (?P<sign>\$\{\{|\}\}|\|\||&&|==|!=|<=|>=|[<>.\[\]()!=])
+      | (?P<sign>{"|".join(map(re.escape, _SIGNS))})
     )""",
     re.VERBOSE | re.DOTALL,
 )
-LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 
 class Scanner:

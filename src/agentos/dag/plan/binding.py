@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.define.settings import Draft
+from agentos.dag.define.drafts import Draft
 from agentos.dag.define.stored_values import to_stored
 from agentos.dag.language.references import OPEN, output_of
 from agentos.dag.plan.findings import Finding, format_names, nearest

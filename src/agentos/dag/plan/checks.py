@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
-from agentos.dag.define.model_calls import agent_problems, budget_problems, llm_problems
-from agentos.dag.define.task import Approve, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.define.limits import limit_problems
+from agentos.dag.define.model_calls import agent_problems, llm_problems
+from agentos.dag.define.settings import SETTINGS
+from agentos.dag.define.task import Approve, ForEach, TaskDef
 from agentos.dag.language.conditions import parse_condition
-from agentos.dag.language.references import OPEN, SECRETS, Reference, format_path, references_in, whole_reference
+from agentos.dag.language.references import OPEN, Reference, format_path, references_in, whole_reference
 from agentos.dag.language.shell_references import check_script
-from agentos.dag.language.tokens import LITERALS, NAME
-from agentos.dag.plan.findings import Finding, Problem, format_names, nearest
+from agentos.dag.language.tokens import NAME, RESERVED, ROOTS, SECRETS
+from agentos.dag.plan.findings import Finding, format_names, nearest
 from agentos.exceptions import ExpressionError
 from agentos.ids import MAX_ID, TaskId
 
-_NO_RETRY = Retry()
+_WRITTEN = {one.field: name for name, one in SETTINGS.items() if one.field and not one.kinds}
+"""Fields of a task whose setting has another name."""
 _TASK_PARTS = ("output", "status", "error")
 _CHOICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _NO_CHOICES = ("approve", "reject", "leave", "edit")
-_RESERVED = {"params", "tasks", SECRETS, "and", "or", "not", "success", "failure", "always", *LITERALS}
 _PLAIN_EFFECTS = (("none",), ("files",), ("external",), ("files", "external"))
 
-Found = tuple[Problem, str, str]
-"""What kind of problem, in which setting, and the message."""
+Found = tuple[str, str]
+"""In which setting something is wrong, and the message."""
 References = list[tuple[str, Reference]]
 """Each reference of a task with the setting it stands in."""
 
@@ -57,16 +58,14 @@ def references_of(definition: TaskDef, inputs: Mapping[str, Any], findings: list
     `inputs` are those of its inputs that were written, not bound: what binding made need not be read again.
     """
     found: References = []
-    for where, value in _referring(definition, inputs):
+    for where, value, is_condition in _referring(definition, inputs):
         try:
-            found += [(where, reference) for reference in references_in(value)]
+            references = parse_condition(value).references if is_condition else references_in(value)
         except ExpressionError as error:
-            findings.append(_finding(definition, "bad reference", where, f"{where}: {error.message}"))
-    for where, text in _conditions(definition):
-        try:
-            found += [(where, reference) for reference in parse_condition(text).references]
-        except ExpressionError as error:
-            findings.append(_finding(definition, "bad reference", where, f"{where}: {error.message}"))
+            message = f"{where}: {error.message}"
+            findings.append(Finding(problem="bad reference", task_id=definition.id, setting=where, message=message))
+        else:
+            found += [(where, reference) for reference in references]
     return found
 
 
@@ -76,32 +75,29 @@ def key_template(for_each: ForEach) -> str:
     return key if OPEN in key else f"{OPEN} {key} }}}}"
 
 
-def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from inputs.items()
-    if definition.run:
-        yield "run", definition.run
+def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Each setting that may hold references, with its value, and whether that is a condition."""
     work = definition.agent or definition.llm
-    if work is not None:
-        yield from msgspec.to_builtins(work).items()
-    if definition.env:
-        yield "env", definition.env
-    if definition.cwd:
-        yield "cwd", definition.cwd
-    if definition.produces:
-        yield "produces", definition.produces
+    for where, value in (
+        *inputs.items(),
+        ("run", definition.run),
+        *(msgspec.to_builtins(work).items() if work is not None else ()),
+        ("env", definition.env),
+        ("cwd", definition.cwd),
+        ("produces", definition.produces),
+    ):
+        if value:
+            yield where, value, False
     if definition.approve is not None:
-        yield "approve", [definition.approve.question, definition.approve.file]
+        yield "approve", [definition.approve.question, definition.approve.file], False
     if definition.for_each is not None:
-        yield "for_each", definition.for_each.items
+        yield "for_each", definition.for_each.items, False
         if definition.for_each.key is not None:
-            yield "key", key_template(definition.for_each)
-
-
-def _conditions(definition: TaskDef) -> Iterator[tuple[str, str]]:
+            yield "key", key_template(definition.for_each), False
     if definition.condition:
-        yield "if", definition.condition
+        yield "if", definition.condition, True
     if definition.repeat is not None:
-        yield "until", definition.repeat.until
+        yield "until", definition.repeat.until, True
 
 
 def reference_problems(
@@ -124,14 +120,14 @@ def reference_problems(
         elif reference.root == SECRETS:
             problem = _secret_reference(definition, where, reference)
         elif reference.root != variable:
-            roots = ["params", "tasks", SECRETS, *([variable] if variable else [])]
+            roots = [*ROOTS, *([variable] if variable else [])]
             problem = f"a reference begins with {', '.join(roots)}{nearest(reference.root, roots)}"
         elif definition.for_each is not None and where in ("if", "approve", "for_each", "until"):
             problem = f"{where} is settled once, before there are items"
         else:
             problem = ""
         if problem:
-            yield "bad reference", where, f"{where}: `{format_path(reference.path)}`: {problem}"
+            yield where, f"{where}: `{format_path(reference.path)}`: {problem}"
 
 
 def _task_reference(
@@ -187,32 +183,29 @@ def undeclared_secrets(
 def setting_problems(definition: TaskDef) -> Iterator[Found]:
     """Settings that are out of range, or do not go together."""
     for problem in _problems_of_kind(definition):
-        yield "bad setting", "run" if definition.kind == "shell" else definition.kind, problem
-    if definition.timeout_s is not None and not 0 < definition.timeout_s < math.inf:
-        yield "bad setting", "timeout_s", f"timeout_s must be more than 0, not {definition.timeout_s}"
-    if definition.retry != _NO_RETRY:
-        yield from (("bad setting", "retries", problem) for problem in _retry_problems(definition.retry))
+        yield "run" if definition.kind == "shell" else definition.kind, problem
+    for path, problem in limit_problems(definition):
+        field, _, name = path.rpartition(".")
+        setting = _WRITTEN.get(field or name, field or name)
+        # What an agent or a model does is made of settings of its own, and `retries` of `retries` is that itself.
+        prefix = "" if not field or field in ("agent", "llm") or name == setting else f"{setting}: "
+        yield setting, f"{prefix}{name} {problem}"
     if definition.effects not in _PLAIN_EFFECTS:
-        yield (
-            "bad setting",
-            "effects",
-            f"effects {', '.join(definition.effects) or '(none given)'}: say none, files, external or both",
-        )
-    if definition.concurrency is not None and (definition.concurrency.slots < 1 or not definition.concurrency.group):
-        yield "bad setting", "concurrency", "concurrency needs a group's name and at least 1 slot"
-    if definition.env:
-        yield from (("bad setting", "env", problem) for problem in env_problems(definition.env))
-    yield from (("bad setting", "budget", problem) for problem in budget_problems(definition.budget))
+        given = ", ".join(definition.effects) or "(none given)"
+        yield "effects", f"effects {given}: say none, files, external or both"
+    if definition.concurrency is not None and not definition.concurrency.group:
+        yield "concurrency", "concurrency needs a group's name"
+    yield from (("env", problem) for problem in env_problems(definition.env))
     if "" in definition.produces:
-        yield "bad setting", "produces", "produces holds an empty path"
+        yield "produces", "produces holds an empty path"
     if definition.approve is not None:
-        yield from (("bad setting", "approve", problem) for problem in _approve_problems(definition.approve))
+        yield from (("approve", f"approve: {problem}") for problem in _approve_problems(definition.approve))
     if definition.for_each is not None:
-        yield from (
-            ("bad setting", "for_each", problem) for problem in _fan_out_problems(definition, definition.for_each)
-        )
-    if definition.repeat is not None:
-        yield from (("bad setting", "repeat", problem) for problem in _repeat_problems(definition, definition.repeat))
+        yield from (("for_each", problem) for problem in _fan_out_problems(definition, definition.for_each))
+    if definition.repeat is not None and not definition.repeat.tasks:
+        yield "repeat", "repeat: name the tasks to repeat"
+    if definition.repeat is not None and definition.id in definition.repeat.tasks:
+        yield "repeat", "repeat: a task cannot repeat itself"
 
 
 def env_problems(env: Mapping[str, str]) -> Iterator[str]:
@@ -224,25 +217,26 @@ def env_problems(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _problems_of_kind(definition: TaskDef) -> Iterator[str]:
-    if definition.kind == "python":
-        return
-    if definition.kind == "shell":
-        yield from _run_problems(definition.run)
-    elif definition.kind == "approval":
-        if definition.approve is None:
-            yield "an approval needs a question"
-        if definition.isolation:
-            yield "an approval runs nothing that could be isolated"
-    elif definition.agent is not None:
-        yield from agent_problems(definition.agent)
-        yield from _verify_problems(definition.agent.verify)
-    elif definition.llm is not None:
-        yield from llm_problems(definition.llm)
-
-
-def _verify_problems(verify: str | tuple[str, ...]) -> Iterator[str]:
-    if verify:
-        yield from (problem.replace("run:", "verify:", 1) for problem in _run_problems(verify))
+    match definition.kind:
+        case "python":
+            return
+        case "shell":
+            yield from _run_problems(definition.run)
+        case "approval":
+            if definition.approve is None:
+                yield "an approval needs a question"
+            if definition.isolation:
+                yield "an approval runs nothing that could be isolated"
+        case "agent":
+            if definition.agent is not None:
+                yield from agent_problems(definition.agent)
+                verify = definition.agent.verify
+                yield from (one.replace("run:", "verify:", 1) for one in (_run_problems(verify) if verify else ()))
+        case "llm":
+            if definition.llm is not None:
+                yield from llm_problems(definition.llm)
+        case _:
+            assert_never(definition.kind)
 
 
 def _run_problems(run: str | tuple[str, ...]) -> Iterator[str]:
@@ -256,36 +250,20 @@ def _run_problems(run: str | tuple[str, ...]) -> Iterator[str]:
         yield from (f"run: {problem}" for problem in check_script(run))
 
 
-def _retry_problems(retry: Retry) -> Iterator[str]:
-    if retry.retries < 0:
-        yield f"retries must be 0 or more, not {retry.retries}"
-    if not (0 <= retry.backoff_s < math.inf and 0 <= retry.max_delay_s < math.inf):
-        yield "retries: backoff_s and max_delay_s must be 0 or more"
-    if not 1 <= retry.factor < math.inf:
-        yield f"retries: factor must be 1 or more, not {retry.factor}"
-    if not 0 <= retry.jitter <= 1:
-        yield f"retries: jitter is a share between 0 and 1, not {retry.jitter}"
-
-
 def _approve_problems(approve: Approve) -> Iterator[str]:
     if not approve.question.strip():
-        yield "approve: the question is empty"
-    if approve.timeout_s is not None and not 0 < approve.timeout_s < math.inf:
-        yield f"approve: timeout_s must be more than 0, not {approve.timeout_s}"
-    if approve.choices:
-        yield from _choice_problems(approve)
-
-
-def _choice_problems(approve: Approve) -> Iterator[str]:
+        yield "the question is empty"
+    if not approve.choices:
+        return
     if len({choice.lower() for choice in approve.choices}) < max(2, len(approve.choices)):
-        yield "approve: choices are two or more different words"
+        yield "choices are two or more different words"
     for choice in approve.choices:
         if not _CHOICE.fullmatch(choice):
-            yield f"approve: a choice is one word of letters, digits, - and _, not {choice!r}"
+            yield f"a choice is one word of letters, digits, - and _, not {choice!r}"
         elif choice in _NO_CHOICES:
-            yield f"approve: {choice!r} cannot be a choice: at every gate it has its own meaning"
+            yield f"{choice!r} cannot be a choice: at every gate it has its own meaning"
     if approve.on_timeout == "approve":
-        yield "approve: with choices a timeout can only reject, since nobody chooses"
+        yield "with choices a timeout can only reject, since nobody chooses"
 
 
 def _fan_out_problems(definition: TaskDef, for_each: ForEach) -> Iterator[str]:
@@ -293,28 +271,15 @@ def _fan_out_problems(definition: TaskDef, for_each: ForEach) -> Iterator[str]:
         yield "for_each: an approval asks once; put `approve` on the task that works on the items"
     if definition.repeat is not None:
         yield "for_each and repeat: put the fan-out into the group that is repeated"
-    if not NAME.fullmatch(for_each.as_) or for_each.as_ in _RESERVED:
+    if not NAME.fullmatch(for_each.as_) or for_each.as_ in RESERVED:
         yield f"for_each: {for_each.as_!r} cannot be the name of the item"
-    if for_each.max_failures is not None and for_each.max_failures < 1:
-        yield f"for_each: max_failures must be 1 or more, not {for_each.max_failures}"
-    if isinstance(for_each.items, str) and not _is_reference(for_each.items):
-        yield f"for_each takes a list, or one reference to a list, not {for_each.items!r}"
-
-
-def _is_reference(text: str) -> bool:
-    try:
-        return whole_reference(text) is not None
-    except ExpressionError:
-        return True  # reported as a bad reference already
-
-
-def _repeat_problems(definition: TaskDef, repeat: Repeat) -> Iterator[str]:
-    if not repeat.tasks:
-        yield "repeat: name the tasks to repeat"
-    if definition.id in repeat.tasks:
-        yield "repeat: a task cannot repeat itself"
-    if repeat.max < 1:
-        yield f"repeat: max must be 1 or more, not {repeat.max}"
+    if isinstance(for_each.items, str):
+        try:
+            one = whole_reference(for_each.items) is not None
+        except ExpressionError:
+            one = True  # reported as a bad reference already
+        if not one:
+            yield f"for_each takes a list, or one reference to a list, not {for_each.items!r}"
 
 
 # --- the whole ----------------------------------------------------------------------------------------------------
@@ -331,7 +296,9 @@ def together_problems(definitions: Iterable[TaskDef], schedule: str, groups: dic
         if group is not None and groups.setdefault(group.group, group.slots) != group.slots:
             both = f"{groups[group.group]} and {group.slots} slots"
             message = f"concurrency group {group.group!r} has both {both}"
-            findings.append(_finding(definition, "bad setting", "concurrency", message))
+            findings.append(
+                Finding(problem="bad setting", task_id=definition.id, setting="concurrency", message=message)
+            )
     if unisolated:
         findings.append(
             Finding(
@@ -358,7 +325,3 @@ def item_id_problems(definitions: Mapping[TaskId, TaskDef]) -> list[Finding]:
 def changes_files(definition: TaskDef) -> bool:
     """Changes files in the worktree that other tasks work in too."""
     return "files" in definition.effects and definition.isolation != "worktree"
-
-
-def _finding(definition: TaskDef, problem: Problem, setting: str, message: str) -> Finding:
-    return Finding(problem=problem, task_id=definition.id, setting=setting, message=message)

@@ -8,14 +8,19 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.define.model_calls import NO_BUDGET
+from agentos.dag.define.settings import SETTINGS
 from agentos.dag.define.task import Retry, TaskDef
 
 VERSION = "1"
 """Of the algorithm. Fingerprints of different versions cannot be compared."""
 _MODULUS = 1 << 256
 _canonical = msgspec.json.Encoder(order="sorted").encode
-_RETRY = Retry()
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(TaskDef)}
+_UNCOUNTED: dict[str, Any] = {
+    field: _DEFAULTS[field] for name, one in SETTINGS.items() if not one.counts and (field := one.field or name)
+}
+# Any but the default itself, of which nothing is encoded: `"retry":{}` is in every fingerprint since the first.
+_UNCOUNTED["retry"] = Retry()
 
 
 def canonical_json(value: Any) -> bytes:
@@ -24,20 +29,13 @@ def canonical_json(value: Any) -> bytes:
 
 
 def task_fingerprint(definition: TaskDef) -> str:
-    """What the task does: its definition and code, without timeout, retries, budget, description and concurrency.
+    """What the task does: its definition and code, without the settings that do not count (`TaskSetting.counts`).
 
     Where the function was imported from does not count as long as its code can be seen: the same file is `__main__` in
     one process and a module in the next. Of a task that came from a fan-out the item counts.
     """
-    bare = msgspec.structs.replace(
-        definition,
-        timeout_s=None,
-        retry=_RETRY,
-        budget=NO_BUDGET,
-        description="",
-        concurrency=None,
-        call="" if definition.code else definition.call,
-    )
+    call = "" if definition.code else definition.call
+    bare = msgspec.structs.replace(definition, **_UNCOUNTED, call=call)
     return f"{VERSION}:{digest(_canonical(bare))}"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from agentos.dag.define.code import code_digest
-from agentos.dag.define.settings import Draft
+from agentos.dag.define.drafts import Draft
 from agentos.dag.define.task import Repeat, TaskDef
 from agentos.dag.plan.binding import Parameters, Signature, bind, signature_of
 from agentos.dag.plan.checks import References, id_problem, reference_problems, references_of, setting_problems
@@ -76,11 +75,11 @@ def check_definition(
     before: Collection[str] = (),
 ) -> None:
     """A finding for each setting and each reference of one task that is wrong."""
-    problems = [setting_problems(definition)]
-    if references:
-        problems.append(reference_problems(definition, references, variable, order, before))
-    for problem, setting, message in chain.from_iterable(problems):
-        findings.append(Finding(problem=problem, task_id=definition.id, setting=setting, message=message))
+    task_id = definition.id
+    for setting, message in setting_problems(definition):
+        findings.append(Finding(problem="bad setting", task_id=task_id, setting=setting, message=message))
+    for setting, message in reference_problems(definition, references, variable, order, before):
+        findings.append(Finding(problem="bad reference", task_id=task_id, setting=setting, message=message))
 
 
 def group_of(definition: TaskDef) -> tuple[str, ...]:

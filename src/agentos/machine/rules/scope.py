@@ -10,7 +10,8 @@ import msgspec
 
 from agentos.dag.define.stored_values import from_stored, resolve_inputs, resolve_items
 from agentos.dag.define.task import TaskDef
-from agentos.dag.language.references import SECRETS, format_path, look_up, references_in, resolve
+from agentos.dag.language.references import format_path, look_up, references_in, resolve
+from agentos.dag.language.tokens import SECRETS
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.machine.facts.fold import Facts

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentos.dag.define.code import code_digest
-from agentos.dag.define.settings import Draft
+from agentos.dag.define.drafts import Draft
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.binding import CONTEXT, Signature, signature_of
 from agentos.dag.plan.findings import Finding, nearest

@@ -1,0 +1,252 @@
+"""What people write for a setting, turned into what a `TaskDef` holds.
+
+A reader takes the name of a setting and what was written for it. `BadSetting` says what was expected instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from agentos import typed
+from agentos.dag.define.model_calls import WORK_OF, Budget
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import Approve, Concurrency, Effect, ForEach, Repeat, Retry
+from agentos.dag.language.references import as_text
+from agentos.dag.plan.findings import Problem, nearest
+from agentos.exceptions import ValueEncodingError
+
+Reader = Callable[[str, Any], Any]
+
+EFFECTS: tuple[str, ...] = get_args(Effect)
+IDEMPOTENT = {True: "yes", False: "no", "yes": "yes", "keyed": "keyed", "no": "no"}
+_LISTS = ("allowed_tools", "command", "key_command", "messages")
+"""Settings of agents and models that take a list."""
+
+
+class BadSetting(ValueError):
+    """A setting that makes no sense; the message says what was expected."""
+
+    def __init__(self, message: str, problem: Problem = "bad setting") -> None:
+        super().__init__(message)
+        self.problem: Problem = problem
+
+
+# --- plain values -------------------------------------------------------------------------------------------------
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadSetting(f"{name} takes text, not {value!r}")
+    return value
+
+
+def _scalar_text(name: str, value: Any) -> str:
+    """Numbers and booleans stand for their text, as in `env: {CI: 1}`."""
+    if isinstance(value, (str, int, float)):
+        return as_text(value)
+    raise BadSetting(f"{name} takes text, not {value!r}")
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadSetting(f"{name} is true or false, not {value!r}")
+    return value
+
+
+def seconds(name: str, value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    raise BadSetting(f"{name} takes a number of seconds, not {value!r}")
+
+
+def one_of(words: tuple[str, ...]) -> Reader:
+    """Takes one of these words; an empty one means none, and is not offered."""
+
+    def read(name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in words:
+            offered = ", ".join(repr(word) for word in words if word)
+            raise BadSetting(f"{name} takes {offered}, not {value!r}{nearest(str(value), words)}")
+        return value
+
+    return read
+
+
+def paths(name: str, value: Any) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple)) or not all(isinstance(path, str) for path in given):
+        raise BadSetting(f"{name} takes a path or a list of paths, not {value!r}")
+    return tuple(given)
+
+
+def _named_values(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadSetting(f"{name} takes a map, not {value!r}")
+    for key in value:
+        if not isinstance(key, str):
+            raise BadSetting(f"{name} takes a map with text as keys, not {key!r}")
+    return value
+
+
+def stored_values(name: str, value: Any) -> Mapping[str, Any]:
+    return {key: _stored_value(key, item) for key, item in _named_values(name, value).items()}
+
+
+def variables(name: str, value: Any) -> Mapping[str, str]:
+    return {key: _scalar_text(f"{name} {key}", item) for key, item in _named_values(name, value).items()}
+
+
+def _stored_value(name: str, value: Any) -> Any:
+    try:
+        return to_stored(value)
+    except ValueEncodingError as error:
+        raise BadSetting(f"{name}: {error.message}", "bad argument") from error
+
+
+# --- one setting --------------------------------------------------------------------------------------------------
+
+
+def needs(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or callable(value):
+        return (value,)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for need in value:
+            if not isinstance(need, str) and not callable(need):
+                raise BadSetting(f"{name} takes ids or tasks, not {need!r}")
+        return tuple(value)
+    raise BadSetting(f"{name} takes an id, a task, or a list of them, not {value!r}")
+
+
+def condition(name: str, value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else text(name, value)
+
+
+def idempotence(name: str, value: Any) -> str:
+    if not isinstance(value, (bool, str)) or value not in IDEMPOTENT:
+        raise BadSetting(f"{name} is true, false or 'keyed', not {value!r}")
+    return IDEMPOTENT[value]
+
+
+def effects(name: str, value: Any) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        raise BadSetting(f"{name} takes {', '.join(EFFECTS)}, or a list of them, not {value!r}")
+    chosen = [one_of(EFFECTS)(name, effect) for effect in given]
+    return tuple(effect for effect in EFFECTS if effect in chosen)
+
+
+def script_or_words(name: str, value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_scalar_text(name, word) for word in value)
+    raise BadSetting(f"{name} takes a script (text) or a list of words, not {value!r}")
+
+
+def function_name(name: str, value: Any) -> str:
+    module, _, function = text(name, value).partition(":")
+    if not all(part.isidentifier() for dotted in (module, function) for part in dotted.split(".")):
+        raise BadSetting(f"{name} takes 'module:function', not {value!r}")
+    return f"{module}:{function}"
+
+
+def work_part(kind: str, name: str, value: Any) -> Any:
+    """One setting of what an agent or a model does."""
+    hint = next(field.type for field in msgspec.structs.fields(WORK_OF[kind]) if field.name == name)
+    if name in _LISTS and isinstance(value, (str, Mapping)):
+        raise BadSetting(f"{name} takes a list, not {value!r}")
+    if get_origin(hint) is Literal and value not in (words := get_args(hint)):
+        raise BadSetting(f"{name} is one of {', '.join(words)}, not {value!r}{nearest(str(value), words)}")
+    work = _convert(name, value, hint)
+    try:
+        # NUL, half a surrogate pair and the like are stored as something else.
+        plain = to_stored(work) == msgspec.json.decode(msgspec.json.encode(work))
+    except ValueEncodingError as error:
+        raise BadSetting(f"{name}: {error.message}") from error
+    except UnicodeEncodeError:
+        plain = False
+    if not plain:
+        raise BadSetting(f"{name} holds what neither JSON nor a model can read")
+    return work
+
+
+# --- structs ------------------------------------------------------------------------------------------------------
+
+
+def _struct(name: str, value: Any, kind: type[Any], expected: str) -> Any:
+    if isinstance(value, kind):
+        return _convert(name, _fields(value), kind)  # its constructor checks nothing
+    if not isinstance(value, Mapping):
+        raise BadSetting(f"{name} takes {expected}, not {value!r}")
+    given = {"as" if key == "as_" else key: item for key, item in value.items()}
+    for key in given:
+        if key not in kind.__struct_encode_fields__:
+            raise BadSetting(f"unknown key {key!r} in {name}{nearest(str(key), kind.__struct_encode_fields__)}")
+    return _convert(name, given, kind)
+
+
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    """By the name under which each is written."""
+    names = zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True)
+    return {written: getattr(struct, field) for written, field in names}
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    try:
+        return typed.convert(value, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise BadSetting(f"{name}: {error}") from None
+
+
+def retry(name: str, value: Any) -> Retry:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Retry(retries=value)
+    read: Retry = _struct(name, value, Retry, "a number, or a map")
+    return read
+
+
+def concurrency(name: str, value: Any) -> Concurrency:
+    if isinstance(value, str):
+        return Concurrency(group=value)
+    read: Concurrency = _struct(name, value, Concurrency, "a group's name, or a map")
+    return read
+
+
+def approve(_: str, value: Any) -> Approve:
+    """Called `approve` wherever it stands: an approval's question says the same."""
+    if isinstance(value, str):
+        return Approve(question=value)
+    read: Approve = _struct("approve", value, Approve, "a question, or a map")
+    return read
+
+
+def budget(name: str, value: Any) -> Budget:
+    """A number is dollars."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Budget(cost_usd=float(value))
+    if isinstance(value, Budget):
+        return value
+    read: Budget = _struct(name, value, Budget, "a number (US dollars), or a map of cost_usd and tokens")
+    return read
+
+
+def repeat(name: str, value: Any) -> Repeat:
+    read: Repeat = _struct(name, value, Repeat, "a map of tasks, until and max")
+    return read
+
+
+def for_each(name: str, value: Any) -> ForEach:
+    written = isinstance(value, (Mapping, ForEach))
+    each: ForEach = _struct(name, value, ForEach, "") if written else ForEach(items=value)
+    items = list(each.items) if isinstance(each.items, range) else each.items
+    if not isinstance(items, (list, tuple, str)):
+        raise BadSetting(f"{name} takes a list, or a reference to one, not {items!r}")
+    return msgspec.structs.replace(each, items=_stored_value(name, items))
+
+
+def fan_out(each: ForEach, more: Mapping[str, Any]) -> ForEach:
+    """With what stands beside `for_each`: `as`, `key` and `max_failures`."""
+    read: ForEach = _convert("for_each", {**_fields(each), **more}, ForEach)
+    return read
