@@ -28,7 +28,7 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test agents agents-if-possible lint docs matrix soak mutants bench lock preflight clean distclean
+.PHONY: help demo test agents agents-if-possible lint docs schemas matrix soak mutants bench lock preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -59,8 +59,11 @@ lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows betwee
 		echo "$$check"; $(VENV)/bin/$$check || status=1; \
 	done; exit $$status
 
-docs: $(VENV)/.core ## write docs/cli.md and docs/schemas/ anew from the code
+docs: $(VENV)/.core ## write anew from the code: docs/cli.md, the settings of tasks, the schema of workflow files
 	@$(VENV)/bin/python tools/write_docs.py
+
+schemas: $(VENV)/.core ## write the JSON Schemas of workflow files and of what commands print into build/schemas/
+	@$(VENV)/bin/python tools/write_docs.py --schemas build/schemas
 
 matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of every crash point, on both stores (long)
 	AGENTOS_MATRIX=full $(RUN) pytest $(SPREAD) tests/crash tests/agents tests/issue/test_kill_matrix.py \

@@ -1,6 +1,7 @@
-"""Write what the code says about itself into docs/: docs/cli.md, and docs/schemas/ for the JSON of commands.
+"""Write what the code says about itself: docs/cli.md, the settings in docs/reference.md, the schema of workflow files.
 
-`make docs` runs it; with `--check` it writes nothing, and fails where something is out of date.
+`make docs` runs it; with `--check` it writes nothing, and fails where something is out of date. `make schemas` runs it
+with `--schemas FOLDER`, which is given every JSON shape of the program.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 
 from agentos.cli import exits
 from agentos.cli.json_shapes import commands, output_schema, prints_json
 from agentos.cli.main import SECTIONS, program
+from agentos.dag.define.schema import file_schema, setting_schema
+from agentos.dag.define.settings import SETTINGS
 
 DOCS = Path(__file__).parents[1] / "docs"
+FILE_SCHEMA = DOCS.parent / "src/agentos/schemas/workflow-1.json"
+"""Part of the package. Another number when a workflow file that was good no longer is."""
 WIDTH = 100
 SHARED = 3
 """An option that so many commands have, in the same words, is explained once."""
@@ -33,7 +39,7 @@ INTRODUCTION = """\
 
 Made from the commands by `make docs`. `agentos COMMAND --help` has more: examples, details, and exit codes of its own.
 
-Data goes to stdout, messages go to stderr. The shape of what `--json` prints is in [schemas/](schemas/). An id can be
+Data goes to stdout, messages go to stderr. `agentos schema COMMAND` prints the shape of its `--json`. An id can be
 cut short to a unique beginning. `RUN` is looked for in this worktree first, then in every worktree known on this
 machine; `--repo PATH`, which nearly every command has, says which.
 """
@@ -41,16 +47,39 @@ machine; `--repo PATH`, which nearly every command has, says which.
 
 def files() -> dict[Path, str]:
     """Every file this tool is for, with what belongs into it."""
-    made = {DOCS / "cli.md": reference()}
-    for name, command in commands():
-        if prints_json(command):
-            schema = json.dumps(output_schema(name), indent=2, ensure_ascii=False)
-            made[schema_file(name)] = f"{schema}\n"
-    return made
+    page = (DOCS / "reference.md").read_text()
+    return {
+        DOCS / "cli.md": reference(),
+        DOCS / "reference.md": with_settings(page),
+        FILE_SCHEMA: as_text(file_schema()),
+    }
 
 
-def schema_file(name: str) -> Path:
-    return DOCS / "schemas" / f"{name.replace(' ', '-')}.json"
+def with_settings(page: str) -> str:
+    """The page with its table of the settings of a task."""
+    begin, end = "<!-- settings: made by `make docs` -->\n", "<!-- end of settings -->\n"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    rows = "".join(
+        f"| `{name}` | {', '.join(setting.kinds) or 'all'} | {takes(setting_schema(name))} | {setting.about} |\n"
+        for name, setting in SETTINGS.items()
+    )
+    return f"{before}{begin}| setting | of | takes | |\n|---|---|---|---|\n{rows}{end}{after}"
+
+
+def takes(schema: dict[str, Any]) -> str:
+    """What may be written, in a few words."""
+    if "enum" in schema:
+        return ", ".join(f"`{json.dumps(word)}`" for word in schema["enum"] if word != "")
+    if "anyOf" in schema:
+        return ", or ".join(takes(one) for one in schema["anyOf"])
+    if schema.get("properties"):
+        defaults = {name: one.get("default", "") for name, one in schema["properties"].items()}
+        names = (f"`{name}`{f' ({default})' if default != '' else ''}" for name, default in defaults.items())
+        return f"a map of {', '.join(names)}"
+    if schema.get("type") == "array":
+        return f"a list of {takes(schema['items'])}" if "enum" in schema["items"] else "a list"
+    return {"string": "text", "boolean": "true or false", "object": "a map"}.get(schema["type"], "a number")
 
 
 def reference() -> str:
@@ -81,8 +110,6 @@ def _command(name: str, command: click.Command, shared: list[Option]) -> str:
     options = _options(name, command)
     own = _listed([option for option in options if option not in shared])
     also = ", ".join(f"`{_long_name(option)}`" for option in options if option in shared and option not in EVERYWHERE)
-    if prints_json(command):
-        also = also.replace("`--json`", f"[`--json`](schemas/{schema_file(name).name})")
     parts = [f"{'#' * (2 + len(name.split()))} agentos {name}", summary, f"```text\n{usage}\n{own}```"]
     return "\n\n".join([*parts, *([f"Also {also}."] if also else [])]) + "\n"
 
@@ -115,13 +142,27 @@ def _context(name: str, command: click.Command) -> click.Context:
     return context
 
 
+def write_schemas(folder: Path) -> None:
+    """Every JSON shape of the program: of workflow files, and of what each command prints with --json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shapes = {name.replace(" ", "-"): output_schema(name) for name, command in commands() if prints_json(command)}
+    for name, schema in {**shapes, FILE_SCHEMA.stem: file_schema()}.items():
+        (folder / f"{name}.json").write_text(as_text(schema))
+
+
+def as_text(schema: dict[str, Any]) -> str:
+    return f"{json.dumps(schema, indent=2, ensure_ascii=False)}\n"
+
+
 def stale(wanted: dict[Path, str]) -> list[Path]:
-    """Files that differ, are missing, or are no longer made by anything."""
-    different = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    return [*different, *(path for path in (DOCS / "schemas").glob("*") if path not in wanted)]
+    """Files that differ or are missing."""
+    return [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
 
 
 def main() -> int:
+    if "--schemas" in sys.argv[1:]:
+        write_schemas(Path(sys.argv[-1]))
+        return 0
     wanted = files()
     found = stale(wanted)
     if "--check" in sys.argv[1:]:
@@ -129,11 +170,7 @@ def main() -> int:
             print(f"out of date: {path.relative_to(DOCS.parent)} (make docs)", file=sys.stderr)
         return 1 if found else 0
     for path in found:
-        if path in wanted:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(wanted[path])
-        else:
-            path.unlink()
+        path.write_text(wanted[path])
         print(path.relative_to(DOCS.parent))
     return 0
 

@@ -11,10 +11,10 @@ import click
 import jsonschema
 import pytest
 
-from agentos.cli.json_shapes import commands, output_type, prints_json
+from agentos.cli.json_shapes import commands, output_schema, output_type, prints_json
 from agentos.cli.main import SECTIONS
 from tests.cli.conftest import Agentos
-from tools.write_docs import files, schema_file, stale
+from tools.write_docs import files, stale, write_schemas
 
 COMMANDS = dict(commands())
 
@@ -54,9 +54,17 @@ def test_every_option_has_help(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if prints_json(command)])
 def test_every_command_with_json_has_a_documented_shape(name: str) -> None:
     assert output_type(name) is not None, f"the module of agentos {name} needs OUTPUT"
-    schema = json.loads(schema_file(name).read_text())
+    schema = output_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["title"] == f"agentos {name} --json"
+
+
+def test_make_schemas_writes_the_shape_of_files_and_of_every_command(tmp_path: Path) -> None:
+    write_schemas(tmp_path / "schemas")
+    written = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "schemas").iterdir()}
+    printing = [name for name, command in COMMANDS.items() if prints_json(command)]
+    assert written.keys() == {"workflow-1", *(name.replace(" ", "-") for name in printing)}
+    assert written["workflow-1"]["title"] == "AgentOS workflow"
 
 
 def test_help_names_every_command_and_loads_none(agentos: Agentos, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each command prints with --json is what docs/schemas/ says, for real runs in many states.
+"""What each command prints with --json is what `agentos schema` says, for real runs in many states.
 
 A command with --json must be in CALLS: whoever adds one adds how to call it here. CUT stands for a checkpoint, FILES
 for one with a snapshot of files.
@@ -14,13 +14,12 @@ import jsonschema
 import pytest
 
 from agentos import Client
-from agentos.cli.json_shapes import commands, prints_json
+from agentos.cli.json_shapes import commands, output_schema, prints_json
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.files.restore import restore_files
 from tests.cli.conftest import Agentos
 from tests.cli.sample import begin, make_repository, write_flow
 from tests.conftest import git
-from tools.write_docs import schema_file
 
 APPROVES = """command:echo '{"verdict": "approve", "summary": "", "changes": []}'"""
 ROLES = ["--drafter", "command:cat", "--reviewer", APPROVES, "--gates", "none", "--file-with", "none"]
@@ -106,7 +105,7 @@ def printed(name: str, out: str) -> list[Any]:
 @pytest.mark.parametrize("name", [name for name, command in commands() if prints_json(command)])
 def test_json_is_as_documented(agentos: Agentos, repo: Path, name: str) -> None:
     assert name in CALLS, f"say in CALLS how to call agentos {name} --json"
-    validator = jsonschema.Draft202012Validator(json.loads(schema_file(name).read_text()))
+    validator = jsonschema.Draft202012Validator(output_schema(name))
     cut = json.loads(agentos("checkpoints", "ended", "--json", cwd=repo).out)[-1]["id"]
     files = json.loads(agentos("checkpoints", "edits", "--json", cwd=repo).out)[-1]["id"]
     for arguments in CALLS[name]:
@@ -119,7 +118,7 @@ def test_json_is_as_documented(agentos: Agentos, repo: Path, name: str) -> None:
 
 def test_a_wrong_document_does_not_pass(agentos: Agentos, repo: Path) -> None:
     """The schemas say something: without a field, or with a wrong type, they refuse."""
-    validator = jsonschema.Draft202012Validator(json.loads(schema_file("show").read_text()))
+    validator = jsonschema.Draft202012Validator(output_schema("show"))
     document = json.loads(agentos("show", "waits", "--json", cwd=repo).out)
     assert validator.is_valid(document)
     assert not validator.is_valid({key: value for key, value in document.items() if key != "status"})
