@@ -149,7 +149,7 @@ def test_a_driver_stops_where_its_database_cannot_be_put_back(
     ran = agentos("run", "flow.py", "--id", "run", cwd=tmp_git_repo)
     assert ran.code == 6, ran.out + ran.err
     assert "Traceback" not in ran.err
-    assert "fault of AgentOS" not in ran.err
+    assert "bug in AgentOS" not in ran.err
     assert not (tmp_git_repo / "after.log").exists()
     if "prepared" in attack and "copyfile" not in attack:  # the new database is as its own run left it
         listed = json.loads(agentos("list", "--json", cwd=tmp_git_repo).out)

@@ -149,5 +149,5 @@ def test_too_little_memory_is_told_as_that(tmp_git_repo: Path, megabytes: int) -
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20)),
     )
-    assert "fault of AgentOS" not in done.stderr, done.stderr
+    assert "bug in AgentOS" not in done.stderr, done.stderr
     assert "damaged" not in done.stderr

@@ -195,7 +195,7 @@ def filled(line: Typed, good: dict[str, str]) -> list[str]:
 def tell_tale(err: str) -> list[str]:
     """What is wrong with a message, whatever it is about."""
     wrong = []
-    if "Traceback" in err or "fault of AgentOS" in err:
+    if "Traceback" in err or "bug in AgentOS" in err:
         wrong.append("a traceback")
     if len(err) > 4_000:
         wrong.append(f"{len(err)} characters")

@@ -115,7 +115,7 @@ def test_every_verdict_and_nothing_of_the_users_is_touched(agentos: Agentos, rep
         "ship": "it has external effects, and is not run",
         "after": "it needs 'ship', which was not run",
         "behind": "it needs 'broken', which failed",
-        "ask": "it is an approval: somebody has to answer",
+        "ask": "it is an approval, which needs an answer",
         "gated": "it asks for an approval before it runs",
         "never": "its condition does not hold here: params.word == 'y'",
     }
@@ -277,7 +277,7 @@ def test_other_repositories_are_the_tasks_own_affair(agentos: Agentos, repo: Pat
 def test_a_change_outside_of_the_scratch_worktree_is_told(agentos: Agentos, repo: Path) -> None:
     write(repo, "tasks:\n  reach: {run: 'touch \"$USERS/reached\"'}\n")
     done = agentos("prove", "flow", cwd=repo, env={"USERS": str(repo)})
-    warning = "warning: changed meanwhile outside of the scratch worktree, by a task or by somebody else: reached\n"
+    warning = "warning: changed meanwhile outside of the scratch worktree, by a task or by you: reached\n"
     assert done.out.endswith(warning)
 
 

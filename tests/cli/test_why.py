@@ -94,7 +94,7 @@ def test_an_attempt_that_was_cut_off_is_told(agentos: Agentos, tmp_git_repo: Pat
     assert told["attempts"][-1]["end"] == "cut off"
     assert told["why"].startswith("its attempt was interrupted")
     assert told["command"] == "agentos resume cut"
-    assert "cut off" in agentos("show", "cut", cwd=tmp_git_repo).out
+    assert "\n  two  interrupted\n" in agentos("show", "cut", cwd=tmp_git_repo).out
 
 
 def begin_again(root: Path) -> None:

@@ -509,7 +509,7 @@ def test_money_is_only_limited_where_it_can_be_counted(model_server: ModelServer
     host = RecordingHost()
     host.budget = Budget(cost_usd=1.0)
     outcome = perform(limiter, host, model="m2")
-    assert "there is a budget in dollars, and nobody knows the price of 'm2'" in error_of(outcome)
+    assert "there is a budget in dollars, and there is no price for 'm2'" in error_of(outcome)
     limits = ModelSettings(limits={"OPENAI_API_KEY": CallLimits(per_day_usd=1.0)})
     outcome = perform(limiter, model="m2", models=limits)
     assert "OPENAI_API_KEY has a limit of dollars a day" in error_of(outcome)

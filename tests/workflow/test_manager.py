@@ -267,7 +267,7 @@ def test_a_run_of_the_engine_that_nobody_drives_takes_no_foreign_state(place: Pl
     flow.add("a", lambda: 1)
     drive(place, flow, id="w")
     before = len(journal(place, "w"))
-    with pytest.raises(RunRefusedError, match="cut by whoever drives it"):
+    with pytest.raises(RunRefusedError, match="cuts its own checkpoints"):
         CheckpointManager(place.database).save_checkpoint("w", 0, state())
     assert len(journal(place, "w")) == before
 

@@ -22,7 +22,7 @@ def flow(agent: str, **settings: Any) -> Workflow:
 def test_an_agent_that_does_not_tell_what_it_costs_needs_a_price(tmp_git_repo: Path, agent: str) -> None:
     with pytest.raises(RunRefusedError, match=rf"these agents do not tell what they cost: '{agent}'\nNothing was run"):
         run(flow(agent), repo=tmp_git_repo)
-    with pytest.raises(RunRefusedError, match="nobody knows the price of 'some-model'"):
+    with pytest.raises(RunRefusedError, match="there is no price for 'some-model'"):
         run(flow(agent, model="some-model"), repo=tmp_git_repo)
     assert Client(tmp_git_repo).list_runs() == []
     assert not (tmp_git_repo / "began").exists()

@@ -73,7 +73,7 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
         import traceback
 
         say(_mask_secrets(traceback.format_exc()))
-        say("agentos: this is a fault of AgentOS, not of yours; please report the lines above.")
+        say("agentos: this is a bug in AgentOS; please report the lines above.")
         code = Exit.FAILED
     # It has ended: one more Ctrl-C while the interpreter shuts down is no reason for a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -26,7 +26,7 @@ MEANINGS = {
     Exit.WAITING: "waiting for a decision, or paused",
     Exit.ABORTED: "aborted",
     Exit.INTEGRITY: "a record is damaged or of a newer AgentOS, or the database was taken away under a run",
-    Exit.TRY_AGAIN: "try again later: another process is at it, or the disk is full",
+    Exit.TRY_AGAIN: "try again later: another process drives it, or the disk is full",
     Exit.INTERRUPTED: "stopped by Ctrl-C (SIGINT), in order",
     Exit.TERMINATED: "stopped by SIGTERM, in order",
 }

@@ -60,7 +60,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "export": "Write a run into one file, to be imported elsewhere.",
         "import": "Take in a run from a file that `export` wrote.",
         "db": "Where state lives, and how much of it there is.",
-        "trust": "Say that what this repository's settings connect to and run is meant.",
+        "trust": "Accept what this repository's settings connect to and run.",
         "doctor": "Check this place, its settings and its runs, and say how to mend what is wrong.",
     },
 }

@@ -83,8 +83,8 @@ _FILES_OPTIONS = (
     click.option(
         "--files",
         type=click.Choice(["restore", "keep"]),
-        help="Where a task was interrupted while it changed files: put back what it began with, whoever changed them "
-        "since, or keep them as they are. [default: put back, but ask if somebody else changed them]",
+        help="Where a task was interrupted while it changed files: put back what it began with, even if they changed "
+        "since, or keep them as they are. [default: put back, but ask if they changed since]",
     ),
     click.option(
         "--restore-files",

@@ -122,7 +122,7 @@ class Story:
         self._say("The workflow, release.py (sleeping stands for slow work):")
         self._say("   layer 0   fetch_code, fetch_chat, fetch_files   side by side, 1 s each")
         self._say("   layer 1   count, summarise                      summarise takes 3 s")
-        self._say("   layer 2   publish                               asks somebody before it starts")
+        self._say("   layer 2   publish                               asks before it starts")
         if shutil.which("git") is None:
             raise DemoFailed("git is not installed, or not on PATH (on Debian: apt-get install git)")
         subprocess.run(["git", "init", "--quiet", "--template=", str(self.folder)], check=True)
@@ -162,7 +162,7 @@ class Story:
         started = [str(event.task_id) for event in self._events(before) if isinstance(event, ev.TaskStart)]
         self._promise(started == ["summarise"], "the resume did what the dry run said")
         closed = code == 3 and self._executions()["publish"] == 0
-        self._promise(closed, "the guarded task did not begin before somebody approved")
+        self._promise(closed, "the guarded task did not begin before it was approved")
 
     def _approve_and_finish(self) -> None:
         self._say("\n6. Approve it; the run goes on")
@@ -175,7 +175,7 @@ class Story:
         self._say("\n7. Was anything done twice? executions.log has one line for each execution:")
         executions = self._executions()
         for name in EXPECTED_EXECUTIONS:
-            why = "   cut off once, so it had to" if executions[name] == 2 else ""
+            why = "   interrupted once, so it had to" if executions[name] == 2 else ""
             self._say(f"   {name:<12} {executions[name]}{why}")
         self._promise(executions == EXPECTED_EXECUTIONS, "nothing that had finished was done twice")
         done = Counter(str(event.task_id) for event in self._events() if isinstance(event, ev.TaskComplete))

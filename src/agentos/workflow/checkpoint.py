@@ -238,7 +238,7 @@ class CheckpointManager:
             if record.holder is not None:
                 raise LeaseHeldError(workflow_id, str(record.holder))
             raise RunRefusedError(
-                f"run {workflow_id} is a workflow's; its checkpoints are cut by whoever drives it",
+                f"run {workflow_id} belongs to a workflow, which cuts its own checkpoints",
                 next_step="Save under an id of your own.",
             )
         lease = store.take_lease(workflow_id, holder, 0.0)

@@ -22,8 +22,7 @@ Examples:
   agentos abort nightly
   agentos abort nightly --reason "wrong branch"
 
-An aborted run is not resumed; `agentos fork CHECKPOINT` begins a new one from where it was. RUN is looked for in this
-worktree, then in every worktree known.
+An aborted run is not resumed; `agentos fork CHECKPOINT` begins a new one from where it was.
 
 \b
 Exit codes:

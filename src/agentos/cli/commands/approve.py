@@ -42,8 +42,8 @@ Examples:
   agentos approve nightly ask:pay --output '{"receipt": 17}'
   agentos approve nightly merge:0 --use app.py=task:backend --use notes.md=file:merged.md
 
-GATE may be left out if exactly one is open. RUN is looked for in this worktree, then in every worktree known, so that
-this works from any directory. Where nobody drives the run it is continued here, unless --no-resume.
+GATE may be left out if exactly one is open. RUN may be of any worktree known, so this works from any directory. If no
+process drives the run, it goes on here, unless --no-resume.
 
 A gate with choices takes no plain yes: --choose says which, and --reason what goes with it.
 

@@ -94,14 +94,14 @@ Examples:
   agentos check workflows/*.yaml
   agentos check --json release | jq '.[].problems'
 
-No task is run, and AgentOS writes nothing, not even .agentos/. A YAML file is read and its Python functions are looked
-up in their source, not imported: that is safe with a file that you do not trust. A Python file is imported, since it
-has to say what its workflow is, and whatever stands at its top level happens: read it first. Parameters need no values
-here. Outside a repository, workflows/ is looked for in the current directory.
+AgentOS writes nothing, not even .agentos/. A YAML file is read and its Python functions are looked up in their source,
+not imported: that is safe with a file that you do not trust. A Python file is imported, and what stands at its top
+level is run: read it first. Parameters need no values here. Outside a repository, workflows/ of the current directory
+counts.
 
-Warnings are for people: tasks that may change files at the same time, and what in a task's own text speaks against
-running it twice (`>>`, open(…, "a"), names with the date, git commands that move refs). `agentos prove` tries it.
-The settings are checked with them; that the variable of `[llm] key_name` is not set here is a warning.
+Warnings name tasks that may change files at the same time, and what speaks against running a task twice (`>>`,
+open(…, "a"), names with the date, git commands that move refs); `agentos prove` tries it. The settings are checked,
+too; that the variable of `[llm] key_name` is not set is a warning.
 
 \b
 Exit codes:

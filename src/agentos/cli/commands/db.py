@@ -200,7 +200,7 @@ Examples:
   agentos db migrate
 
 Every command that writes does this by itself. A copy is made first, beside the database; each step is one transaction.
-While somebody drives a run nothing is done (exit code 75). A database of a newer version is refused (exit code 6).
+While a run is driven nothing is done (exit code 75). A database of a newer version is refused (exit code 6).
 """,
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")

@@ -51,16 +51,15 @@ Examples:
 Its events, plans, checkpoints, commands, logs, snapshots of files (those for `agentos undo` among them), and large
 outputs that no other run uses are deleted, and the space is given back. Files of the worktree stay. There is no
 way back; `agentos export` keeps a copy of all but snapshots and logs. At a terminal it asks first; elsewhere it needs
---yes. The run is looked for in this worktree alone; --repo names another.
+--yes. Only runs of this worktree are meant; --repo names another.
 
---all deletes every run of this worktree, and every snapshot of its files, those of runs whose database is gone among
-them: snapshots lie in git's own folder, and outlive .agentos. A run that is known by its snapshots alone can be named
-as well.
+--all deletes every run of this worktree, and every snapshot of its files: snapshots lie in git's own folder, and
+outlive .agentos. A run of which only snapshots are left can be named, too.
 
 \b
 Exit codes:
   2   no such run, or not confirmed
-  75  somebody drives the run: wait, or `agentos abort` it
+  75  a process drives the run: wait, or `agentos abort` it
 """,
 )
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=shell_completion.runs)

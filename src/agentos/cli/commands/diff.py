@@ -97,7 +97,7 @@ Exit codes:
 @click.option(
     "-p", "--patch", "as_patch", is_flag=True, help="Print the files that differ as a patch, and nothing else."
 )
-@click.option("--path", "paths", multiple=True, metavar="PATH", help="Of files, only this file or folder. May repeat.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; repeatable.")
 @json_option
 @repo_option
 def command(first: str, second: str, as_patch: bool, paths: tuple[str, ...], as_json: bool, repo: Path | None) -> None:

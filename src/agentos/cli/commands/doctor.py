@@ -46,7 +46,7 @@ Exit codes:
   0   all is sound; there may be notes
   1   something is wrong
   6   the database, or a run in it, is damaged or of a newer AgentOS
-  75  --set-aside: somebody uses the database
+  75  --set-aside: the database is in use
 """,
 )
 @click.option("--deep", is_flag=True, help="Read every record of every run, and check its digests.")

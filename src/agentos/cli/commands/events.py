@@ -44,7 +44,7 @@ Exit codes:
 @click.option("--follow", "-f", is_flag=True, help="Go on with new events until the drive ends.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this sequence.")
 @click.option("--type", "types", multiple=True, type=click.Choice(TYPES), metavar="TYPE", help="Only events of this "
-              "type; may be given several times.")  # fmt: skip
+              "type; repeatable.")  # fmt: skip
 @json_option
 @repo_option
 def command(

@@ -96,7 +96,9 @@ Exit codes:
 @click.option("--file-with", "filer", metavar="HOW", help="gh, command:PROGRAM, or none. [default: gh]")
 @click.option("--as-begun", is_flag=True, help="Go on as the run began, whatever changed since.")
 @click.option(
-    "--anew", is_flag=True, help="Begin a new run, as the last one but for what is typed; an unfinished one is aborted."
+    "--anew",
+    is_flag=True,
+    help="Begin a new run, with the settings of the last one; an unfinished one is aborted.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done. Nothing is written, nobody is called.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and the end only.")

@@ -87,9 +87,9 @@ Exit codes:
     "statuses",
     multiple=True,
     type=click.Choice(get_args(RunStatus)),
-    help="Only runs in this status; may be given several times.",
+    help="Only runs in this status; repeatable.",
 )
-@label_option("Only runs with this label; may be given several times.")
+@label_option("Only runs with this label; repeatable.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),

@@ -23,7 +23,7 @@ Examples:
   agentos pause nightly && agentos resume nightly
 
 `agentos resume RUN` goes on. Returns once the process that drives the run has read it, or has been given 5 seconds to;
-its running tasks may take longer. RUN is looked for in this worktree, then in every worktree known.
+its running tasks may take longer.
 
 \b
 Exit codes:

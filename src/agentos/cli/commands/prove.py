@@ -95,8 +95,8 @@ Exit codes:
 """,
 )
 @click.argument("workflow", metavar="WORKFLOW", shell_complete=shell_completion.workflows)
-@click.option("-t", "--task", "tasks", multiple=True, metavar="ID", help="Prove this task only; again for more.")
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; again for more.")
+@click.option("-t", "--task", "tasks", multiple=True, metavar="ID", help="Prove this task only; repeatable.")
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; repeatable.")
 @click.option(
     "--params", "params_file", type=click.Path(path_type=Path), metavar="FILE", help="Parameters from a file."
 )
@@ -174,7 +174,7 @@ async def _prove_in_scratch(request: ProveRequest, shield: Shield) -> Proved:
         await run_to_end(asyncio.to_thread(scratch.remove))
     if outside:
         listed = ", ".join(outside[:5]) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
-        warning = f"changed meanwhile outside of the scratch worktree, by a task or by somebody else: {listed}"
+        warning = f"changed meanwhile outside of the scratch worktree, by a task or by you: {listed}"
         done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
     return msgspec.structs.replace(done, file=file)
 

@@ -44,9 +44,8 @@ Runs do this by themselves after each checkpoint. Events stay: a pruned run stil
 cannot be rolled back to, or forked from, what was pruned. The newest checkpoint is never deleted; those that a
 rollback left behind do not count.
 Snapshots of files go with their checkpoints, all but the newest and what `agentos undo` brings back; their space is
-given back, unless somebody is using them right now. Those of runs that this database does not know (their own is
-gone, or another one) are left, and said with --all.
-Runs are looked for in this worktree alone; --repo names another.
+given back, unless they are in use. Those of runs that this database does not know are left, and named with --all.
+Only runs of this worktree are meant; --repo names another.
 """,
 )
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=shell_completion.runs)

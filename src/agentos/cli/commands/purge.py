@@ -62,7 +62,7 @@ def command(path: str, yes: bool, as_json: bool, repo: Path | None) -> int | Non
         [(row.id, str(row.layer), row.workflow_id, row.root) for row in done.checkpoints],
         empty="No checkpoint that is kept had it.",
     )
-    say(f"{printable(done.path)} is no longer in {count(done.snapshots, 'snapshot')}, those above among them.")
+    say(f"{printable(done.path)} is no longer in {count(done.snapshots, 'snapshot')}, including those above.")
     if done.returns:
         say("It is still there and not ignored: the next snapshot takes it again. Put it into .gitignore.")
     return None

@@ -32,7 +32,7 @@ Examples:
   agentos reject nightly approve:ship --reason "the tests are flaky"
 
 The task behind the gate fails, what depends on it is skipped, and no resume runs it: a fork asks anew. GATE may be left
-out if exactly one is open. RUN is looked for in this worktree, then in every worktree known.
+out if exactly one is open.
 
 \b
 Exit codes:

@@ -76,26 +76,26 @@ Examples:
   agentos resume                      the newest unfinished run here
   agentos resume 0197 --dry-run       what it would keep, repeat and ask; nothing is touched
   agentos resume 0197 --rerun build   run that task again, and what depends on it
-  agentos resume --all                every run that a crash or a reboot cut off
+  agentos resume --all                every run that a crash or a reboot interrupted
 
 The workflow is read again from its file and compared with the plan last accepted. The run or checkpoint is named by its
-id or a unique prefix; an older checkpoint takes the run back to it. A complete run needs nothing, and that is no error.
+id or a unique beginning; an older checkpoint takes the run back to it. A complete run is left alone.
 
 A task that was killed while it changed files starts again from the files it began with: they are put back first. Where
-somebody else changed them since, nothing is touched until you choose. After an orderly stop they are put back only if
-they are what the stop left.
+they changed since, nothing is touched until you choose. After an orderly stop they are put back only if they are what
+the stop left.
 
 \b
 Exit codes:
   as `agentos run`; with --dry-run 0
-  3   also: files changed since, and nobody is there to ask; --files restore or --files keep chooses
+  3   also: files changed since, and there is no terminal to ask at: --files restore or --files keep
   75  also: another run changes files in this worktree
 """,
 )
 @click.argument("target", metavar="[RUN|CHECKPOINT]", required=False, shell_complete=shell_completion.runs)
 @click.option("--dry-run", is_flag=True, help="Show the verdict on each task, with its reason, and stop.")
 @click.option(
-    "--rerun", multiple=True, metavar="TASK", help="Run this task again; `changed`: all that were edited. May repeat."
+    "--rerun", multiple=True, metavar="TASK", help="Run this task again; `changed`: all that were edited; repeatable."
 )
 @click.option("--strict", is_flag=True, help="Refuse if the workflow differs from the plan last accepted.")
 @click.option("--as-stored", is_flag=True, help="Go on with the plan as it was last accepted; read no file.")

@@ -45,11 +45,11 @@ Exit codes:
 )
 @click.argument("file", metavar="FILE", shell_complete=shell_completion.workflows)
 @click.option("--id", "workflow_id", metavar="ID", help="The run's id (default: a new one).")
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; again for more.")
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; repeatable.")
 @click.option(
     "--params", "params_file", type=click.Path(path_type=Path), metavar="FILE", help="Parameters from a file."
 )
-@label_option("A word to find the run by: `list --label`, `worker --label`; again for more.")
+@label_option("A word to find the run by: `list --label`, `worker --label`; repeatable.")
 @drive_flags
 @repo_option
 def command(

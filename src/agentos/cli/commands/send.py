@@ -64,8 +64,8 @@ Examples:
   agentos send nightly - < command.json
 
 A command is JSON, or a name with key=value pairs: a value is taken as text where the field is text, else as JSON. It is
-kept durably: a run that somebody drives takes it up there, others when they are resumed; abort, pause and answers to
-gates act at once either way. Whether it was applied or refused, and why, is in the run's events.
+kept until the process that drives the run, or the next resume, takes it up; abort, pause and answers to gates act at
+once. Whether it was applied or refused, and why, is in the run's events.
 
 \b
 Exit codes:

@@ -108,7 +108,7 @@ def _layers(view: RunView, now: datetime) -> Iterator[str]:
 def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[str]:
     status: str = task.status
     if status == "running" and view.driver is None and task.attempts:
-        status = "cut off"  # the journal knows only that it began; whoever ran it is gone
+        status = "interrupted"  # the journal knows only that it began; its driver is gone
     notes = [status.ljust(11)]
     if task.attempts > 1:
         notes.append(f"attempt {task.attempts}")

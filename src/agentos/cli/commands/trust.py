@@ -42,7 +42,7 @@ OUTPUT = list[TrustRow]
 @click.command(
     "trust",
     help="""\b
-Say that what this repository's settings connect to and run is meant.
+Accept what this repository's settings connect to and run.
 
 \b
 Examples:
@@ -62,7 +62,7 @@ At a terminal it asks; elsewhere it needs --yes. Inside a task it is refused.
 \b
 Exit codes:
   0  accepted, or nothing here needs it
-  1  the settings cannot be read, or that you trust them cannot be written down
+  1  the settings cannot be read, or your trust cannot be stored
   2  not accepted, or refused inside a task
 """,
 )
@@ -107,7 +107,7 @@ def _accepts(reaching: Reaching, *, yes: bool, quiet: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        say("Nobody is there to be asked: say --yes.")
+        say("There is no terminal to ask at: say --yes.")
         return False
     return click.confirm("AgentOS would connect to these servers and run these commands as you. Trust this?", err=True)
 

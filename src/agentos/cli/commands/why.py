@@ -74,10 +74,10 @@ def _lines(told: Explanation) -> Iterator[str]:
 
 
 def _attempt(attempt: AttemptView) -> Iterator[str]:
-    took = ""
-    if attempt.ended_at is not None and attempt.end != "cut off":  # nobody knows when a dead driver stopped
-        took = f" after {duration((attempt.ended_at - attempt.started_at).total_seconds())}"
-    yield f"  {attempt.attempt}  {local(attempt.started_at)}  {attempt.end}{took}"
+    ended = "interrupted" if attempt.end == "cut off" else attempt.end  # when it was interrupted is not known
+    if attempt.ended_at is not None and attempt.end != "cut off":
+        ended += f" after {duration((attempt.ended_at - attempt.started_at).total_seconds())}"
+    yield f"  {attempt.attempt}  {local(attempt.started_at)}  {ended}"
     if attempt.error is not None:
         for line in printable_lines(f"{attempt.error.type}: {attempt.error.text}")[:10]:
             yield f"       {short(line, 160)}"

@@ -33,14 +33,13 @@ Examples:
   agentos worker --label nightly              only runs begun with `run --label nightly`
   agentos worker --once                       those there are now, then end
 
-On a PostgreSQL database the driver may have died on another host: its runs are adopted when its lease has ended, by
-one worker, however many there are. So is a run whose last question was answered, and that nobody goes on with. One
-that waits for an answer, was paused by somebody or has failed is left alone.
-So is one whose files this host does not have; that is said once. What cannot be gone on with now (another run changes
-files there, a database cannot be read) is said once, too, and tried again, at last once a minute.
+On a PostgreSQL database the driver may have died on another host: its runs are adopted when its lease has ended, each
+by one worker. So are runs that were answered with `approve --no-resume`. Runs that wait for an answer, were paused or
+have failed are left alone. What cannot go on now (its files are on another host, another run changes files there, a
+database cannot be read) is reported once, and tried again, at last once a minute.
 
-The first SIGTERM or Ctrl-C drains: nothing more is adopted, tasks may go on for 5 seconds, then their runs are left in
-order, for the next worker to go on with. The second one cancels at once.
+The first SIGTERM or Ctrl-C drains: nothing more is adopted, tasks may go on for 5 seconds, then their runs are left
+for the next worker. The second one cancels at once.
 
 \b
 Exit codes:
@@ -56,10 +55,10 @@ Exit codes:
     type=click.Path(path_type=Path),
     metavar="PATH",
     multiple=True,
-    help="A repository or worktree to work for; may be given several times (default: the one here).",
+    help="A repository or worktree to work for; repeatable (default: the one here).",
 )
 @click.option("--workflow", "workflows", metavar="NAME", multiple=True, help="Only runs of this workflow; repeatable.")
-@label_option("Only runs with this label; repeatable: any of them will do.")
+@label_option("Only runs with one of these labels; repeatable.")
 @click.option("--limit", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Runs at a time.")
 @click.option(
     "--poll",

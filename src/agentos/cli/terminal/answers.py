@@ -145,6 +145,4 @@ def say_outcome(found: FoundRun, what: str, became: Became) -> None:
         case "received":
             say(f"{what}: run {run} takes it up when its layer is finished.")
         case "kept":
-            say(
-                f"{what}: kept for run {run}; whoever drives it next takes it up (`agentos resume {shlex.quote(run)}`)."
-            )
+            say(f"{what}: kept for run {run}, which takes it up when it goes on: agentos resume {shlex.quote(run)}")

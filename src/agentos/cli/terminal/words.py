@@ -94,7 +94,7 @@ def _describe_control(event: ev.Event) -> str:
             return "aborted" + (f": {reason}" if reason else "")
         case ev.WorkflowPaused(reason=reason, gates=gates):
             waits = f"waits for {count(len(gates), 'answer')}"
-            return {"waiting": waits, "answered": "nothing is asked any more"}.get(reason, "paused")
+            return {"waiting": waits, "answered": "is answered, and nobody drives it"}.get(reason, "paused")
     return ""
 
 

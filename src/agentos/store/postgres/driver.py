@@ -126,8 +126,8 @@ def translate_error(error: Exception, shown: str) -> AgentosError:
     # Neither the connection nor the data: a statement of ours that is wrong, or that somebody's trigger refuses.
     return AgentosError(
         f"the database {shown} refused a statement of AgentOS ({code or type(error).__name__}): {said}",
-        next_step="Nothing was written by it. Unless somebody added a trigger or rule to the schema, "
-        "this is a fault of AgentOS: please report the text above.",
+        next_step="Nothing was written by it. If the schema has no trigger or rule of your own, "
+        "this is a bug in AgentOS: please report the text above.",
     )
 
 
@@ -151,17 +151,17 @@ def _connection_error(code: str, text: str, shown: str) -> AgentosError:
 _UNAVAILABLE = {
     "25006": ("can only be read (a standby?)", "Name the primary server. Nothing was written."),
     "25P": ("ended a transaction of ours that took too long", "Try again: nothing of it was written."),
-    "26000": ("gave us another's session", POOLER),
-    "40": ("had others in the way", "Try again in a moment. Nothing was written."),
-    "42P05": ("gave us another's session", POOLER),
+    "26000": ("handed us the session of another client", POOLER),
+    "40": ("was busy with other transactions", "Try again in a moment. Nothing was written."),
+    "42P05": ("handed us the session of another client", POOLER),
     "53100": ("has no room left", "Free some space on the server and try again. Nothing stored was lost."),
     "53200": ("has no memory left", "Try again when the server has less to do. Nothing stored was lost."),
     "53300": (FULL.why, FULL.next_step),
     "53": ("is at one of its limits", "See the server's log, and try again. Nothing stored was lost."),
-    "55P03": ("has a table locked by somebody else", "See who locks it (pg_locks), and try again."),
+    "55P03": ("has a table that another session has locked", "See who locks it (pg_locks), and try again."),
     "57014": ("stopped a statement that took too long", "Raise statement_timeout for this user, and try again."),
     "57P": ("is shutting down, or cut this connection", "Try again when it is back. Nothing stored was lost."),
-    "58": ("could not read or write its files", "See the server's log and its disk. This is not told as damage."),
+    "58": ("could not read or write its files", "See the server's log and its disk."),
     "XX000": ("met an error of its own", "See the server's log, and try again."),
 }
 """By the beginning of a code, the longer ones first: what happened, and what to do."""

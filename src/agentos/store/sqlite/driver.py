@@ -174,7 +174,7 @@ def translate_error(error: Exception, path: Path) -> AgentosError:
     else:
         return AgentosError(
             f"SQLite refused what AgentOS asked of the database {path}: {error}",
-            next_step="This is a fault of AgentOS, not of the database, which is as it was: please report it.",
+            next_step="This is a bug in AgentOS; the database is unchanged. Please report it.",
         )
     return StoreUnavailableError(f"the database {path} {why}", next_step=next_step)
 
@@ -203,7 +203,7 @@ _UNAVAILABLE = {
     sqlite3.SQLITE_BUSY: ("is locked by other processes for too long", "Try again when they are done."),
     sqlite3.SQLITE_LOCKED: ("is locked by this process", "Try again when its other work is done."),
     sqlite3.SQLITE_PROTOCOL: ("is in use by too many at once", "Try again in a moment."),
-    sqlite3.SQLITE_INTERRUPT: ("was left in the middle of a question", "Try again."),
+    sqlite3.SQLITE_INTERRUPT: ("was interrupted in the middle of a query", "Try again."),
 }
 
 

@@ -79,9 +79,7 @@ class LiveConnection:
         """The connection; opened anew where another store had to close it."""
         if self.connection is None:
             if self._closed:
-                raise AgentosError(
-                    f"the store of {self.path} is closed", next_step="Open another, or look before you close it."
-                )
+                raise AgentosError(f"the store of {self.path} is closed", next_step="Open it again.")
             with sqlite_locks.connection_lock(self.path):
                 self._adopt(self._connect_again())
             self.moves += 1
@@ -236,7 +234,7 @@ class LiveConnection:
     def _open_log_anew(self) -> None:
         """Close every connection that this process has to the file: they share the index of the log that is gone."""
         if not self.locks.can_be_had:
-            raise self._gone_error("was left without its log, which somebody removed")
+            raise self._gone_error("was left without its log, which was removed")
         with sqlite_locks.opening:
             self._close_all()
             self.get()

@@ -47,7 +47,7 @@ def refuse_unpriced(model: str, credential: str, allowance: Budget, settings: Mo
         limit = f"{credential} has a limit of dollars a day"
     if limit:
         raise AttemptError(
-            f"{limit}, and nobody knows the price of {model!r}",
+            f"{limit}, and there is no price for {model!r}",
             next_step=f'Say it in agentos.toml: [prices."{model}"] with input_per_million and output_per_million '
             "(0 for a model of your own), or limit tokens instead.",
         )

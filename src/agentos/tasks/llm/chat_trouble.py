@@ -23,7 +23,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, base_url:
     if 300 <= status < 400:
         target = headers.get("location", "nowhere")
         return ModelCallError(
-            f"{base_url} redirects to {target[:200]!r}, and a key is never sent on to where somebody else says",
+            f"{base_url} redirects to {target[:200]!r}, which is not followed: a key is never sent elsewhere",
             kind="bad_input",
             status=status,
             retryable=False,

@@ -24,7 +24,7 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
     unknown = sorted({model for model in _models_to_price(limited) if OPEN not in model and model not in models.prices})
     if unknown:
         raise RunRefusedError(
-            f"there is a budget in dollars, and nobody knows the price of {format_names(unknown)}",
+            f"there is a budget in dollars, and there is no price for {format_names(unknown)}",
             next_step=f'Nothing was run. Say it in agentos.toml: [prices."{unknown[0]}"] with input_per_million and '
             "output_per_million (0 for a model of your own), or give a budget of tokens.",
         )

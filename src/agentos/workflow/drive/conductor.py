@@ -137,7 +137,7 @@ async def _end_drive(
     except DatabaseGoneError:
         raise
     except AgentosError as error:
-        log.warning("the lease of %s could not be let go, it runs out: %s", ready.lease.workflow_id, error.message)
+        log.warning("the lease of %s could not be released, it will expire: %s", ready.lease.workflow_id, error.message)
     finally:
         await journal.close()
         ready.store.close()

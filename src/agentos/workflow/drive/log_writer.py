@@ -133,7 +133,7 @@ def _own_folder(path: str | Path, above: int | None = None) -> int:
     found = os.fstat(opened)
     if found.st_uid != os.geteuid():
         os.close(opened)
-        raise PermissionError(errno.EPERM, "the folder belongs to somebody else")
+        raise PermissionError(errno.EPERM, "the folder belongs to another user")
     if found.st_mode & 0o077:
         os.fchmod(opened, 0o700)
     return opened

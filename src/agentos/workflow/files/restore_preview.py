@@ -121,7 +121,7 @@ def _changed_since_kill(
     """
     beat = last_beat(worktree, workflow_id)
     if beat is not None and beat.clock_went_back:
-        why = "the clock was set back since, so that nobody can tell whether these files were changed after it"
+        why = "the clock was set back since, so it is unknown whether these files were changed after it"
         return why, tuple(path_text(change.path) for change in changes)
     signs = [sign for sign in (written, beat.at if beat is not None else None) if sign is not None]
     alive_until = max(signs, default=EPOCH) + timedelta(seconds=BEAT_S + _SLACK_S)

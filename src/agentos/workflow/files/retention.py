@@ -91,7 +91,7 @@ def _run_locked_quietly(place: Place, record: RunRecord, act: Callable[[Worktree
         finally:
             lock.release()
     except (AgentosError, OSError) as error:
-        log.warning("snapshots of %s were not let go of: %s", record.workflow_id, error)
+        log.warning("snapshots of %s were not released: %s", record.workflow_id, error)
         return 0
 
 

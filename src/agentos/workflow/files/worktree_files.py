@@ -125,7 +125,7 @@ class WorktreeFiles:
             begun = begun_restore(self.worktree)
             run, undo = (begun.workflow_id, begun.undo) if begun is not None else (self.workflow_id, "SNAPSHOT")
             raise RestoreError(
-                f"files are half put back, and that cannot be brought to its end: {error.message}",
+                f"files are half put back, and this cannot be finished: {error.message}",
                 next_step=f"{error.next_step} Or bring back what was there before (agentos restore {undo[:12]}), "
                 f"or go on with the files as they are (agentos resume {run} --files keep).",
             ) from error

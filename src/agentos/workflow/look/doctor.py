@@ -349,8 +349,8 @@ def _unfinished_restore(root: Path) -> Iterator[CheckupFinding]:
     if begun is not None:
         yield CheckupFinding(
             severity="wrong",
-            what=f"files of run {one_line(begun.workflow_id)} are half put back: that was interrupted",
-            mend=f"The next run here ends it; agentos restore {begun.undo[:12]} brings back what was there before, "
+            what=f"files of run {one_line(begun.workflow_id)} are half put back: this was interrupted",
+            mend=f"The next run here finishes it; agentos restore {begun.undo[:12]} brings back what was there before, "
             f"agentos resume {one_line(begun.workflow_id)} --files keep leaves the files as they are.",
         )
 
@@ -398,8 +398,8 @@ def _pooler(size: DatabaseSize) -> Iterator[CheckupFinding]:
     if size.pooled:
         yield CheckupFinding(
             severity="note",
-            what="the database is reached through a pooler: news of others is looked for every 0.2 seconds, not told",
-            mend="Nothing must be done; the URL of the server itself makes steps and answers a little quicker.",
+            what="the database is reached through a pooler: changes by others are looked for every 0.2 seconds",
+            mend="Nothing to do; the URL of the server itself would be a little quicker.",
         )
 
 
@@ -453,8 +453,8 @@ def _stale(place: Place, runs: list[RunRecord]) -> Iterator[CheckupFinding]:
         if not lease.live and lease.workflow_id not in interrupted:
             yield CheckupFinding(
                 severity="note",
-                what=f"the lease of run {one_line(lease.workflow_id)} was not let go by {lease.holder}, which is dead",
-                mend="Nothing to do: whoever needs the run takes it over at once.",
+                what=f"the lease of run {one_line(lease.workflow_id)} was not released by {lease.holder}, now dead",
+                mend="Nothing to do: the next resume takes the run over at once.",
             )
 
 

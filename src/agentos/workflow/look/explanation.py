@@ -216,7 +216,7 @@ def _why_running(journal: StoredRun, task_id: TaskId) -> str:
 def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | None) -> str:
     facts = journal.facts
     if task_id in facts.ask:
-        return f"its effect may have happened ({facts.ask[task_id]}); somebody is asked before it runs"
+        return f"its effect may have happened ({facts.ask[task_id]}); you are asked before it runs"
     if planned is None:
         return "it is no longer in the workflow"
     waits = [need for need in planned.definition.needs if not facts.task(need).ended]

@@ -27,7 +27,7 @@ def refuse_elsewhere(place: Place, record: RunRecord) -> None:
     if is_of_another_host(place, record):
         raise RunRefusedError(
             f"run {record.workflow_id} belongs to {home_of(record)}, and this is {platform.node()}",
-            next_step=f"If it should go on here, say so: {_to_here(record)}",
+            next_step=f"To go on with it here: {_to_here(record)}",
         )
     if record.root != str(place.root):
         raise RunRefusedError(
@@ -43,7 +43,7 @@ def nothing_unfinished(away: RunRecord | None) -> AgentosError:
     return RunRefusedError(
         f"there is no unfinished run here; the newest of another host is {away.workflow_id} ({away.status}), "
         f"of {home_of(away)}",
-        next_step=f"If it should go on here, say so: {_to_here(away)}",
+        next_step=f"To go on with it here: {_to_here(away)}",
     )
 
 

@@ -49,7 +49,7 @@ def _identity(repository: Repository) -> str:
         origin = git.run("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
     except SnapshotError as error:  # another name would be another repository, with none of its runs
         raise TryAgainError(
-            f"whose runs are meant cannot be told: {error.message}", next_step=error.next_step
+            f"cannot tell which repository this is: {error.message}", next_step=error.next_step
         ) from error
     common = repository.git_dir
     if _worktree(repository):

@@ -122,8 +122,8 @@ def untrusted_error(reaching: Reaching) -> UntrustedSettingsError:
     listed = "".join(f"\n  {line}" for line in reaching.lines())
     command = "agentos trust" if _is_here(reaching.root) else f"agentos trust --repo {shlex.quote(str(reaching.root))}"
     return UntrustedSettingsError(
-        f"{reaching.file} reaches out or runs commands, and you have not said that you trust it:{listed}",
-        next_step=f"Read that. If you want it, type `{command}`; it is asked again when the settings change.",
+        f"{reaching.file} connects to servers or runs commands, and you have not accepted that:{listed}",
+        next_step=f"Read it. If you want it: `{command}`. Changed settings are asked about again.",
     )
 
 
@@ -159,13 +159,13 @@ def trust_settings(reaching: Reaching) -> Trusted:
         replace_private(folder / _name(record.repository, record.digest), msgspec.json.encode(record))
     except (OSError, ValueError) as error:
         raise WorkflowConfigurationError(
-            f"that you trust this repository cannot be written down: {error}",
+            f"your trust cannot be stored: {error}",
             next_step="Make that folder writable, or set XDG_STATE_HOME to another one.",
         ) from error
     _forget_gone()
     if trusted_since(reaching) is None:
         raise WorkflowConfigurationError(
-            f"{one_line(folder)} can be written by others, so that nothing in it is believed",
+            f"{one_line(folder)} can be written by others, so nothing in it is trusted",
             next_step=f"Make it yours alone: chmod 700 {shlex.quote(str(folder))}",
         )
     return record
@@ -293,7 +293,7 @@ def _refuse_attempts() -> None:
 
     if attempt := acting_attempt():
         raise CommandRefusedError(
-            f"this comes from inside a run ({attempt}): what settings may reach is for its user to say",
+            f"this comes from inside a run ({attempt}): only its user may trust settings",
             next_step="Type it in a terminal of your own.",
         )
 

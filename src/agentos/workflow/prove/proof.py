@@ -157,7 +157,7 @@ class _Prover:
         origin = self._origin(spec.task_id)
         if origin in self._asked.assumed:
             return AttemptResult(output=msgspec.Raw(msgspec.json.encode(self._asked.assumed[origin])))
-        why = "" if self.broken is None else "proving was broken off"
+        why = "" if self.broken is None else "the proof was stopped"
         if why := why or self._reason(spec, origin):
             self._withheld[spec.task_id] = why
             return AttemptResult(error=plain_failure(AttemptError(why)), retryable=False)
@@ -377,7 +377,7 @@ def _for_scratch(plan: Plan) -> Plan:
 
 def _own_reason(definition: TaskDef, hints: Hints) -> str:
     if definition.kind == "approval":
-        return "it is an approval: somebody has to answer"
+        return "it is an approval, which needs an answer"
     if definition.external:
         return "it has external effects, and is not run"
     if definition.kind in ("agent", "llm"):
