@@ -74,7 +74,7 @@ def _lines(told: Explanation) -> Iterator[str]:
 
 
 def _attempt(attempt: AttemptView) -> Iterator[str]:
-    ended = "interrupted" if attempt.end == "cut off" else attempt.end  # when it was interrupted is not known
+    ended: str = "interrupted" if attempt.end == "cut off" else attempt.end  # when it was interrupted is not known
     if attempt.ended_at is not None and attempt.end != "cut off":
         ended += f" after {duration((attempt.ended_at - attempt.started_at).total_seconds())}"
     yield f"  {attempt.attempt}  {local(attempt.started_at)}  {ended}"
