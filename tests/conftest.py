@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -105,12 +106,14 @@ def clean_env(monkeypatch: pytest.MonkeyPatch, home: Path) -> pytest.MonkeyPatch
     return monkeypatch
 
 
-@pytest.fixture
-def tmp_git_repo(tmp_path: Path) -> Path:
-    """The root of a real repository with one commit, an identity of its own, and the branch `main`."""
-    root = tmp_path / "repo"
+@pytest.fixture(scope="session")
+def _git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `tmp_git_repo` is a copy of: making it anew would take seven processes."""
+    root = tmp_path_factory.mktemp("template") / "repo"
     root.mkdir()
     git("init", "--quiet", "--initial-branch=main", cwd=root)
+    for sample in (root / ".git/hooks").iterdir():
+        sample.unlink()
     for setting, value in {
         "user.name": "Test",
         "user.email": "test@example.invalid",
@@ -121,6 +124,19 @@ def tmp_git_repo(tmp_path: Path) -> Path:
     (root / "README").write_text("a repository to test in\n")
     git("add", "README", cwd=root)
     git("commit", "--quiet", "--message", "first", cwd=root)
+    return root
+
+
+@pytest.fixture
+def tmp_git_repo(tmp_path: Path, _git_template: Path) -> Path:
+    """The root of a real repository with one commit, an identity of its own, and the branch `main`."""
+    return copy_repository(_git_template, tmp_path / "repo")
+
+
+def copy_repository(template: Path, root: Path) -> Path:
+    """A repository as if it had been made here: what the index knows of its files is true of the copies."""
+    shutil.copytree(template, root, symlinks=True)
+    git("update-index", "-q", "--refresh", cwd=root)
     return root.resolve()
 
 

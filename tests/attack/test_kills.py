@@ -15,7 +15,7 @@ import pytest
 from agentos import Client
 from agentos.crashpoints import VARIABLE
 from agentos.machine import events as ev
-from tests.cli.conftest import SOURCES, Completed
+from tests.cli.conftest import SOURCES, Completed, call_agentos
 from tests.conftest import git
 from tests.crash import matrix
 from tests.crash.harness import wait_for
@@ -69,16 +69,7 @@ class Place:
         (self.root / "flow.yaml").write_text(flow)
 
     def agentos(self, *arguments: str, at: str = "") -> Completed:
-        done = subprocess.run(
-            [sys.executable, "-m", "agentos", *arguments],
-            cwd=self.root,
-            env={**self.env, VARIABLE: at},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        return Completed(done.returncode, done.stdout, done.stderr)
+        return call_agentos(*arguments, cwd=self.root, env={VARIABLE: at})
 
     def stop_at_work(self, *signals: signal.Signals, code: str = "") -> int:
         """Run until the first task has done half of its edit, then send these to the driver. No later task waits."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-SOURCES = Path(__file__).parents[2] / "src"
+from tests.forks import SOURCE, run_anew, run_forked
+
+SOURCES = SOURCE
 
 
 class Completed(NamedTuple):
@@ -25,27 +26,26 @@ class Completed(NamedTuple):
 Agentos = Callable[..., Completed]
 
 
+def call_agentos(
+    *args: str | Path,
+    cwd: Path,
+    input: str | bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    run: Callable[..., subprocess.CompletedProcess[str]] = run_forked,
+    **more: Any,
+) -> Completed:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), **(env or {})}
+    done = run("-m", "agentos", *args, cwd=cwd, input=input or b"", env=environment, **more)
+    return Completed(done.returncode, done.stdout, done.stderr)
+
+
 @pytest.fixture
 def agentos(tmp_path: Path) -> Agentos:
-    """Run the real program: `agentos("list", "--json", cwd=repo)`."""
+    """Run the program: `agentos("list", "--json", cwd=repo)`. Its process is a fork: see tests/forks.py."""
+    return lambda *args, **more: call_agentos(*args, **{"cwd": tmp_path, **more})
 
-    def call(
-        *args: str | Path,
-        cwd: Path | None = None,
-        input: str | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> Completed:
-        done = subprocess.run(
-            [sys.executable, "-m", "agentos", *map(os.fsencode, args)],
-            cwd=cwd or tmp_path,
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            env={**os.environ, "PYTHONPATH": str(SOURCES), **(env or {})},
-            timeout=60,
-        )
-        return Completed(done.returncode, done.stdout, done.stderr)
 
-    return call
+@pytest.fixture
+def new_agentos(tmp_path: Path) -> Agentos:
+    """The same by an interpreter of its own, which costs twenty times as much."""
+    return lambda *args, **more: call_agentos(*args, run=run_anew, **{"cwd": tmp_path, **more})

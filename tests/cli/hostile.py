@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.cli.conftest import call_agentos
 from tests.cli.sample import begin, make_repository
-from tests.cli.starts import Starts
 
 RUN, CUT, TASK, GATE, FILE, EXPORTED, OUT = "<run>", "<cut>", "<task>", "<gate>", "<file>", "<exported>", "<out>"
 SNAP = "<snap>"
@@ -91,7 +91,7 @@ EDITS = "name: edits\ntasks: {write: {run: 'echo made >> made.txt'}}\n"
 TIDY = "name: tidy\nparams: {depth: 1}\ntasks: {sweep: {run: 'true', effects: none}}\n"
 
 
-def make_place(root: Path, start: Starts) -> dict[str, str]:
+def make_place(root: Path) -> dict[str, str]:
     """A repository with runs that wait and that ended, a workflow, and an exported run; what to fill lines with."""
     make_repository(root)
     (root / "tidy.yaml").write_text(TIDY)
@@ -103,15 +103,15 @@ def make_place(root: Path, start: Starts) -> dict[str, str]:
     begin(root, "flow", "waits", expected="waiting")
     begin(root, "good", "ended", expected="complete")
     begin(root, "good", "ended-too", expected="complete")
-    code, _, err = start("export", "ended", "-o", root / "run.jsonl", cwd=root)
+    code, _, err = call_agentos("export", "ended", "-o", root / "run.jsonl", cwd=root)
     assert code == 0, err
-    code, _, err = start("run", "edits.yaml", "--id", "edits", "-q", cwd=root)
+    code, _, err = call_agentos("run", "edits.yaml", "--id", "edits", "-q", cwd=root)
     assert code == 0, err
-    [snap] = json.loads(start("checkpoints", "edits", "--json", cwd=root)[1])
+    [snap] = json.loads(call_agentos("checkpoints", "edits", "--json", cwd=root)[1])
     (root / "made.txt").write_text("mine\n")
-    code, _, err = start("restore", snap["id"], cwd=root)
+    code, _, err = call_agentos("restore", snap["id"], cwd=root)
     assert code == 0, err
-    [first, *_] = json.loads(start("checkpoints", "ended", "--json", cwd=root)[1])
+    [first, *_] = json.loads(call_agentos("checkpoints", "ended", "--json", cwd=root)[1])
     return {
         RUN: "ended",
         CUT: first["id"],

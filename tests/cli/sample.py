@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.conftest import SOURCES
+from tests.forks import run_forked
 
 FLOW = """
 import sys
@@ -66,14 +66,7 @@ def write_flow(root: Path, text: str = FLOW, name: str = "flow.py") -> Path:
 
 def begin(root: Path, which: str, workflow_id: str, *, expected: str, name: str = "flow.py") -> None:
     """Run a workflow of the file in a process of its own, as a user would."""
-    done = subprocess.run(
-        [sys.executable, name, which, workflow_id],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-        timeout=60,
-    )
+    done = run_forked(name, which, workflow_id, cwd=root, env={**os.environ, "PYTHONPATH": str(SOURCES)})
     assert done.stdout.strip() == expected, done.stderr
 
 

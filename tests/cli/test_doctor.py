@@ -188,22 +188,22 @@ def test_permissions_that_let_others_read(tmp_git_repo: Path, agentos: Agentos) 
 
 
 def test_what_dead_processes_left_in_the_temporary_folder(
-    tmp_git_repo: Path, agentos: Agentos, temporary: Path
+    tmp_git_repo: Path, new_agentos: Agentos, temporary: Path
 ) -> None:
     old, young = temporary / "agentos-old", temporary / "agentos-young"
     for folder in (old, young):
         folder.mkdir()
     os.utime(old, (time.time() - 3600,) * 2)
-    [note] = findings(examined(agentos, tmp_git_repo, code=0), "note")
+    [note] = findings(examined(new_agentos, tmp_git_repo, code=0), "note")
     assert str(old) in note
     assert str(young) not in note
-    used = examined(agentos, tmp_git_repo, code=0, env={"AGENTOS_OUTPUT": str(old / "output")})
+    used = examined(new_agentos, tmp_git_repo, code=0, env={"AGENTOS_OUTPUT": str(old / "output")})
     assert findings(used, "note") == []
     assert old.exists()
 
 
 def test_folders_of_attempts_whose_driver_is_dead_are_removed_on_request(
-    tmp_git_repo: Path, agentos: Agentos, temporary: Path
+    tmp_git_repo: Path, new_agentos: Agentos, temporary: Path
 ) -> None:
     ours, unknown = temporary / "agentos-ours", temporary / "agentos-unknown"
     for folder in (ours, unknown):
@@ -211,16 +211,16 @@ def test_folders_of_attempts_whose_driver_is_dead_are_removed_on_request(
     (ours / "owner").write_text('["run/task/1", "/somewhere"]')
     for folder in (ours, unknown):
         os.utime(folder, (time.time() - 3600,) * 2)
-    [note] = findings(examined(agentos, tmp_git_repo, code=0), "note")
+    [note] = findings(examined(new_agentos, tmp_git_repo, code=0), "note")
     assert "--tidy" in note
     assert ours.exists()
-    used = agentos("doctor", "--tidy", cwd=tmp_git_repo, env={"AGENTOS_OUTPUT": str(ours / "output")})
+    used = new_agentos("doctor", "--tidy", cwd=tmp_git_repo, env={"AGENTOS_OUTPUT": str(ours / "output")})
     assert (used.code, ours.exists()) == (0, True)
-    shown = json.loads(agentos("doctor", "--tidy", "--json", cwd=tmp_git_repo).out)
+    shown = json.loads(new_agentos("doctor", "--tidy", "--json", cwd=tmp_git_repo).out)
     assert shown["removed"] == [str(ours)]
     assert not ours.exists()
     assert unknown.exists()
-    assert "Removed" not in agentos("doctor", "--tidy", cwd=tmp_git_repo).err
+    assert "Removed" not in new_agentos("doctor", "--tidy", cwd=tmp_git_repo).err
 
 
 def test_the_old_global_database_is_mentioned_and_not_touched(tmp_git_repo: Path, agentos: Agentos, home: Path) -> None:

@@ -32,16 +32,9 @@ from tests.cli.hostile import (
     make_place,
     tell_tale,
 )
-from tests.cli.starts import CLOSED_PIPE, Starts
+from tests.forks import CLOSED_PIPE
 
 NOWHERE = "annot determine checkpoint database location"
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
-    starts = Starts(tmp_path_factory.mktemp("streams"))
-    yield starts
-    starts.close()
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +44,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def good(repo: Path, start: Starts) -> dict[str, str]:
+def good(repo: Path) -> dict[str, str]:
     """What makes each command line a sound one."""
-    return make_place(repo, start)
+    return make_place(repo)
 
 
 @pytest.fixture(autouse=True)
@@ -77,31 +70,31 @@ def test_every_command_is_tried() -> None:
     assert {line.words[: len(name.split())] == tuple(name.split()) for name, line in LINES} == {True}
 
 
-def test_help_has_an_example_and_a_wrong_option_is_told(start: Starts, repo: Path) -> None:
+def test_help_has_an_example_and_a_wrong_option_is_told(agentos: Agentos, repo: Path) -> None:
     for name in COMMANDS:
-        code, out, err = start(*name.split(), "--help", cwd=repo)
+        code, out, err = agentos(*name.split(), "--help", cwd=repo)
         assert (code, err) == (0, ""), name
         assert "Examples:\n    " in out, name
         assert f"agentos {name}" in out, name
-        expect(start(*name.split(), "--nosuch", cwd=repo), 2, "--nosuch", name)
+        expect(agentos(*name.split(), "--nosuch", cwd=repo), 2, "--nosuch", name)
 
 
 def test_a_real_process_says_the_same_as_a_fork(
-    start: Starts, agentos: Agentos, repo: Path, good: dict[str, str]
+    agentos: Agentos, new_agentos: Agentos, repo: Path, good: dict[str, str]
 ) -> None:
     """What makes the rest of this file worth something: for each command once, both ways."""
     for name, lines in COMMANDS.items():
         words = [word if word not in good else "nosuch" for word in lines[0].words]
         words = [*words, "--nosuch"] if words == list(lines[0].words) else words
-        real = agentos(*words, cwd=repo)
-        assert tuple(real) == start(*words, cwd=repo), name
+        real = new_agentos(*words, cwd=repo)
+        assert real == agentos(*words, cwd=repo), name
 
 
 # --- ids and names --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_texts_that_name_nothing(start: Starts, repo: Path, good: dict[str, str], kind: str) -> None:
+def test_texts_that_name_nothing(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     before = fingerprint(repo)
     for name, line in LINES:
         for place in (RUN, CUT, SNAP, TASK, GATE, FILE, EXPORTED):
@@ -114,7 +107,7 @@ def test_texts_that_name_nothing(start: Starts, repo: Path, good: dict[str, str]
                 words = [TEXTS[kind] if word == good[place] else word for word in words]
                 if {"-o", "--id", "--rerun", "--worktree"} & set(words):
                     continue  # their values are not arguments
-            code, out, err = start(*words, cwd=repo)
+            code, out, err = agentos(*words, cwd=repo)
             if name == "check":  # problems are what it prints
                 assert (code, err) == (2, "1 problem in 1 of 1 file; nothing was run.\n")
                 assert not tell_tale(out[:4_000])
@@ -126,23 +119,23 @@ def test_texts_that_name_nothing(start: Starts, repo: Path, good: dict[str, str]
     assert fingerprint(repo) == before
 
 
-def test_the_beginning_of_several_ids(start: Starts, repo: Path, good: dict[str, str]) -> None:
+def test_the_beginning_of_several_ids(agentos: Agentos, repo: Path, good: dict[str, str]) -> None:
     before = fingerprint(repo)
     for name, line in LINES:
         if RUN in line.words and name != "graph":
-            expect(start(*filled(line, {**good, RUN: "end"}), cwd=repo), 2, "ended, ended-too", line.words)
+            expect(agentos(*filled(line, {**good, RUN: "end"}), cwd=repo), 2, "ended, ended-too", line.words)
     assert fingerprint(repo) == before
 
 
 @pytest.mark.parametrize("kind", ["empty", "very long", "wide", "not UTF-8"])
-def test_ids_that_no_run_can_have(start: Starts, repo: Path, good: dict[str, str], kind: str) -> None:
+def test_ids_that_no_run_can_have(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     before = fingerprint(repo)
     for words in (["run", "tidy.yaml"], ["fork", good[CUT]], ["import", "run.jsonl"]):
-        expect(start(*words, "--id", TEXTS[kind], cwd=repo), 2, "no run can have the id", (kind, words))
+        expect(agentos(*words, "--id", TEXTS[kind], cwd=repo), 2, "no run can have the id", (kind, words))
     assert fingerprint(repo) == before
 
 
-def test_values_that_are_none(start: Starts, repo: Path) -> None:
+def test_values_that_are_none(agentos: Agentos, repo: Path) -> None:
     before = fingerprint(repo)
     for words in (
         ["list", "--limit", "many"],
@@ -198,7 +191,7 @@ def test_values_that_are_none(start: Starts, repo: Path) -> None:
         ["nosuch"],
         ["-\x1b"],
     ):
-        code, out, err = start(*words, cwd=repo)
+        code, out, err = agentos(*words, cwd=repo)
         assert (code in (1, 2), out, tell_tale(err)) == (True, "", []), (words, code, err[:500])
     assert fingerprint(repo) == before
 
@@ -227,28 +220,28 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
     yield "a name too long", folder / f"{'x' * 300}.yaml"
 
 
-def test_files_that_are_no_workflows(start: Starts, repo: Path, tmp_path: Path) -> None:
+def test_files_that_are_no_workflows(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     before = fingerprint(repo)
     for kind, path in files(tmp_path):
-        code, out, err = start("check", path, cwd=repo)
+        code, out, err = agentos("check", path, cwd=repo)
         assert (code, tell_tale(err), tell_tale(out)) == (2, [], []), (kind, code, out[:500], err[:500])
         for words in ("graph", "graph --format text", "run --json"):
-            expect(start(*words.split(), path, cwd=repo), 2, "", (kind, words))
+            expect(agentos(*words.split(), path, cwd=repo), 2, "", (kind, words))
     assert fingerprint(repo) == before
     assert not (repo / "owned").exists()
 
 
-def test_files_that_hold_no_parameters(start: Starts, repo: Path, tmp_path: Path) -> None:
+def test_files_that_hold_no_parameters(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     before = fingerprint(repo)
     broken = [path for kind, path in files(tmp_path) if path.suffix == ".yaml" or kind == "a device"]
     (tmp_path / "deep.json").write_bytes(b"[" * 100_000)
     (tmp_path / "list.json").write_bytes(b"[]")
     for path in (*broken, tmp_path / "deep.json", tmp_path / "list.json"):
-        expect(start("run", "tidy.yaml", "--params", path, cwd=repo), 2, "", path.name)
+        expect(agentos("run", "tidy.yaml", "--params", path, cwd=repo), 2, "", path.name)
     assert fingerprint(repo) == before
 
 
-def test_files_that_hold_no_run(start: Starts, repo: Path, tmp_path: Path) -> None:
+def test_files_that_hold_no_run(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     before = fingerprint(repo)
     whole = (repo / "run.jsonl").read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -264,12 +257,12 @@ def test_files_that_hold_no_run(start: Starts, repo: Path, tmp_path: Path) -> No
     }
     for kind, content in changed_files.items():
         (tmp_path / "changed.jsonl").write_bytes(content)
-        code, out, err = start("import", tmp_path / "changed.jsonl", "--id", "copy", cwd=repo)
+        code, out, err = agentos("import", tmp_path / "changed.jsonl", "--id", "copy", cwd=repo)
         assert (code in (2, 6), out, tell_tale(err)) == (True, "", []), (kind, code, out, err[:500])
-        code, out, err = start("import", "-", "--id", "copy", cwd=repo, input=content)
+        code, out, err = agentos("import", "-", "--id", "copy", cwd=repo, input=content)
         assert (code in (2, 6), out, tell_tale(err)) == (True, "", []), (kind, code, out, err[:500])
     for kind, path in files(tmp_path):
-        code, out, err = start("import", path, cwd=repo)
+        code, out, err = agentos("import", path, cwd=repo)
         assert (code in (1, 2, 6), out, tell_tale(err)) == (True, "", []), (kind, code, out, err[:500])
     assert fingerprint(repo) == before
 
@@ -278,14 +271,14 @@ def test_files_that_hold_no_run(start: Starts, repo: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", BROKEN_DATABASES)
-def test_a_database_that_cannot_be_used(start: Starts, repo: Path, good: dict[str, str], kind: str) -> None:
+def test_a_database_that_cannot_be_used(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     change, expected, said = BROKEN_DATABASES[kind]
     with changed(repo, change):
         before = fingerprint(repo)
         for name, line in LINES:
             if not line.opens:
                 continue
-            ended = start(*filled(line, good), cwd=repo)
+            ended = agentos(*filled(line, good), cwd=repo)
             if name == "doctor":  # what it finds is what it prints
                 assert (ended[0], said in ended[1], tell_tale(ended[2])) == (expected, True, []), ended
             else:
@@ -295,13 +288,13 @@ def test_a_database_that_cannot_be_used(start: Starts, repo: Path, good: dict[st
 
 
 @pytest.mark.parametrize("kind", NO_PLACES)
-def test_a_place_that_cannot_be_used(start: Starts, repo: Path, good: dict[str, str], kind: str) -> None:
+def test_a_place_that_cannot_be_used(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     with changed(repo, NO_PLACES[kind]):
         before = fingerprint(repo)
         for name, line in LINES:
             if not line.locates:
                 continue
-            code, out, err = start(*filled(line, good), cwd=repo)
+            code, out, err = agentos(*filled(line, good), cwd=repo)
             if name == "doctor":
                 assert (code, NOWHERE in out, tell_tale(err)) == (1, True, []), (kind, out, err)
             else:
@@ -309,11 +302,11 @@ def test_a_place_that_cannot_be_used(start: Starts, repo: Path, good: dict[str, 
         assert fingerprint(repo) == before
 
 
-def test_a_named_repository_that_is_none(start: Starts, repo: Path, good: dict[str, str], tmp_path: Path) -> None:
+def test_a_named_repository_that_is_none(agentos: Agentos, repo: Path, good: dict[str, str], tmp_path: Path) -> None:
     for there in (tmp_path / "none", repo / "README.md", Path("/dev/null"), tmp_path / ("x" * 300), tmp_path):
         for name, line in LINES:
             if line.locates and not {"--all"} & set(line.words):
-                code, out, err = start(*filled(line, good), "--repo", there, cwd=repo)
+                code, out, err = agentos(*filled(line, good), "--repo", there, cwd=repo)
                 assert (NOWHERE in out + err, tell_tale(err)) == (True, []), (there, name, err)
                 assert code == line.nowhere or name == "graph", (there, name, code)
 
@@ -324,23 +317,23 @@ def test_a_named_repository_that_is_none(start: Starts, repo: Path, good: dict[s
 READING = [(name, line) for name, line in LINES if name not in ("demo", "approve", "reject", "abort", "pause", "send")]
 
 
-def test_a_reader_that_has_enough_is_no_error(start: Starts, repo: Path, good: dict[str, str]) -> None:
+def test_a_reader_that_has_enough_is_no_error(agentos: Agentos, repo: Path, good: dict[str, str]) -> None:
     for name, line in READING:
         with changed(repo, lambda root: None):
-            code, _, err = start(*filled(line, good), cwd=repo, stdout=CLOSED_PIPE)
+            code, _, err = agentos(*filled(line, good), cwd=repo, stdout=CLOSED_PIPE)
             assert (code, tell_tale(err)) == (0, []), (name, line.words, code, err[:500])
 
 
-def test_a_full_disk_behind_stdout_is_told(start: Starts, repo: Path, good: dict[str, str]) -> None:
+def test_a_full_disk_behind_stdout_is_told(agentos: Agentos, repo: Path, good: dict[str, str]) -> None:
     for name, line in READING:
         with changed(repo, lambda root: None):
-            code, _, err = start(*filled(line, good), cwd=repo, stdout="/dev/full")
+            code, _, err = agentos(*filled(line, good), cwd=repo, stdout="/dev/full")
             assert not tell_tale(err), (name, err)
             assert code in (0, 1), (name, code)  # a run goes on without its view, and says how it ended on stderr
             assert code == 0 or "No space left on device" in err, (name, err)
 
 
-def test_no_room_for_another_byte(start: Starts, repo: Path, good: dict[str, str]) -> None:
+def test_no_room_for_another_byte(agentos: Agentos, repo: Path, good: dict[str, str]) -> None:
     """No file may grow, as on a full disk: each command that writes says so, and what was there stays sound."""
     for name in (
         "init",
@@ -364,9 +357,9 @@ def test_no_room_for_another_byte(start: Starts, repo: Path, good: dict[str, str
                 continue  # it writes nothing
             words = filled(line, {**good, RUN: "waits"})
             with changed(repo, lambda root: None):
-                code, out, err = start(*words, cwd=repo, file_limit=1)
+                code, out, err = agentos(*words, cwd=repo, file_limit=1)
                 assert not tell_tale(err), (words, err)
                 assert (code in (0, 1, 2, 75, 3), out) == (True, ""), (words, code, out, err)
-                code, out, err = start("doctor", "--deep", cwd=repo)
+                code, out, err = agentos("doctor", "--deep", cwd=repo)
                 assert code == 0, (words, out, err)
-                assert start("show", "ended", cwd=repo)[0] == 0
+                assert agentos("show", "ended", cwd=repo)[0] == 0

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import pytest
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.hostile import COMMANDS, filled, fingerprint, make_place, tell_tale
 from tests.cli.runs import driven
-from tests.cli.starts import Starts
 from tests.workflow.support import soon
 
 PROGRAM = [sys.executable, "-m", "agentos"]
@@ -42,21 +40,14 @@ def in_shell(words: str, *arguments: str | Path, cwd: Path, env: dict[str, str] 
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
-    starts = Starts(tmp_path_factory.mktemp("streams"))
-    yield starts
-    starts.close()
-
-
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
     return tmp_path / "repo"
 
 
 @pytest.fixture
-def good(repo: Path, start: Starts) -> dict[str, str]:
-    return make_place(repo, start)
+def good(repo: Path) -> dict[str, str]:
+    return make_place(repo)
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
@@ -136,13 +127,13 @@ def test_a_directory_that_was_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["with spaces  ", "two\nlines", "-rf", "tab\t\x1b[2J", "$(touch owned)'\""])
-def test_repositories_with_odd_names(start: Starts, tmp_path: Path, name: str) -> None:
+def test_repositories_with_odd_names(agentos: Agentos, tmp_path: Path, name: str) -> None:
     root = tmp_path / name
-    good = make_place(root, start)
+    good = make_place(root)
     for name_, [line, *_] in COMMANDS.items():
         if name_ in ("demo", "delete"):
             continue
-        code, out, err = start(*filled(line, good), cwd=root)
+        code, out, err = agentos(*filled(line, good), cwd=root)
         expected = (0, 2) if name_ in ("approve", "reject", "pause", "abort", "send") else (0,)  # the run has ended
         if name_ == "prove" and "\n" in name:
             expected = (1,)  # git's configuration cannot name such a path
@@ -150,7 +141,7 @@ def test_repositories_with_odd_names(start: Starts, tmp_path: Path, name: str) -
     assert not (tmp_path / "owned").exists()
 
 
-def test_paths_that_are_no_text(start: Starts, good: dict[str, str], repo: Path, tmp_path: Path) -> None:
+def test_paths_that_are_no_text(agentos: Agentos, good: dict[str, str], repo: Path, tmp_path: Path) -> None:
     odd = tmp_path / "not-\udcff-text"
     shutil.copytree(repo, odd)
     before = fingerprint(odd)
@@ -158,12 +149,12 @@ def test_paths_that_are_no_text(start: Starts, good: dict[str, str], repo: Path,
     for name, [line, *_] in COMMANDS.items():
         if line.locates and name not in ("init", "doctor", "db path", "db stats", "db migrate"):
             for code, out, err in (
-                start(*filled(line, good), cwd=odd, env=state),
-                start(*filled(line, good), cwd=repo, env={**state, "AGENTOS_WORKFLOW_DB": str(odd / "x.db")}),
+                agentos(*filled(line, good), cwd=odd, env=state),
+                agentos(*filled(line, good), cwd=repo, env={**state, "AGENTOS_WORKFLOW_DB": str(odd / "x.db")}),
             ):
                 assert (code, "is not UTF-8" in out + err, tell_tale(err)) == (1, True, []), (name, code, out, err)
     for words in (["doctor"], ["db", "path"], ["db", "stats"], ["db", "migrate"]):
-        code, out, err = start(*words, cwd=odd, env=state)
+        code, out, err = agentos(*words, cwd=odd, env=state)
         assert (code in (0, 1), tell_tale(err + out)) == (True, []), (words, out, err)
     assert fingerprint(odd) == before
 
@@ -179,7 +170,7 @@ SICK_GIT = "#!/bin/sh\nprintf '\\033[2Jfatal: bad object \\377\\n' >&2\nexit 128
     "script", [None, OLD_GIT, SICK_GIT, "#!/no/such/interpreter\n"], ids=["no", "old", "sick", "broken"]
 )
 def test_git_that_cannot_be_asked(
-    start: Starts, good: dict[str, str], repo: Path, tmp_path: Path, script: str | None
+    agentos: Agentos, good: dict[str, str], repo: Path, tmp_path: Path, script: str | None
 ) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -191,7 +182,7 @@ def test_git_that_cannot_be_asked(
     for name, [line, *_] in COMMANDS.items():
         if not line.locates:
             continue
-        code, out, err = start(*filled(line, good), cwd=repo, env=odd)
+        code, out, err = agentos(*filled(line, good), cwd=repo, env=odd)
         assert (code, tell_tale(err), tell_tale(out)) == (1, [], []), (name, code, out, err)
         assert "Cannot determine checkpoint database location" in out + err, (name, err)
         assert "git" in out + err
@@ -201,18 +192,18 @@ def test_git_that_cannot_be_asked(
 # --- two at once, and signals ---------------------------------------------------------------------------------------
 
 
-def test_a_run_that_somebody_else_drives(start: Starts, good: dict[str, str], repo: Path) -> None:
+def test_a_run_that_somebody_else_drives(agentos: Agentos, good: dict[str, str], repo: Path) -> None:
     with driven(repo):
         for words in (
             ["resume", "busy", "--as-stored"],
             ["delete", "busy", "--yes"],
             ["resume", "busy", "--as-stored", "--json"],
         ):
-            code, out, err = start(*words, cwd=repo)
+            code, out, err = agentos(*words, cwd=repo)
             assert (code, out, tell_tale(err)) == (75, "", []), (words, code, err)
         looking = "show busy, events busy, logs busy, why busy long, checkpoints busy, prune busy, export busy -o -"
         for typed in f"{looking}, db migrate, list, doctor".split(", "):
-            code, _, err = start(*typed.split(), cwd=repo)
+            code, _, err = agentos(*typed.split(), cwd=repo)
             assert (code, tell_tale(err)) == (0, []), (typed, code, err)
 
 

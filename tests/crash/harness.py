@@ -5,7 +5,6 @@ Used by the tests of this folder and by soak.py, which runs without pytest.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
@@ -16,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
@@ -29,7 +27,7 @@ from agentos.store.port import RunRecord, StorePort
 from agentos.store.postgres import database as opening
 from agentos.store.sqlite.database import open_store
 from tests.crash.children.schema import newer_postgres_schema, newer_schema
-from tests.crash.forks import STOP, Forks
+from tests.forks import STOP, shared_forks
 
 T = TypeVar("T")
 
@@ -295,7 +293,7 @@ class ForkedTheatre(Theatre):
         files = [self.folder / f"{len(self.ended)}.{end}" for end in ("stdout", "stderr")]
         stop = {STOP: self.stop} if at else {}
         environment = self._environment(at, {**stop, **(env or {})})
-        process = shared_forks().start(arguments, cwd=self.repo, env=environment, files=files)
+        process = shared_forks().start_into(arguments, cwd=self.repo, env=environment, files=files)
         code = process.wait(PATIENCE_S)
         if code is None:
             process.kill()
@@ -316,14 +314,6 @@ class ForkedTheatre(Theatre):
         if self.flow == "flow.yaml":
             return self.play("-m", "agentos", "resume", WORKFLOW_ID, at=at)
         return super().resume(at=at)
-
-
-@cache
-def shared_forks() -> Forks:
-    """Of this process, which ends it."""
-    forks = Forks(SOURCE, ROOT)
-    atexit.register(forks.close)
-    return forks
 
 
 def make_repository(root: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agentos import Client
-from tests.cli.conftest import SOURCES, Completed
+from tests.cli.conftest import SOURCES, Completed, call_agentos
 
 ROLE = """#!/bin/sh
 # A drafter or reviewer: keeps the prompt, and answers what is next in line.
@@ -121,9 +121,7 @@ class Stage:
         )
 
     def agentos(self, *arguments: str, env: Mapping[str, str] | None = None) -> Completed:
-        process = self.start(*arguments, env=env)
-        out, err = process.communicate(timeout=100)
-        return Completed(process.returncode, out, err)
+        return call_agentos(*arguments, cwd=self.repo, env={**self.env, **(env or {})}, timeout_s=100)
 
     # --- what became of it ------------------------------------------------------------------------------------------
 

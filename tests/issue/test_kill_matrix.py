@@ -25,9 +25,10 @@ from agentos.exceptions import NotFoundError
 from agentos.machine import events as ev
 from tests.cli.conftest import SOURCES, Completed
 from tests.conftest import git
-from tests.crash.harness import PATIENCE_S, shared_forks
+from tests.crash.harness import PATIENCE_S
 from tests.crash.matrix import ASKED, CHOSEN, SEED, folder
 from tests.crash.matrix import VARIABLE as MATRIX
+from tests.forks import shared_forks
 from tests.issue.stage import BRIEF, Stage
 
 RUN = "issue-dark-mode"
@@ -87,7 +88,7 @@ class ForkedStage(Stage):
         for file in files:
             file.unlink(missing_ok=True)
         whole = {**os.environ, "PYTHONPATH": str(SOURCES), **self.env, **(env or {})}
-        process = shared_forks().start(["-m", "agentos", *arguments], cwd=self.repo, env=whole, files=files)
+        process = shared_forks().start_into(["-m", "agentos", *arguments], cwd=self.repo, env=whole, files=files)
         code = process.wait(PATIENCE_S)
         assert code is not None, f"{arguments} did not end within {PATIENCE_S:g} s"
         return Completed(code, *(file.read_text() for file in files))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from agentos import Client
 from agentos.machine.events import TaskUsage
 from tests.conftest import trust
+from tests.forks import run_forked
 from tests.models.replies import says, verdict
 from tests.models.server import ModelServer
 
@@ -65,16 +66,7 @@ class Place(NamedTuple):
         return {**os.environ, "PYTHONPATH": str(SOURCES), **mine, **more}
 
     def agentos(self, *argv: str, **more: str) -> Done:
-        command = [sys.executable, "-m", "agentos", *argv]
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.env(**more),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_forked("-m", "agentos", *argv, cwd=self.root, env=self.env(**more))
         return Done(done.returncode, done.stdout, done.stderr)
 
     def start(self, *argv: str) -> subprocess.Popen[bytes]:

@@ -7,7 +7,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from agentos.workflow.place.place import Place
 from agentos.workflow.start.new_run import begin_run, fork_run
 from agentos.workflow.start.ready_run import DriveOptions, Finished, prepare_run
 from agentos.workflow.start.resume import resume_run
+from tests.forks import run_forked
 
 CHECKOUT = Path(__file__).parents[2]
 PATIENCE_S = 20.0
@@ -220,14 +220,7 @@ async def collected(stream: AsyncIterator[Event]) -> list[Event]:
 
 def python(*argv: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python with the package under test."""
-    return subprocess.run(
-        [sys.executable, *map(str, argv)],
-        cwd=cwd,
-        env=environment(env),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_forked(*argv, cwd=cwd, env=environment(env))
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

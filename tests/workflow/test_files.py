@@ -6,8 +6,6 @@ import functools
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from agentos.worktree.snapshots.retention import collect
 from agentos.worktree.snapshots.snapshots import snapshot_refs
 from agentos.worktree.snapshots.store import open_worktree
 from tests.conftest import LinkedWorktree, git
+from tests.forks import run_forked
 
 FLOW = """
 from agentos import Workflow, run
@@ -55,7 +54,7 @@ def repo(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cut_off(repo: Path) -> None:
     """A run whose driver is killed by its own task, in the middle of an edit."""
     env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env, capture_output=True, text=True)
+    done = run_forked("flow.py", cwd=repo, env=env)
     assert done.returncode == -signal.SIGKILL, done
     assert (repo / "shared.txt").read_text() == "mine\nhalf\n"
     (repo / ".go").touch()
@@ -167,10 +166,10 @@ def test_an_edit_at_an_open_gate_stays_even_if_the_task_behind_it_is_cut_off(rep
     gated = FLOW.replace('needs=["before"],', 'needs=["before"], approve="Edit?",')
     (repo / "flow.py").write_text(gated)
     env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
-    assert subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env).returncode == 0
+    assert run_forked("flow.py", cwd=repo, env=env).returncode == 0
     (repo / "shared.txt").write_text("edited at the gate\n")
     Client(repo).approve("r")
-    assert subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env).returncode == -signal.SIGKILL
+    assert run_forked("flow.py", cwd=repo, env=env).returncode == -signal.SIGKILL
     (repo / ".go").touch()
     assert resume("r").status == "complete"
     assert (repo / "shared.txt").read_text() == "edited at the gate\nhalf\ndone\n"

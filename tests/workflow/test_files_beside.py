@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from agentos.workflow.place.place import find_place
 from agentos.workflow.place.run_search import reading
 from agentos.workflow.start.resume import preview_resume
 from tests.conftest import git
+from tests.forks import run_forked
 
 # `edit` waits until the end of `beside` is on the record, and is killed in the middle of its own edit.
 FLOW = """
@@ -57,7 +56,7 @@ def repo(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cut_off(repo: Path, does: str) -> None:
     (repo / "flow.py").write_text(FLOW.replace("{does}", does))
     env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env, capture_output=True, text=True)
+    done = run_forked("flow.py", cwd=repo, env=env)
     assert done.returncode == -signal.SIGKILL, done
     (repo / ".go").touch()
 

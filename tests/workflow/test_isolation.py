@@ -25,6 +25,7 @@ from agentos.workflow.files.isolated_worktrees import hand_over, make_isolated_w
 from agentos.workflow.files.layer_merge import advance_merge as go_on_merging
 from agentos.workflow.files.worktree_files import WorktreeFiles
 from tests.conftest import git
+from tests.forks import run_forked
 
 ROWS = [f"row {number}" for number in range(12)]
 
@@ -387,7 +388,7 @@ def test_killed_in_the_middle_it_leaves_no_worktree_and_ends_the_same(repo: Path
     (repo / "flow.py").write_text(KILLED)
     (repo / ".go").touch()
     env = {**os.environ, "PYTHONPATH": str(Path(agentos.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "flow.py"], cwd=repo, env=env, capture_output=True, text=True)
+    done = run_forked("flow.py", cwd=repo, env=env)
     assert done.returncode == -signal.SIGKILL, done
     assert len(worktrees(repo)) > 1  # left behind, and locked
     verdicts = {str(row.task_id): row.verdict for row in Client(repo).preview_resume("r").verdicts}

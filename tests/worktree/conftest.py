@@ -5,22 +5,28 @@ from pathlib import Path
 import pytest
 
 from agentos.worktree.snapshots.store import Worktree, open_worktree
-from tests.conftest import git
+from tests.conftest import copy_repository, git
+
+
+@pytest.fixture(scope="session")
+def _root_template(_git_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = copy_repository(_git_template, tmp_path_factory.mktemp("template") / "root")
+    (root / ".gitignore").write_text("*.log\nbuild/\n")
+    (root / "src").mkdir()
+    (root / "src/main.py").write_text("print('one')\n")
+    (root / "src/util.py").write_text("util = 1\n")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("src/main.py")
+    git("add", "--all", cwd=root)
+    git("commit", "--quiet", "--message", "second", cwd=root)
+    return root
 
 
 @pytest.fixture
-def root(tmp_git_repo: Path) -> Path:
+def root(tmp_path: Path, _root_template: Path) -> Path:
     """A repository with a few files of every plain kind, committed."""
-    (tmp_git_repo / ".gitignore").write_text("*.log\nbuild/\n")
-    (tmp_git_repo / "src").mkdir()
-    (tmp_git_repo / "src/main.py").write_text("print('one')\n")
-    (tmp_git_repo / "src/util.py").write_text("util = 1\n")
-    (tmp_git_repo / "run.sh").write_text("#!/bin/sh\n")
-    (tmp_git_repo / "run.sh").chmod(0o755)
-    (tmp_git_repo / "link").symlink_to("src/main.py")
-    git("add", "--all", cwd=tmp_git_repo)
-    git("commit", "--quiet", "--message", "second", cwd=tmp_git_repo)
-    return tmp_git_repo
+    return copy_repository(_root_template, tmp_path / "repo")
 
 
 @pytest.fixture
