@@ -18,9 +18,9 @@ LOCKED := $(INSTALL) --require-hashes -r
 # What it builds with is in the lock too, so that nothing is fetched without a hash.
 EDITABLE := $(INSTALL) --no-build-isolation --no-deps -e .
 
-# What starts whole programs, thousands of times, runs unmeasured: measuring would cost as much again, and those that
-# are killed leave no measurement behind.
-MEASURED := tests/unit tests/contract tests/workflow tests/worktree tests/models
+# Compiled modules are kept, whatever the shell says: without them each of some thousand processes compiles its own.
+unexport PYTHONDONTWRITEBYTECODE
+
 SPREAD := -n $(JOBS) --dist worksteal
 PURE := */agentos/dag/*,*/agentos/machine/*
 TYPED := src tests $(foreach folder,bench tools,$(if $(wildcard $(folder)/*.py),$(folder)))
@@ -28,7 +28,8 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test agents agents-if-possible lint docs schemas matrix soak mutants bench lock preflight clean distclean
+.PHONY: help demo test test-rest test-all agents agents-if-possible lint docs schemas matrix soak mutants bench lock \
+	preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -36,19 +37,25 @@ help: ## show this list (the default)
 demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and resumed
 	@$(RUN) agentos demo
 
-test: $(VENV)/.test agents-if-possible ## install, run every test, check the coverage (PYTEST_ARGS=..., JOBS=3)
+test: $(VENV)/.test ## install, try every promise once, check the coverage: about five minutes (PYTEST_ARGS=..., JOBS=3)
 	@$(RUN) coverage erase
-	$(RUN) pytest $(SPREAD) $(addprefix --ignore=,$(MEASURED)) $(PYTEST_ARGS)
-	$(RUN) pytest $(SPREAD) $(MEASURED) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
+	$(RUN) pytest $(SPREAD) -m 'not full' --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
 	$(RUN) coverage report
 	$(RUN) coverage report --include='$(PURE)' --fail-under=90
 	@$(RUN) coverage json --quiet --include='$(PURE)' --fail-under=0 -o - | $(VENV)/bin/python -c 'import json, sys; \
 		taken = json.load(sys.stdin)["totals"]["percent_branches_covered"]; \
 		print(f"branches taken in dag/ and machine/: {taken:.1f} % (at least 90)"); sys.exit(taken < 90)'
 
+test-rest: $(VENV)/.test agents-if-possible ## what `make test` leaves out: every combination, real agents from npm
+	$(RUN) pytest $(SPREAD) -m full $(PYTEST_ARGS)
+
+test-all: ## every test there is: `make test`, then `make test-rest`
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-rest
+
 agents: $(AGENTS)/.installed ## install the agents that tests/agents runs, from npm (1.3 GB, half a minute)
 
-agents-if-possible: ## the same, where node and npm are there; `make test` begins with it
+agents-if-possible: ## the same, where node and npm are there; `make test-rest` begins with it
 	@{ command -v node && command -v npm; } >/dev/null && $(MAKE) --no-print-directory agents || \
 		echo 'Agents are not installed: their adapters are tested on recorded streams alone.' >&2
 

@@ -24,6 +24,8 @@ from tests.agents.support import FULL, REAL, Scripted, scripted
 from tests.conftest import git
 from tests.models.replies import Hang, says
 
+pytestmark = pytest.mark.full  # real agents, from npm
+
 QUICK = ("claude", "codex")
 """Those that begin within two seconds; `AGENTOS_MATRIX=full` (`make matrix`) kills all five."""
 PATIENCE_S = 60.0

@@ -333,6 +333,7 @@ def test_dollars_that_nobody_knows_are_warned_about(tmp_path: Path) -> None:
     assert perform(agent_spec(tmp_path, "claude", env={"PATH": path}, models=free), host).warnings == ()
 
 
+@pytest.mark.full
 def test_dollars_of_a_real_agent_that_is_cut_off_count_and_those_of_one_that_ends_are_what_it_says(
     tmp_git_repo: Path, home: Path
 ) -> None:
@@ -351,6 +352,7 @@ def test_dollars_of_a_real_agent_that_is_cut_off_count_and_those_of_one_that_end
     assert used[0] == used[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("budget", [Budget(cost_usd=0.00001), Budget(tokens=1)], ids=["dollars", "tokens"])
 def test_the_last_answer_of_a_real_agent_counts_though_it_went_beyond(
     budget: Budget, tmp_git_repo: Path, home: Path

@@ -23,6 +23,8 @@ from tests.agents.test_streams import OUTCOMES, RECORDED
 from tests.models.replies import Failure, Hang, says, unauthorised
 from tests.unit.tasks.support import RecordingHost, is_alive, output_of, perform
 
+pytestmark = pytest.mark.full  # real agents, from npm
+
 
 @pytest.mark.parametrize("agent", REAL)
 def test_an_agent_edits_a_file_and_everything_is_on_record(agent: str, tmp_git_repo: Path, home: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.conftest import agentos as agentos
+from tests.marks import quick_first
 
 pytestmark = pytest.mark.attack
 
@@ -66,7 +67,9 @@ def remove(root: Path) -> None:
     (root / "ship.sh").unlink()
 
 
-@pytest.mark.parametrize("change", [change_content, change_mode, change_by_rename, change_into_link, remove])
+@pytest.mark.parametrize(
+    "change", quick_first([change_content, change_mode, change_by_rename, change_into_link, remove])
+)
 def test_a_script_that_changed_after_its_approval_is_asked_about_again(
     agentos: Agentos, repo: Path, change: Any
 ) -> None:

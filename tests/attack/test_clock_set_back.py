@@ -16,6 +16,7 @@ from agentos import Workflow
 from agentos.ids import TaskId
 from agentos.workflow.drive.drive import Drive
 from tests.cli.conftest import SOURCES, Agentos, agentos
+from tests.marks import quick_first
 from tests.postgres.server import fresh_url
 from tests.workflow.support import a_place, drive
 
@@ -66,7 +67,7 @@ def run_until_it_waits(repo: Path) -> None:
     driver.wait()
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("store", quick_first(["sqlite", "postgres"]))
 def test_a_resume_waits_no_longer_than_the_delay_and_says_so(
     agentos: Agentos, tmp_git_repo: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

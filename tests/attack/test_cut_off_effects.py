@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import SOURCES, Agentos, agentos
+from tests.marks import quick_first
 from tests.postgres.server import fresh_url
 
 __all__ = ["agentos"]
@@ -69,7 +70,7 @@ def ledger(tmp_git_repo: Path) -> Callable[[], list[str]]:
     return lines
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=quick_first(["sqlite", "postgres"]))
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "postgres":
         monkeypatch.setenv("AGENTOS_WORKFLOW_DB", fresh_url())
@@ -139,7 +140,7 @@ def test_no_is_an_answer_and_lets_it_fail(
     assert ledger() == ["paid"]
 
 
-@pytest.mark.parametrize("setting", ["continue_on_error: true", "for_each: [1]", "isolation: worktree"])
+@pytest.mark.parametrize("setting", quick_first(["continue_on_error: true", "for_each: [1]", "isolation: worktree"]))
 def test_no_setting_gets_round_the_question(
     agentos: Agentos, tmp_git_repo: Path, ledger: Callable[[], list[str]], setting: str
 ) -> None:

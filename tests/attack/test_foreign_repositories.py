@@ -25,6 +25,7 @@ from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.cli.conftest import Agentos
 from tests.conftest import git
+from tests.marks import quick_first
 from tests.worktree.support import RUN, back, model, snap
 
 pytestmark = pytest.mark.attack
@@ -322,7 +323,7 @@ def _forged(worktree: Worktree, snapshot: Snapshot, **fields: object) -> Snapsho
     return Snapshot(id=oid, tree=snapshot.tree, manifest=snapshot.manifest, ref=snapshot.ref)
 
 
-@pytest.mark.parametrize("path", BAD)
+@pytest.mark.parametrize("path", quick_first(BAD))
 @pytest.mark.parametrize("field", ["empty", "modes", "odd_folders"])
 def test_a_forged_manifest_is_not_read(root: Path, worktree: Worktree, path: str, field: str) -> None:
     first = snap(worktree)
@@ -396,7 +397,9 @@ def test_bits_that_lend_rights_are_not_set(root: Path, worktree: Worktree) -> No
     assert (root / "README").stat().st_mode & 0o7000 == 0
 
 
-@pytest.mark.parametrize("path", [".agentos/issue_workflow.db", "git~1", ".git ./hooks/x", ".g\u200cit/config"])
+@pytest.mark.parametrize(
+    "path", quick_first([".agentos/issue_workflow.db", "git~1", ".git ./hooks/x", ".g\u200cit/config"])
+)
 def test_a_forged_tree_is_not_written(root: Path, worktree: Worktree, path: str, tmp_path: Path) -> None:
     """`..` and `.git` in a tree git refuses itself; the rest is ours to refuse."""
     first = snap(worktree)
@@ -511,6 +514,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(root: Path, tmp_path: Pat
     assert (tmp_path / "victim").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.full
 def test_somebody_who_plants_links_all_the_time_gets_nothing(root: Path, worktree: Worktree, tmp_path: Path) -> None:
     """A folder and a link to elsewhere change places while files in it are put back, again and again."""
     outside, link = tmp_path / "outside", tmp_path / "link"

@@ -19,6 +19,7 @@ from tests.cli.conftest import SOURCES, Completed, call_agentos
 from tests.conftest import git
 from tests.crash import matrix
 from tests.crash.harness import wait_for
+from tests.marks import quick_first
 
 pytestmark = pytest.mark.attack
 
@@ -137,7 +138,7 @@ def place(tmp_git_repo: Path) -> Place:
 # --- the window between the capture of what an attempt did and its completion ----------------------------------------
 
 
-@pytest.mark.parametrize("scenario", ["files", "retry"])
+@pytest.mark.parametrize("scenario", quick_first(["files", "retry"]))
 def test_a_file_task_killed_after_any_commit_ends_with_each_edit_once(scenario: str) -> None:
     kills = [kill for kill in matrix.reference("sqlite", scenario).first if kill.point == "commit.after"]
     wrong = matrix.play_cases([matrix.Case("sqlite", scenario, (kill,)) for kill in kills])
@@ -186,7 +187,7 @@ def test_an_edit_is_asked_about_though_the_clock_was_set_back_since_the_crash(pl
 YES = ["approve", "r", "approve:x"]
 
 
-@pytest.mark.parametrize("answer", [YES, [*YES, "--no-resume"], ["pause", "r"]], ids=" ".join)
+@pytest.mark.parametrize("answer", quick_first([YES, [*YES, "--no-resume"], ["pause", "r"]]), ids=" ".join)
 def test_an_answer_after_a_kill_decides_nothing_about_what_was_cut_off(place: Place, answer: list[str]) -> None:
     place.write(GATED)
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL
@@ -222,7 +223,7 @@ def test_an_answer_after_a_kill_leaves_edits_by_hand_to_be_asked_about(place: Pl
 STOPS = {"Ctrl-C twice": (signal.SIGINT, signal.SIGINT), "SIGTERM": (signal.SIGTERM,)}
 
 
-@pytest.mark.parametrize("signals", STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("signals", quick_first((stop,) for stop in STOPS.values()), ids=STOPS)
 def test_what_an_orderly_stop_cut_off_is_put_back_as_after_a_kill(
     place: Place, signals: tuple[signal.Signals, ...]
 ) -> None:
@@ -233,7 +234,7 @@ def test_what_an_orderly_stop_cut_off_is_put_back_as_after_a_kill(
     place.check_exact()
 
 
-@pytest.mark.parametrize("signals", STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("signals", quick_first((stop,) for stop in STOPS.values()), ids=STOPS)
 def test_an_answer_after_an_orderly_stop_decides_nothing_about_what_was_cut_off(
     place: Place, signals: tuple[signal.Signals, ...]
 ) -> None:
@@ -281,7 +282,7 @@ def _verdict(place: Place, task: str) -> str:
 # --- the resume's own restore ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["restore.intent", "restore.inside", "restore.before_clear"])
+@pytest.mark.parametrize("point", quick_first(["restore.inside", "restore.intent", "restore.before_clear"]))
 def test_a_resume_killed_while_it_puts_files_back_is_finished_by_the_next(place: Place, point: str) -> None:
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL
     assert place.agentos("resume", "r", at=point).code == -signal.SIGKILL
@@ -290,7 +291,7 @@ def test_a_resume_killed_while_it_puts_files_back_is_finished_by_the_next(place:
     place.check_exact()
 
 
-@pytest.mark.parametrize("point", ["restore.intent", "restore.inside", "restore.before_clear"])
+@pytest.mark.parametrize("point", quick_first(["restore.inside", "restore.intent", "restore.before_clear"]))
 def test_edits_after_a_kill_inside_a_restore_are_asked_about(place: Place, point: str) -> None:
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL
     assert place.agentos("resume", "r", at=point).code == -signal.SIGKILL
@@ -299,7 +300,7 @@ def test_edits_after_a_kill_inside_a_restore_are_asked_about(place: Place, point
     place.check_refused({"other.txt": "by hand\n"})
 
 
-@pytest.mark.parametrize("point", ["commit.before:1", "commit.after:1", "resume.started"])
+@pytest.mark.parametrize("point", quick_first(["commit.before:1", "commit.after:1", "resume.started"]))
 def test_a_resume_killed_after_it_put_files_back_knows_that_they_are(place: Place, point: str) -> None:
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL
     assert place.agentos("resume", "r", at=point).code == -signal.SIGKILL

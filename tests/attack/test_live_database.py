@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import git
+from tests.marks import quick_first
 
 pytestmark = pytest.mark.attack
 
@@ -96,16 +97,18 @@ def test_finished_tasks_survive_a_task_that_reads_every_file(agentos: Agentos, t
 
 @pytest.mark.parametrize(
     "attack",
-    [
-        "remove(here)",
-        "remove(database)",
-        "subprocess.run(['git', 'clean', '-ffdxq'], check=True)",
-        "[remove(file) for file in here.glob('issue_workflow.db*')]",
-        "here.rename('elsewhere')",
-        "remove(here / 'issue_workflow.db-wal')",
-        "remove(here / 'issue_workflow.db-shm')",
-        "[remove(here / f'issue_workflow.db-{end}') for end in ('wal', 'shm')]",
-    ],
+    quick_first(
+        [
+            "remove(here)",
+            "remove(database)",
+            "subprocess.run(['git', 'clean', '-ffdxq'], check=True)",
+            "[remove(file) for file in here.glob('issue_workflow.db*')]",
+            "here.rename('elsewhere')",
+            "remove(here / 'issue_workflow.db-wal')",
+            "remove(here / 'issue_workflow.db-shm')",
+            "[remove(here / f'issue_workflow.db-{end}') for end in ('wal', 'shm')]",
+        ]
+    ),
 )
 def test_a_database_that_is_removed_is_put_back_whole(agentos: Agentos, tmp_git_repo: Path, attack: str) -> None:
     (tmp_git_repo / "flow.py").write_text(ATTACKED.format(attack=attack))
@@ -124,19 +127,21 @@ def test_a_database_that_is_removed_is_put_back_whole(agentos: Agentos, tmp_git_
 
 @pytest.mark.parametrize(
     "attack",
-    [
-        "cut(database, 0)",
-        "cut(database, 8192)",
-        "cut(here / 'issue_workflow.db-wal', 0)",
-        "(remove(here), here.mkdir(), database.touch())",
-        "(remove(here), here.mkdir(), database.write_text('hello'))",
-        "(remove(database), database.mkdir())",
-        "(remove(here), here.touch())",
-        "os.replace('prepared', database)",
-        "([remove(file) for file in here.glob('*.db*')], os.link('prepared', database))",
-        "shutil.copyfile('prepared', database)",
-        "remove(Path('.git'))",
-    ],
+    quick_first(
+        [
+            "cut(database, 0)",
+            "cut(database, 8192)",
+            "cut(here / 'issue_workflow.db-wal', 0)",
+            "(remove(here), here.mkdir(), database.touch())",
+            "(remove(here), here.mkdir(), database.write_text('hello'))",
+            "(remove(database), database.mkdir())",
+            "(remove(here), here.touch())",
+            "os.replace('prepared', database)",
+            "([remove(file) for file in here.glob('*.db*')], os.link('prepared', database))",
+            "shutil.copyfile('prepared', database)",
+            "remove(Path('.git'))",
+        ]
+    ),
 )
 def test_a_driver_stops_where_its_database_cannot_be_put_back(
     agentos: Agentos, tmp_git_repo: Path, attack: str
@@ -266,6 +271,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_processes_that_read_the_database_all_the_time_lose_nothing(agentos: Agentos, tmp_git_repo: Path) -> None:
     """Each of them drops its own locks again and again, also in the middle of its transactions."""
     (tmp_git_repo / "busy.py").write_text(BUSY)

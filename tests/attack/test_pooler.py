@@ -26,6 +26,7 @@ from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
 from tests.cli.conftest import Agentos, agentos
 from tests.contract.journals import RUN, RUNNING, Journal, create
+from tests.marks import quick_first
 from tests.postgres.pooler import KINDS, OwnPooler, pooler_of, why_not
 from tests.postgres.server import Server, own_server
 
@@ -50,7 +51,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=quick_first(KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     if why := why_not(request.param):
         pytest.skip(why)

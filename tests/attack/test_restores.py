@@ -25,6 +25,7 @@ from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.attack.cut_off import RUN, kill_in_the_middle, wait_past_the_last_sign_of_life, write_flow
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import git
+from tests.marks import quick_first
 from tests.worktree.support import back, model, snap
 
 pytestmark = pytest.mark.attack
@@ -53,7 +54,7 @@ def exclude_in_home(home: Path) -> None:
     (home / ".config/git/ignore").write_text("*.txt\n")
 
 
-@pytest.mark.parametrize("change", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("change", quick_first(RULES.values()), ids=RULES)
 def test_what_a_task_hides_by_ignore_rules_is_put_back(
     root: Path, home: Path, change: Callable[[Path, Path], object]
 ) -> None:
@@ -137,7 +138,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("edit", "path"), EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize(("edit", "path"), quick_first(EDITS.values()), ids=EDITS)
 def test_modes_and_folders_are_edits(root: Path, worktree: Worktree, edit: Callable[[Path], object], path: str) -> None:
     (root / "hollow").mkdir()
     first = snap(worktree)
@@ -239,7 +240,7 @@ worktree = open_worktree(root)
 
 
 @needs_root
-@pytest.mark.parametrize("bits", [0o555, 0o500, 0o311, 0o000], ids=oct)
+@pytest.mark.parametrize("bits", quick_first([0o555, 0o500, 0o311, 0o000]), ids=oct)
 def test_a_folder_that_the_task_closed_is_put_back(shared: Path, bits: int) -> None:
     as_nobody(
         shared,
@@ -421,7 +422,7 @@ MEDDLING: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("meddle", MEDDLING.values(), ids=MEDDLING)
+@pytest.mark.parametrize("meddle", quick_first(MEDDLING.values()), ids=MEDDLING)
 def test_a_restore_proves_what_it_put_back(
     root: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch, meddle: Callable[[Path], object]
 ) -> None:

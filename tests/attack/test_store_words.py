@@ -18,6 +18,7 @@ from agentos.store.sqlite.driver import DOUBTS, insist
 from tests.cli import runs
 from tests.cli.conftest import Agentos
 from tests.contract.journals import RUNNING, Journal, create
+from tests.marks import quick_first
 from tests.workflow.support import environment
 
 pytestmark = pytest.mark.attack
@@ -112,7 +113,7 @@ flow.add("each", count, inputs={{"t": "${{{{ item }}}}"}}, for_each="${{{{ tasks
 """
 
 
-@pytest.mark.parametrize("levels", [197, 200])
+@pytest.mark.parametrize("levels", quick_first([197, 200]))
 def test_what_can_be_stored_can_be_shown(agentos: Agentos, tmp_git_repo: Path, levels: int) -> None:
     (tmp_git_repo / "deep.py").write_text(DEEP.format(levels=levels))
     ran = agentos("run", "deep.py", "--id", "run", cwd=tmp_git_repo)
@@ -133,7 +134,7 @@ def test_what_is_nested_too_deep_fails_its_task_and_says_where(agentos: Agentos,
     assert "more than 200 levels" in tasks["t"]["error"]["text"]
 
 
-@pytest.mark.parametrize("megabytes", [90, 110, 150, 220])
+@pytest.mark.parametrize("megabytes", quick_first([90, 110, 150, 220]))
 def test_too_little_memory_is_told_as_that(tmp_git_repo: Path, megabytes: int) -> None:
     (tmp_git_repo / "big.py").write_text(
         "from agentos import Workflow\n"

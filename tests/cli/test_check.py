@@ -186,6 +186,7 @@ def test_it_works_outside_a_repository_and_in_a_subdirectory(
     assert not (tmp_git_repo / ".agentos").exists()
 
 
+@pytest.mark.full
 def test_ten_thousand_tasks(agentos: Agentos, tmp_git_repo: Path) -> None:
     tasks = "".join(f"  t{n}: {{run: echo {n}, effects: none, needs: [t{n - 100}]}}\n" for n in range(100, 10_000))
     first = "".join(f"  t{n}: {{run: echo {n}, effects: none}}\n" for n in range(100))

@@ -105,6 +105,7 @@ def test_no_id_can_be_read_as_markup(agentos: Agentos, tmp_git_repo: Path) -> No
     assert len({len(line) for line in text.splitlines() if "你" not in line}) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["mermaid", "text"])
 def test_ten_thousand_tasks_do_not_hang(agentos: Agentos, tmp_git_repo: Path, form: str) -> None:
     tasks = "".join(f"  t{n}: {{run: ls, effects: none, needs: [t{n - 1}, t{n - 2}]}}\n" for n in range(2, 10_000))

@@ -33,6 +33,7 @@ from tests.cli.hostile import (
     tell_tale,
 )
 from tests.forks import CLOSED_PIPE
+from tests.marks import quick_first
 
 NOWHERE = "annot determine checkpoint database location"
 
@@ -79,6 +80,7 @@ def test_help_has_an_example_and_a_wrong_option_is_told(agentos: Agentos, repo: 
         expect(agentos(*name.split(), "--nosuch", cwd=repo), 2, "--nosuch", name)
 
 
+@pytest.mark.full
 def test_a_real_process_says_the_same_as_a_fork(
     agentos: Agentos, new_agentos: Agentos, repo: Path, good: dict[str, str]
 ) -> None:
@@ -93,7 +95,7 @@ def test_a_real_process_says_the_same_as_a_fork(
 # --- ids and names --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("kind", quick_first(TEXTS))
 def test_texts_that_name_nothing(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     before = fingerprint(repo)
     for name, line in LINES:
@@ -127,7 +129,7 @@ def test_the_beginning_of_several_ids(agentos: Agentos, repo: Path, good: dict[s
     assert fingerprint(repo) == before
 
 
-@pytest.mark.parametrize("kind", ["empty", "very long", "wide", "not UTF-8"])
+@pytest.mark.parametrize("kind", quick_first(["empty", "very long", "wide", "not UTF-8"]))
 def test_ids_that_no_run_can_have(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     before = fingerprint(repo)
     for words in (["run", "tidy.yaml"], ["fork", good[CUT]], ["import", "run.jsonl"]):
@@ -220,6 +222,7 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
     yield "a name too long", folder / f"{'x' * 300}.yaml"
 
 
+@pytest.mark.full
 def test_files_that_are_no_workflows(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     before = fingerprint(repo)
     for kind, path in files(tmp_path):
@@ -270,7 +273,7 @@ def test_files_that_hold_no_run(agentos: Agentos, repo: Path, tmp_path: Path) ->
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", BROKEN_DATABASES)
+@pytest.mark.parametrize("kind", quick_first(BROKEN_DATABASES))
 def test_a_database_that_cannot_be_used(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     change, expected, said = BROKEN_DATABASES[kind]
     with changed(repo, change):
@@ -287,7 +290,7 @@ def test_a_database_that_cannot_be_used(agentos: Agentos, repo: Path, good: dict
             assert fingerprint(repo) == before, line.words
 
 
-@pytest.mark.parametrize("kind", NO_PLACES)
+@pytest.mark.parametrize("kind", quick_first(NO_PLACES))
 def test_a_place_that_cannot_be_used(agentos: Agentos, repo: Path, good: dict[str, str], kind: str) -> None:
     with changed(repo, NO_PLACES[kind]):
         before = fingerprint(repo)
@@ -302,6 +305,7 @@ def test_a_place_that_cannot_be_used(agentos: Agentos, repo: Path, good: dict[st
         assert fingerprint(repo) == before
 
 
+@pytest.mark.full
 def test_a_named_repository_that_is_none(agentos: Agentos, repo: Path, good: dict[str, str], tmp_path: Path) -> None:
     for there in (tmp_path / "none", repo / "README.md", Path("/dev/null"), tmp_path / ("x" * 300), tmp_path):
         for name, line in LINES:
@@ -317,6 +321,7 @@ def test_a_named_repository_that_is_none(agentos: Agentos, repo: Path, good: dic
 READING = [(name, line) for name, line in LINES if name not in ("demo", "approve", "reject", "abort", "pause", "send")]
 
 
+@pytest.mark.full
 def test_a_reader_that_has_enough_is_no_error(agentos: Agentos, repo: Path, good: dict[str, str]) -> None:
     for name, line in READING:
         with changed(repo, lambda root: None):
@@ -324,6 +329,7 @@ def test_a_reader_that_has_enough_is_no_error(agentos: Agentos, repo: Path, good
             assert (code, tell_tale(err)) == (0, []), (name, line.words, code, err[:500])
 
 
+@pytest.mark.full
 def test_a_full_disk_behind_stdout_is_told(agentos: Agentos, repo: Path, good: dict[str, str]) -> None:
     for name, line in READING:
         with changed(repo, lambda root: None):
@@ -333,6 +339,7 @@ def test_a_full_disk_behind_stdout_is_told(agentos: Agentos, repo: Path, good: d
             assert code == 0 or "No space left on device" in err, (name, err)
 
 
+@pytest.mark.full
 def test_no_room_for_another_byte(agentos: Agentos, repo: Path, good: dict[str, str]) -> None:
     """No file may grow, as on a full disk: each command that writes says so, and what was there stays sound."""
     for name in (

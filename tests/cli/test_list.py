@@ -246,6 +246,7 @@ def test_a_run_that_is_being_written_meanwhile_is_read_whole(agentos: Agentos, r
         connection.close()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not shutil.which("unshare") or os.geteuid() != 0, reason="mounting needs root")
 @pytest.mark.parametrize("left", [(), ("", "-wal"), ("", "-wal", "-shm")], ids=["in order", "log", "log and index"])
 def test_a_read_only_repository_can_be_looked_at(repo: Path, left: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ from tests.cli import edits
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.terminal import Terminal
 from tests.conftest import git
+from tests.marks import quick_first
 
 SECRET = "the-secret-of-the-house"
 
@@ -76,7 +77,7 @@ def test_a_path_counts_from_where_one_stands(agentos: Agentos, repo: Path, tmp_p
     assert agentos("purge", repo / "two.txt", "--yes", cwd=repo).code == 0
 
 
-@pytest.mark.parametrize("path", ["..", ".", "../elsewhere", "/etc/passwd", "", "-x", "no\nsuch", "a*"])
+@pytest.mark.parametrize("path", quick_first(["..", ".", "../elsewhere", "/etc/passwd", "", "-x", "no\nsuch", "a*"]))
 def test_what_no_snapshot_has_is_told(agentos: Agentos, repo: Path, path: str) -> None:
     edits.complete(agentos, repo)
     done = agentos("purge", "--yes", "--", path, cwd=repo)

@@ -13,6 +13,7 @@ from tests.cli import edits
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.terminal import Terminal
 from tests.conftest import git
+from tests.marks import quick_first
 from tests.worktree.support import untouched
 
 
@@ -119,7 +120,7 @@ def test_names_that_are_no_text_are_put_back_too(agentos: Agentos, repo: Path) -
     assert "A  caf\\xe9\\nline" in agentos("restore", first, "--dry-run", cwd=repo).out
 
 
-@pytest.mark.parametrize("given", ["nope", "", "../../etc", "a\nb", "-x", "0" * 40, "deadbeef"])
+@pytest.mark.parametrize("given", quick_first(["nope", "", "../../etc", "a\nb", "-x", "0" * 40, "deadbeef"]))
 def test_what_is_no_checkpoint_is_told_in_one_message(agentos: Agentos, repo: Path, given: str) -> None:
     edits.complete(agentos, repo)
     before = edits.files(repo)
@@ -205,7 +206,8 @@ def test_what_somebody_changed_since_is_theirs_to_say(
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "ends"), [("restore", 0, "one\ntwo\n"), ("keep", 0, "mine\ntwo\n"), ("leave", 3, "mine\n")]
+    ("typed", "code", "ends"),
+    quick_first([("restore", 0, "one\ntwo\n"), ("keep", 0, "mine\ntwo\n"), ("leave", 3, "mine\n")]),
 )
 def test_at_a_terminal_it_is_asked(repo: Path, typed: str, code: int, ends: str) -> None:
     edits.killed(repo)
@@ -263,7 +265,7 @@ def test_a_fork_works_in_a_worktree_of_its_own(agentos: Agentos, repo: Path, tmp
     git("worktree", "remove", "--force", str(aside), cwd=repo)
 
 
-@pytest.mark.parametrize("there", ["file", "full folder"])
+@pytest.mark.parametrize("there", quick_first(["file", "full folder"]))
 def test_a_fork_does_not_write_where_something_is(agentos: Agentos, repo: Path, tmp_path: Path, there: str) -> None:
     first, *_ = edits.complete(agentos, repo)
     aside = tmp_path / "aside"

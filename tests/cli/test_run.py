@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SOURCES, Agentos
+from tests.marks import quick_first
 
 FLOW = """
 from pathlib import Path
@@ -204,7 +205,9 @@ def started(repo: Path, *arguments: str) -> subprocess.Popen[str]:
     raise AssertionError(process.communicate())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), quick_first([(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+)
 def test_the_first_signal_lets_running_tasks_end_and_stops_in_order(
     agentos: Agentos, repo: Path, number: signal.Signals, code: int
 ) -> None:
@@ -236,6 +239,7 @@ def test_the_second_signal_cancels_at_once(agentos: Agentos, repo: Path) -> None
     assert status == "paused"
 
 
+@pytest.mark.full
 def test_after_sigterm_tasks_get_five_seconds(repo: Path) -> None:
     slow(repo)
     process = started(repo)

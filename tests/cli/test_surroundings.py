@@ -19,6 +19,8 @@ from tests.cli.hostile import COMMANDS, filled, fingerprint, make_place, tell_ta
 from tests.cli.runs import driven
 from tests.workflow.support import soon
 
+pytestmark = pytest.mark.full  # each is every command in one more odd place
+
 PROGRAM = [sys.executable, "-m", "agentos"]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.terminal import Terminal
+from tests.marks import quick_first
 
 WAITS = """
 from agentos import Workflow
@@ -114,7 +115,7 @@ def test_how_long_to_go_is_known_from_an_earlier_run(terminal: Open, agentos: Ag
     assert screen.end() == 0
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(20, 5), (10, 2), (200, 60), (80, 3)])
+@pytest.mark.parametrize(("columns", "rows"), quick_first([(20, 5), (10, 2), (200, 60), (80, 3)]))
 def test_terminals_of_any_size(terminal: Open, repo: Path, columns: int, rows: int) -> None:
     screen = terminal("run", "waits.py", "--id", "mine", columns=columns, rows=rows)
     screen.until("waits")
@@ -146,7 +147,7 @@ def test_no_color_means_no_colour_and_still_a_picture(terminal: Open, repo: Path
     assert "✓ layer 2" in screen.shown
 
 
-@pytest.mark.parametrize("kind", ["dumb", ""])
+@pytest.mark.parametrize("kind", quick_first(["dumb", ""]))
 def test_a_dumb_terminal_gets_plain_lines(terminal: Open, repo: Path, kind: str) -> None:
     screen = terminal("run", "waits.py", env={"TERM": kind})
     screen.until("nap starts")
@@ -181,6 +182,7 @@ def test_hostile_names_and_output_do_nothing_to_the_terminal(terminal: Open, rep
     assert screen.end() == 0
 
 
+@pytest.mark.full
 def test_three_thousand_tasks(terminal: Open, repo: Path) -> None:
     (repo / "many.py").write_text(
         "from agentos import Workflow\n"
@@ -244,7 +246,7 @@ def test_a_gate_takes_a_no_with_its_reason(terminal: Open, repo: Path) -> None:
     assert not (repo / "shipped").exists()
 
 
-@pytest.mark.parametrize("typed", ["l\n", "\x04"])
+@pytest.mark.parametrize("typed", quick_first(["l\n", "\x04"]))
 def test_a_gate_can_be_left(terminal: Open, agentos: Agentos, repo: Path, typed: str) -> None:
     screen = terminal("run", "gated.py", "--id", "mine")
     screen.until(SHIP)

@@ -11,6 +11,7 @@ from agentos.crashpoints import FILE_POINTS
 from tests.cli import edits
 from tests.cli.conftest import Agentos
 from tests.conftest import git
+from tests.marks import quick_first
 from tests.worktree.support import untouched
 
 
@@ -124,7 +125,7 @@ def test_the_list_is_of_this_worktree(agentos: Agentos, repo: Path, tmp_path: Pa
     assert (repo / "last.txt").exists()
 
 
-@pytest.mark.parametrize("point", [name for name in FILE_POINTS if name.startswith("restore.")])
+@pytest.mark.parametrize("point", quick_first(name for name in FILE_POINTS if name.startswith("restore.")))
 def test_a_restore_that_was_killed_is_finished_and_can_be_undone(agentos: Agentos, repo: Path, point: str) -> None:
     first, *_ = edits.complete(agentos, repo)
     (repo / "mine.txt").write_text("edited since\n")

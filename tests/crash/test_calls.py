@@ -10,6 +10,7 @@ import pytest
 from agentos import Client
 from agentos.crashpoints import CALL_POINTS
 from tests.crash.matrix import ASKED
+from tests.marks import quick_first
 from tests.models.flows import crowd, keys, reviewing
 from tests.models.server import ModelServer
 
@@ -22,7 +23,7 @@ NOT_ASKED = ("call.before", "attempt.before")
 PAID_TWICE = ("call.recorded", "attempt.after", "commit.before:3")
 
 
-@pytest.mark.parametrize("point", PLAYED)
+@pytest.mark.parametrize("point", quick_first(PLAYED))
 def test_killed_anywhere_a_call_is_repeated_only_where_its_answer_was_lost(
     tmp_git_repo: Path, model_server: ModelServer, point: str
 ) -> None:
@@ -39,7 +40,7 @@ def test_killed_anywhere_a_call_is_repeated_only_where_its_answer_was_lost(
     assert len(paid) == (2 if point in PAID_TWICE else 1)
 
 
-@pytest.mark.parametrize("point", PUT_OFF)
+@pytest.mark.parametrize("point", quick_first(PUT_OFF))
 def test_killed_around_an_attempt_that_is_put_off_nothing_is_paid_without_a_yes(
     tmp_git_repo: Path, model_server: ModelServer, point: str
 ) -> None:

@@ -81,7 +81,7 @@ def check_complete(theatre: Theatre, workflow_id: str, trace: list[dict[str, obj
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_150_processes_at_once_each_in_its_own_repository(tmp_path: Path) -> None:
     theatres = [Theatre.of_text(tmp_path / str(number), TINY, f"repository {number}") for number in range(150)]
@@ -93,6 +93,7 @@ def test_150_processes_at_once_each_in_its_own_repository(tmp_path: Path) -> Non
         check_complete(theatre, "run-1", theatre.trace())
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_50_processes_at_once_in_one_repository_each_with_its_own_run(tmp_path: Path) -> None:
     """The database does not exist before: the fifty also race to make it."""

@@ -13,6 +13,7 @@ import pytest
 
 from tests.crash import checks
 from tests.crash.harness import REFUSED, Ended, Theatre, bytes_on_disk
+from tests.marks import quick_first
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
 
@@ -216,7 +217,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", quick_first(DAMAGES))
 def test_damage_is_named_and_left_as_it_is(tmp_path: Path, damage: str) -> None:
     change, told = DAMAGES[damage]
     theatre = Theatre.of_text(tmp_path, WAITING, damage)

@@ -17,6 +17,7 @@ from agentos.store.holder import process_started
 from tests.contract.backends import Backend
 from tests.crash import checks
 from tests.crash.harness import REFUSED, Theatre, wait_for
+from tests.marks import quick_first
 from tests.postgres.server import fresh_url
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
@@ -130,7 +131,7 @@ def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Stage:
     return Stage.of_text(tmp_path, getattr(request, "param", HELD.replace("(SETTINGS)", "")), request.node.name)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=quick_first(["sqlite", "postgres"]))
 def any_stage(stage: Stage, request: pytest.FixtureRequest) -> Stage:
     """The same on every store."""
     if request.param == "postgres":
@@ -158,7 +159,7 @@ def test_of_several_processes_that_resume_a_run_exactly_one_drives_it(any_stage:
     assert sum(isinstance(event, WorkflowStart) for event in stage.journal()) == 2
 
 
-@pytest.mark.parametrize("wakes", ["while the other drives", "after the other has ended"])
+@pytest.mark.parametrize("wakes", quick_first(["while the other drives", "after the other has ended"]))
 def test_a_process_that_slept_while_another_took_over_writes_nothing_and_stops(any_stage: Stage, wakes: str) -> None:
     stage = any_stage
     stale = stage.start_holder(SHORT)
@@ -271,7 +272,7 @@ def open_files(pid: int) -> list[str]:
     return [os.readlink(link) for link in folder.iterdir()] if folder.exists() else []
 
 
-@pytest.mark.parametrize("ends", ["complete", "aborted"])
+@pytest.mark.parametrize("ends", quick_first(["complete", "aborted"]))
 def test_a_resume_that_was_overtaken_by_the_end_of_the_run_does_not_go_on(stage: Stage, ends: str) -> None:
     """What it saw before it had the lease is stale: the run was driven, and ended, while it read the workflow."""
     holder = stage.start_holder(LONG)

@@ -12,11 +12,12 @@ import pytest
 
 from agentos.crashpoints import CALL_POINTS, FILE_POINTS, ISOLATION_POINTS, POINTS
 from tests.crash import matrix
+from tests.marks import quick_first
 
 pytestmark = pytest.mark.timeout(3600 if matrix.ASKED else 300)  # a busy machine is no failure
 
 
-@pytest.mark.parametrize(("store", "scenario", "share"), matrix.played())
+@pytest.mark.parametrize(("store", "scenario", "share"), quick_first(matrix.played(), quick=4))
 def test_a_run_killed_and_resumed_ends_as_if_it_had_not_been(store: str, scenario: str, share: int) -> None:
     cases = matrix.cases(store, scenario, share)
     if not cases:

@@ -84,6 +84,7 @@ def test_no_blow_lets_two_drivers_write() -> None:
     assert regressions(tokens) == 0
 
 
+@pytest.mark.full
 def test_without_fencing_the_same_blows_spoil_the_journal() -> None:
     """The control: shows that the test above can fail."""
     assert regressions(tokens_after_chaos(fresh_url(), 7, "unfenced")) > 0
@@ -107,6 +108,7 @@ def chain(trace: Path, name: str) -> Workflow:
     return flow
 
 
+@pytest.mark.full
 def test_workflows_outlive_restarts_of_the_server(
     tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

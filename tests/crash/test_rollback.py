@@ -11,6 +11,7 @@ from agentos.machine.events import RolledBack
 from tests.crash import checks
 from tests.crash.harness import Theatre
 from tests.crash.playing import state_of
+from tests.marks import quick_first
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine is no failure
 
@@ -45,7 +46,7 @@ def theatre(tmp_path: Path) -> Theatre:
     return made
 
 
-@pytest.mark.parametrize("at", POINTS)
+@pytest.mark.parametrize("at", quick_first(POINTS))
 def test_a_run_killed_while_it_goes_back_ends_as_one_that_was_not(theatre: Theatre, at: str) -> None:
     before = state_of(theatre)
     went_wrong(theatre, "rollback", BACK_TO, at=at)
@@ -65,7 +66,9 @@ def test_a_run_killed_while_it_goes_back_ends_as_one_that_was_not(theatre: Theat
     checks.check_file(theatre.database)
 
 
-@pytest.mark.parametrize("at", ["lease.before", "create.inside", "lease.after", "commit.inside:1", "commit.after:1"])
+@pytest.mark.parametrize(
+    "at", quick_first(["lease.before", "create.inside", "lease.after", "commit.inside:1", "commit.after:1"])
+)
 def test_a_fork_killed_as_it_begins_can_be_made_again_or_resumed(theatre: Theatre, at: str) -> None:
     before = theatre.journal()
     went_wrong(theatre, "fork", BACK_TO, at=at)

@@ -62,7 +62,6 @@ def _at_work_in(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 def test_it_shows_a_kill_and_a_resume_and_leaves_nothing_behind(elsewhere: Path) -> None:
     began = time.monotonic()
     process = start()
@@ -95,7 +94,7 @@ def test_it_shows_a_kill_and_a_resume_and_leaves_nothing_behind(elsewhere: Path)
 
 @pytest.mark.parametrize("words", ["1. Start it", "fetch_files starts", "summarise starts", "5. Resume it"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_cleans_up_when_it_is_interrupted(elsewhere: Path, number: signal.Signals, words: str) -> None:
     process = start()
     read_until(process, words)
@@ -106,7 +105,7 @@ def test_it_cleans_up_when_it_is_interrupted(elsewhere: Path, number: signal.Sig
     assert processes_in(elsewhere) == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_can_keep_its_folder(elsewhere: Path) -> None:
     process = start("--keep")
     out, _ = process.communicate(timeout=90)

@@ -317,7 +317,7 @@ for row in sqlite3.connect(f"file:{database}?mode=ro", uri=True).execute(sql):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("document", [name for name in MARKED if name not in ("README.md", "tutorial.md")])
 def test_what_a_document_shows_is_what_happens(document: str, desk: Path) -> None:
     """README and tutorial are typed in a fresh clone, by test_newcomer.py."""

@@ -20,7 +20,7 @@ from tests.e2e.typing_documents import blocks, follow
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout: there is nothing to clone"),
 ]
 

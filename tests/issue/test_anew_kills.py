@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from agentos import Client
 from agentos.crashpoints import LOG, VARIABLE
 from agentos.machine import events as ev
@@ -38,6 +40,7 @@ def put_back(stage: Stage, kept: Path) -> None:
     shutil.copytree(kept, stage.repo, symlinks=True)
 
 
+@pytest.mark.full
 def test_killed_anywhere_there_is_one_run_or_none_and_the_same_command_goes_on(stage: Stage, tmp_path: Path) -> None:
     assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
     kept = tmp_path / "kept"

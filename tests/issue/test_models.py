@@ -144,6 +144,7 @@ def test_an_agent_that_is_not_installed_is_told_before_anything_is_spent(stage: 
     assert "missing: drafter: claude; reviewer: codex" in done.err
 
 
+@pytest.mark.full
 def test_real_agents_draft_and_review(stage: Stage, home: Path) -> None:
     """Two agents, each pointed at a scripted model: they only answer, and change nothing in the worktree."""
     for agent in ("claude", "codex"):

@@ -71,6 +71,7 @@ def test_briefs_share_two_calls_at_a_time(stage: Stage) -> None:
     all_at_once(stage, 6, 3, 0.3)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_twenty_briefs_five_at_once_are_all_filed_and_the_time_they_took_is_shown(stage: Stage) -> None:
     if os.environ.get("AGENTOS_MATRIX") != "full":

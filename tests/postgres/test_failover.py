@@ -17,6 +17,8 @@ import pytest
 from tests.conftest import git
 from tests.postgres.server import PASSWORD, Server, own_server, standby_of
 
+pytestmark = pytest.mark.full  # two servers, one of which dies
+
 FLOW = """
 name: two
 tasks:

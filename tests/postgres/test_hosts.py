@@ -22,6 +22,8 @@ import pytest
 from tests.conftest import git
 from tests.postgres.server import PASSWORD, own_server
 
+pytestmark = pytest.mark.full  # two hosts of their own, and leases that run out
+
 NET = f"10.213.{os.getpid() % 250}"  # so that another checkout may test at the same time
 FLOW = """
 name: shared

@@ -14,6 +14,7 @@ from agentos.store.postgres.address import read_address
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.statements import statements_of
 from agentos.store.records import stored_statuses
+from tests.marks import quick_first
 from tests.postgres.server import fresh_url
 
 FEW, MANY = 2_000, 20_000
@@ -125,7 +126,7 @@ def check_flat(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("generic", ["force_custom_plan", "force_generic_plan"])
-@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize("what", quick_first(ASKED, quick=3))
 def test_ten_times_as_many_runs_make_no_question_dearer(
     few: Connection, many: Connection, what: str, generic: str
 ) -> None:

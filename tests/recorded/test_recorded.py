@@ -19,6 +19,7 @@ import pytest
 from agentos import Client
 from tests.cli.conftest import Agentos, Completed, agentos
 from tests.conftest import git
+from tests.marks import quick_first
 from tests.postgres.server import fresh_url
 from tests.recorded.record import RUNS, SCHEMA
 
@@ -125,7 +126,7 @@ def recording(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "imported"])
+@pytest.fixture(params=quick_first(["sqlite", "postgres", "imported"]))
 def recorded(request: pytest.FixtureRequest, recording: Path, tmp_path: Path, agentos: Agentos) -> Recorded:
     root = tmp_path / "repo"
     root.mkdir()

@@ -24,6 +24,7 @@ from agentos.workflow.start import worker as working
 from agentos.workflow.start.resume import resume_run
 from tests.conftest import git
 from tests.crash import checks
+from tests.marks import quick_first
 from tests.postgres.server import fresh_url
 
 FLOW = """
@@ -36,7 +37,7 @@ tasks:
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=quick_first(["sqlite", "postgres"]))
 def repo(request: pytest.FixtureRequest, tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if request.param == "postgres":
         monkeypatch.setenv("AGENTOS_WORKFLOW_DB", fresh_url())

@@ -16,6 +16,7 @@ from agentos.exceptions import RestoreError, SnapshotNotFoundError
 from agentos.worktree.restore.restore import find_interrupted, finish_interrupted
 from agentos.worktree.snapshots.snapshots import find, find_named, snapshot_refs
 from agentos.worktree.snapshots.store import Worktree
+from tests.marks import quick_first
 from tests.worktree.child import play, start
 from tests.worktree.support import RUN, back, model, snap, untouched
 
@@ -35,7 +36,7 @@ def edit(root: Path) -> None:
     (root / "x.log").write_text("came while nothing was ignored")
 
 
-@pytest.mark.parametrize("point", [point for point in FILE_POINTS if point.startswith("restore.")])
+@pytest.mark.parametrize("point", quick_first(point for point in FILE_POINTS if point.startswith("restore.")))
 def test_a_restore_killed_anywhere_is_finished(root: Path, worktree: Worktree, point: str) -> None:
     (root / "kept.log").write_text("ignored when the snapshot was taken")
     (root / "src/main.py").chmod(0o640)
@@ -91,6 +92,7 @@ def test_what_an_undo_captured_of_ignored_files_does_not_stay(root: Path, worktr
     assert snap(worktree, "after the kill").tree == ignored.tree
 
 
+@pytest.mark.full
 def test_kills_at_any_moment(root: Path, worktree: Worktree) -> None:
     """Not at named points: in the middle of git's own work, which goes on or is cut off as well."""
     chance = random.Random(4)

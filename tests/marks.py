@@ -1,0 +1,19 @@
+"""Which half of the tests one belongs to: CONTRIBUTING.md has the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def quick_first(values: Iterable[Any], quick: int = 1) -> list[Any]:
+    """For `parametrize`: the first of these in `make test`, the others in `make test-rest`.
+
+    A tuple has a value for each name.
+    """
+    several = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [
+        pytest.param(*value, marks=pytest.mark.full if number >= quick else ()) for number, value in enumerate(several)
+    ]
