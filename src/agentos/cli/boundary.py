@@ -75,6 +75,11 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
         say(_mask_secrets(traceback.format_exc()))
         say("agentos: this is a bug in AgentOS; please report the lines above.")
         code = Exit.FAILED
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:  # the terminal was closed; Python would flush once more at exit, and make it 120
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     # It has ended: one more Ctrl-C while the interpreter shuts down is no reason for a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
