@@ -15,6 +15,7 @@ from agentos import Client, Workflow, resume, run
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.conftest import agentos as agentos
 from tests.cli.terminal import Terminal
+from tests.marks import quick_first
 
 pytestmark = pytest.mark.attack
 
@@ -107,7 +108,7 @@ def victim(tmp_path: Path, home: Path, agentos: Agentos) -> Path:
     return root
 
 
-@pytest.fixture(params=["the same database", "another database"])
+@pytest.fixture(params=quick_first(["the same database", "another database"]))
 def attacker(request: pytest.FixtureRequest, tmp_path: Path, victim: Path) -> Path:
     return victim if request.param == "the same database" else make_repo(tmp_path / "attacker")
 
@@ -139,7 +140,7 @@ def test_a_command_of_a_task_does_not_answer_for_a_human(agentos: Agentos, victi
     assert (victim / "shipped").exists()
 
 
-@pytest.mark.parametrize("isolation", ["", "process"])
+@pytest.mark.parametrize("isolation", quick_first(["", "process"]))
 def test_a_python_task_does_not_answer_for_a_human(
     agentos: Agentos, victim: Path, tmp_path: Path, isolation: str
 ) -> None:

@@ -138,7 +138,8 @@ def place(tmp_git_repo: Path) -> Place:
 # --- the window between the capture of what an attempt did and its completion ----------------------------------------
 
 
-@pytest.mark.parametrize("scenario", quick_first(["files", "retry"]))
+@pytest.mark.full
+@pytest.mark.parametrize("scenario", ["files", "retry"])
 def test_a_file_task_killed_after_any_commit_ends_with_each_edit_once(scenario: str) -> None:
     kills = [kill for kill in matrix.reference("sqlite", scenario).first if kill.point == "commit.after"]
     wrong = matrix.play_cases([matrix.Case("sqlite", scenario, (kill,)) for kill in kills])
@@ -161,6 +162,7 @@ def test_without_an_edit_the_leftover_process_is_ended_and_its_files_are_put_bac
     place.check_exact()
 
 
+@pytest.mark.full
 def test_what_a_leftover_process_wrote_after_the_driver_died_is_asked_about(place: Place) -> None:
     """It cannot be told from the human's hand."""
     late = "sleep 4; echo late >> other.txt; touch ../late; sleep 60"
@@ -173,6 +175,7 @@ def test_what_a_leftover_process_wrote_after_the_driver_died_is_asked_about(plac
 # --- 4: the wall clock -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_an_edit_is_asked_about_though_the_clock_was_set_back_since_the_crash(place: Place) -> None:
     assert place.stop_at_work(signal.SIGKILL, code=AHEAD) == -signal.SIGKILL
     hour = time.time() + 3600
@@ -200,6 +203,7 @@ def test_an_answer_after_a_kill_decides_nothing_about_what_was_cut_off(place: Pl
     assert place.read("x.txt") == "x\n"
 
 
+@pytest.mark.full
 def test_a_no_after_a_kill_decides_nothing_about_what_was_cut_off(place: Place) -> None:
     place.write(GATED)
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL
@@ -257,6 +261,7 @@ def test_edits_after_an_orderly_stop_are_shown_and_the_user_chooses(place: Place
     place.check_exact()
 
 
+@pytest.mark.full
 def test_an_edit_right_after_an_orderly_stop_counts_as_one(place: Place) -> None:
     """The stop's snapshot decides, and no clock."""
     assert place.stop_at_work(signal.SIGINT, signal.SIGINT) == 130
@@ -264,6 +269,7 @@ def test_an_edit_right_after_an_orderly_stop_counts_as_one(place: Place) -> None
     place.check_refused({"other.txt": "by hand\n"})
 
 
+@pytest.mark.full
 def test_files_that_are_kept_after_an_orderly_stop_stay(place: Place) -> None:
     assert place.stop_at_work(signal.SIGINT, signal.SIGINT) == 130
     (place.root / "other.txt").write_text("by hand\n")

@@ -94,12 +94,14 @@ def test_it_shows_layers_tasks_and_what_a_task_prints(terminal: Open, repo: Path
     assert screen.cursor_is_visible
 
 
+@pytest.mark.full
 def test_the_clock_goes_on_while_nothing_happens(terminal: Open, repo: Path) -> None:
     screen = terminal("run", "waits.py")
     screen.until("napping")
     screen.until("2.", patience_s=15)
 
 
+@pytest.mark.full
 def test_how_long_to_go_is_known_from_an_earlier_run(terminal: Open, agentos: Agentos, repo: Path) -> None:
     (repo / "timed.py").write_text(
         "from agentos import Workflow\n"
@@ -124,6 +126,7 @@ def test_terminals_of_any_size(terminal: Open, repo: Path, columns: int, rows: i
     assert screen.cursor_is_visible
 
 
+@pytest.mark.full
 def test_it_survives_resizing(terminal: Open, repo: Path) -> None:
     screen = terminal("run", "waits.py", "--id", "mine", columns=100, rows=30)
     screen.until("napping")
@@ -138,6 +141,7 @@ def test_it_survives_resizing(terminal: Open, repo: Path) -> None:
     assert screen.cursor_is_visible
 
 
+@pytest.mark.full
 def test_no_color_means_no_colour_and_still_a_picture(terminal: Open, repo: Path) -> None:
     screen = terminal("run", "waits.py", env={"NO_COLOR": "1"})
     screen.until("napping")
@@ -156,6 +160,7 @@ def test_a_dumb_terminal_gets_plain_lines(terminal: Open, repo: Path, kind: str)
     assert b"\x1b" not in screen.raw
 
 
+@pytest.mark.full
 def test_verbose_and_quiet_at_a_terminal_are_lines_too(terminal: Open, repo: Path) -> None:
     screen = terminal("run", "waits.py", "--verbose")
     screen.until("nap | napping")
@@ -220,6 +225,7 @@ def test_a_gate_shows_what_ran_and_what_will_run_and_takes_a_yes(terminal: Open,
     assert (repo / "after").exists()
 
 
+@pytest.mark.full
 def test_a_merge_is_shown_and_takes_a_version_for_each_path(terminal: Open, repo: Path) -> None:
     (repo / "merge.py").write_text(MERGE)
     screen = terminal("run", "merge.py", "--id", "mine")
@@ -404,6 +410,7 @@ def test_a_closed_terminal_stops_the_run_in_order(terminal: Open, agentos: Agent
     assert status_of(agentos, repo) == "paused"
 
 
+@pytest.mark.full
 def test_an_abort_from_elsewhere_gives_the_cursor_back(terminal: Open, agentos: Agentos, repo: Path) -> None:
     screen = terminal("run", "waits.py", "--id", "mine")
     screen.until("napping")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.issue.stage import Stage
+from tests.marks import quick_first
 
 GH = """#!{python}
 import json, os, pathlib, sys
@@ -99,7 +100,7 @@ def test_labels_that_are_missing_are_created_and_the_issue_is_filed(stage: Stage
     assert stage.artefacts("done/77-dark-mode")[-1] == "004-filed.json"
 
 
-@pytest.mark.parametrize("age", ["new", "old"])
+@pytest.mark.parametrize("age", quick_first(["new", "old"]))
 def test_an_issue_with_the_marker_is_found_and_not_created_again(stage: Stage, gh: Gh, age: str) -> None:
     """Killed right after it was created: the record is missing, the issue is not."""
     given = (*stage.roles[:4], "--gates", "none", "--file-with", "gh")

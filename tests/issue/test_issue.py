@@ -124,6 +124,7 @@ def test_an_unreadable_verdict_is_asked_for_once_more(stage: Stage) -> None:
     assert "could not be read as that JSON object" in again
 
 
+@pytest.mark.full
 def test_a_verdict_that_is_unreadable_twice_is_a_gate(stage: Stage) -> None:
     stage.reviewer("LGTM!", '{"verdict": "approved"}')
     assert stage.issue("--brief", "dark-mode.md").code == 3
@@ -136,6 +137,7 @@ def test_a_verdict_that_is_unreadable_twice_is_a_gate(stage: Stage) -> None:
     assert len(stage.filed) == 1
 
 
+@pytest.mark.full
 def test_the_same_complaint_twice_in_a_row_is_a_gate(stage: Stage) -> None:
     stage.reviewer("revise", "revise more", "revise", "revise again", "approve")
     assert stage.issue("--brief", "dark-mode.md").code == 3
@@ -159,6 +161,7 @@ def test_75_from_a_program_is_75_and_a_later_try_goes_on(stage: Stage) -> None:
     assert len(stage.calls("drafter")) == 1, "what was paid for is not asked again"
 
 
+@pytest.mark.full
 def test_75_from_the_filer_is_75_at_once(stage: Stage) -> None:
     filer = stage.beside / "filer.sh"
     working = filer.read_text()
@@ -226,6 +229,7 @@ def test_a_filer_that_finds_other_words_than_a_url_has_found_nothing(stage: Stag
 # --- names and changes ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_two_briefs_of_one_name_have_runs_of_their_own(stage: Stage) -> None:
     other = stage.brief("Another thing altogether, in a brief of the same name.\n", "more/Dark_Mode.md")
     assert stage.issue("--brief", "dark-mode.md").code == 0
@@ -239,6 +243,7 @@ def test_two_briefs_of_one_name_have_runs_of_their_own(stage: Stage) -> None:
     assert len(stage.filed) == 2
 
 
+@pytest.mark.full
 def test_other_prompts_than_it_began_with_are_asked_about(stage: Stage, tmp_path: Path) -> None:
     assert stage.issue("--brief", "dark-mode.md", gates="draft").code == 3
     changed = tmp_path / "changed"
@@ -249,6 +254,7 @@ def test_other_prompts_than_it_began_with_are_asked_about(stage: Stage, tmp_path
     assert (asked.code, "the prompts of this AgentOS" in asked.err) == (3, True)
 
 
+@pytest.mark.full
 def test_a_brief_is_named_from_here_or_from_the_root(stage: Stage, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -267,6 +273,7 @@ def test_a_brief_is_named_from_here_or_from_the_root(stage: Stage, tmp_path: Pat
     assert stage.agentos(*shlex.split(words.removeprefix("Choose one: agentos ")), "--anew").code == 3
 
 
+@pytest.mark.full
 def test_a_link_that_leads_out_of_the_repository_is_no_brief(stage: Stage, tmp_path: Path) -> None:
     secret = tmp_path / "secret.md"
     secret.write_text("What nobody else should ever read, and no model be sent.\n")
@@ -352,6 +359,7 @@ def test_a_run_that_is_refused_takes_the_place_of_none(stage: Stage) -> None:
     assert stage.status() == "waiting", "the one that was under way is still there"
 
 
+@pytest.mark.full
 def test_two_repositories_may_keep_their_runs_in_one_database(stage: Stage, tmp_path: Path) -> None:
     stage.env["AGENTOS_WORKFLOW_DB"] = str(tmp_path / "shared" / "runs.db")
     assert stage.issue("--brief", "dark-mode.md").code == 0
@@ -407,6 +415,7 @@ def test_select_and_all_look_into_ideas(stage: Stage) -> None:
     assert (again.code, "0 briefs to do of 2" in again.err) == (0, True)
 
 
+@pytest.mark.full
 def test_all_leaves_alone_what_is_filed_or_dropped(stage: Stage) -> None:
     for name in ("aborted", "filed", "rejected"):
         stage.brief(name=f"ideas/active/{name}.md")
@@ -424,6 +433,7 @@ def test_all_leaves_alone_what_is_filed_or_dropped(stage: Stage) -> None:
     assert len(stage.filed) == 3, "the one that is filed is not filed once more"
 
 
+@pytest.mark.full
 def test_a_brief_that_cannot_be_one_does_not_stop_the_others(stage: Stage) -> None:
     for name in ("one", "three"):
         stage.brief(name=f"ideas/active/{name}.md")
@@ -442,6 +452,7 @@ def test_a_brief_that_cannot_be_one_does_not_stop_the_others(stage: Stage) -> No
     assert "other.md is not UTF-8" in done.err
 
 
+@pytest.mark.full
 def test_one_that_another_process_is_at_does_not_stop_the_others(stage: Stage, tmp_path: Path) -> None:
     for name in ("one", "two"):
         stage.brief(name=f"ideas/active/{name}.md")

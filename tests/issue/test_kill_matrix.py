@@ -30,7 +30,6 @@ from tests.crash.matrix import ASKED, CHOSEN, SEED, folder
 from tests.crash.matrix import VARIABLE as MATRIX
 from tests.forks import shared_forks
 from tests.issue.stage import BRIEF, Stage
-from tests.marks import quick_first
 
 RUN = "issue-dark-mode"
 MOST = 12
@@ -184,9 +183,10 @@ def cases(scenario: str, share: int) -> list[Case]:
     return random.Random(f"{CHOSEN} {scenario}").sample(mine, DRAWN)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(7200 if ASKED else 300)
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize("scenario", quick_first(SCENARIOS))
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_killed_issue_run_ends_as_one_that_was_not(scenario: str, share: int) -> None:
     expected, _ = undisturbed(scenario)
     assert expected.issues == 1

@@ -82,6 +82,7 @@ def test_twenty_briefs_five_at_once_are_all_filed_and_the_time_they_took_is_show
     print(f"20 briefs took {took_s:.1f} s; {ideal_s:.1f} s are ideal")
 
 
+@pytest.mark.full
 def test_one_that_fails_does_not_stop_the_others(stage: Stage) -> None:
     ideas(stage, "one", "two", "three")
     replace_drafter(stage, FAILS)
@@ -98,6 +99,7 @@ def test_one_that_fails_does_not_stop_the_others(stage: Stage) -> None:
     assert (logs / "two.log").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.full
 def test_briefs_that_would_have_one_name_get_two(stage: Stage) -> None:
     ideas(stage, "My Idea", "my-idea")
     done = stage.issue("--all", "--parallel", "2", "--json")
@@ -108,6 +110,7 @@ def test_briefs_that_would_have_one_name_get_two(stage: Stage) -> None:
     assert len(stage.filed) == 2
 
 
+@pytest.mark.full
 def test_what_became_of_each_is_told_though_one_was_dropped_or_is_gone(stage: Stage) -> None:
     ideas(stage, "one", "two", "three")
     replace_drafter(stage, WAITS.format(here=stage.beside))
@@ -122,6 +125,7 @@ def test_what_became_of_each_is_told_though_one_was_dropped_or_is_gone(stage: St
     assert rows == {"one": ("complete", 0), "two": ("complete", 0), "three": ("aborted", 4)}
 
 
+@pytest.mark.full
 def test_the_first_ctrl_c_lets_what_runs_end_and_begins_no_more(stage: Stage) -> None:
     ideas(stage, "one", "two", "three")
     replace_drafter(stage, WAITS.format(here=stage.beside))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LinkedWorktree, git
+from tests.marks import quick_first
 
 LAUNCHER = Path(__file__).parents[2] / "tools" / "run_issue_workflow.py"
 ROLES = ("--drafter", "command:cat", "--reviewer", "command:cat", "--file-with", "none", "--gates", "draft")
@@ -98,7 +99,7 @@ def test_030_t2_the_variable_wins_and_git_is_not_asked(tmp_git_repo: Path, tmp_p
     assert not (tmp_git_repo / ".agentos").exists()
 
 
-@pytest.mark.parametrize("brief", [["--brief", "test.md"], ["--brief"], ["--all"], ["--resume"], []])
+@pytest.mark.parametrize("brief", quick_first([["--brief", "test.md"], ["--brief"], ["--all"], ["--resume"], []]))
 def test_040_t3_smoke_it_fails_closed_outside_a_repository(bare: Path, brief: list[str]) -> None:
     code, err = launched(*brief, cwd=bare)
     assert code == 1

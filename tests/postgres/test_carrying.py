@@ -13,6 +13,7 @@ from agentos.values import canonical_json
 from agentos.workflow.place.place import find_place
 from tests.cli.conftest import Agentos, agentos
 from tests.conftest import git
+from tests.marks import quick_first
 
 __all__ = ["agentos"]
 
@@ -32,7 +33,7 @@ def origin(tmp_git_repo: Path) -> Path:
     return tmp_git_repo
 
 
-@pytest.mark.parametrize("way", ["to a server", "from a server"])
+@pytest.mark.parametrize("way", quick_first(["to a server", "from a server"]))
 def test_a_run_moves_with_its_files_and_goes_on_there(
     origin: Path, tmp_path: Path, agentos: Agentos, url: str, way: str
 ) -> None:
@@ -66,7 +67,7 @@ def test_a_run_moves_with_its_files_and_goes_on_there(
     assert (renamed["workflow_id"], renamed["snapshots"]) == ("copy", imported["snapshots"])
 
 
-@pytest.mark.parametrize("flags", [(), ("--files-only",)], ids=["the run", "its files only"])
+@pytest.mark.parametrize("flags", quick_first([((),), (("--files-only",),)]), ids=["the run", "its files only"])
 def test_a_run_does_not_go_on_where_its_files_are_not(
     origin: Path, tmp_path: Path, agentos: Agentos, url: str, flags: tuple[str, ...]
 ) -> None:

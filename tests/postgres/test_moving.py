@@ -97,6 +97,7 @@ def test_a_run_whose_repository_got_another_name_is_told_so_and_taken_over(agent
     assert agentos("logs", "y4", cwd=repo).code == 0
 
 
+@pytest.mark.full
 def test_doctor_finds_runs_that_are_kept_under_the_old_name(agentos: Agentos, repo: Path) -> None:
     begin(agentos, repo)
     assert "example.org" not in agentos("doctor", cwd=repo).out
@@ -189,6 +190,7 @@ def test_a_store_moves_a_run_into_a_scope_that_has_no_other_of_that_id(url: str)
 # --- hosts --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_run_of_another_host_is_not_picked_up_unasked(agentos: Agentos, repo: Path) -> None:
     begin(agentos, repo)
     for argv in (("resume",), ("resume", "y4"), ("resume", "--dry-run"), ("run", "flow.yaml", "--id", "y4")):
@@ -216,6 +218,7 @@ def test_a_worker_adopts_runs_of_every_host_and_they_belong_to_its_own_then(
     assert listed(agentos, repo)[0]["host"] == "ci-2"
 
 
+@pytest.mark.full
 def test_a_worker_leaves_a_run_with_the_host_that_has_its_files(
     agentos: Agentos, repo: Path, tmp_path: Path, url: str
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_worker_leaves_a_run_with_the_host_that_has_its_files(
     assert [(row["root"], row["host"]) for row in listed(agentos, repo)] == [(str(repo), platform.node())]
 
 
+@pytest.mark.full
 def test_a_question_of_another_host_is_answered_there_and_goes_on_only_where_it_belongs(
     agentos: Agentos, repo: Path
 ) -> None:
@@ -244,6 +248,7 @@ def test_a_question_of_another_host_is_answered_there_and_goes_on_only_where_it_
     assert agentos("resume", cwd=repo).code == 0
 
 
+@pytest.mark.full
 def test_lists_show_host_and_repository_where_there_are_several(agentos: Agentos, repo: Path) -> None:
     begin(agentos, repo)
     assert on_host("ci-2", "run", "flow.yaml", "--id", "z1", cwd=repo).code == 0

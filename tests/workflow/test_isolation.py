@@ -26,6 +26,7 @@ from agentos.workflow.files.layer_merge import advance_merge as go_on_merging
 from agentos.workflow.files.worktree_files import WorktreeFiles
 from tests.conftest import git
 from tests.forks import run_forked
+from tests.marks import quick_first
 
 ROWS = [f"row {number}" for number in range(12)]
 
@@ -218,6 +219,7 @@ def test_with_schedule_ready_it_is_merged_before_the_first_task_that_comes_after
     no_trace(repo)
 
 
+@pytest.mark.full
 def test_with_schedule_ready_a_conflict_holds_back_what_comes_after_and_nothing_else(repo: Path) -> None:
     flow = Workflow("ready", schedule="ready")
     for name in ("a", "b"):
@@ -284,7 +286,9 @@ def test_a_conflict_asks_and_shows_it(repo: Path) -> None:
     no_trace(repo)
 
 
-@pytest.mark.parametrize(("choice", "line"), [("task:a", "by a"), ("task:b", "by b"), ("worktree", "row 5")])
+@pytest.mark.parametrize(
+    ("choice", "line"), quick_first([("task:a", "by a"), ("task:b", "by b"), ("worktree", "row 5")])
+)
 def test_one_side_is_chosen(repo: Path, choice: str, line: str) -> None:
     conflict(repo)
     result = go_on({"shared.txt": choice})
@@ -302,6 +306,7 @@ def test_a_merged_file_is_taken(repo: Path, tmp_path: Path) -> None:
     assert (repo / "shared.txt").read_text() == "by both\n"
 
 
+@pytest.mark.full
 def test_a_merged_file_that_is_not_there_is_asked_about_again(repo: Path, tmp_path: Path) -> None:
     conflict(repo)
     assert go_on({"shared.txt": f"file:{tmp_path / 'nowhere.txt'}"}).status == "waiting"
@@ -352,6 +357,7 @@ def test_an_answer_holds_for_what_was_shown(repo: Path) -> None:
     assert (repo / "shared.txt").read_text() == "rewritten at the gate\n"
 
 
+@pytest.mark.full
 def test_a_file_where_another_made_a_folder(repo: Path) -> None:
     flow = isolated(a="echo a > place", b="mkdir place; echo b > place/b.txt")
     assert run(flow, workflow_id="r").status == "waiting"
@@ -473,6 +479,7 @@ def test_an_ignored_file_in_the_way_is_asked_about(repo: Path, halfway: Halfway)
 # --- odd surroundings -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_names_that_are_no_text(repo: Path) -> None:
     flow = isolated(a=r"echo a > $'\xff\n'", b=r"echo b > $'\xff\n'")
     assert run(flow, workflow_id="r").status == "waiting"
@@ -484,6 +491,7 @@ def test_names_that_are_no_text(repo: Path) -> None:
     assert (repo / os.fsdecode(b"\xff\n")).read_text() == "b\n"
 
 
+@pytest.mark.full
 def test_a_submodule_is_left_alone(repo: Path, tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     git("init", "--quiet", str(inner), cwd=tmp_path)

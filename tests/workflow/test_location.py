@@ -657,6 +657,7 @@ def test_a_folder_is_not_made_where_there_is_no_root(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.full
 def test_many_processes_make_the_folder_at_once(tmp_git_repo: Path) -> None:
     wait = ASK + "import sys\nsys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline(); print(ask())"
     command = [sys.executable, "-c", wait]

@@ -159,6 +159,7 @@ def test_a_run_that_was_answered_is_gone_on_with_unless_it_was_paused_too(repo: 
     assert statuses(repo) == {"goes": "complete", "stays": "paused", "refused": "failed"}, out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("repo", ["postgres"], indirect=True)  # a database file is that of one worktree
 def test_an_answer_from_where_the_files_are_not_leaves_the_run_to_a_worker(
     repo: Path, start: Start, tmp_path: Path
@@ -221,6 +222,7 @@ tasks:
 """
 
 
+@pytest.mark.full
 def test_runs_that_wait_for_a_busy_worktree_say_so_once_and_keep_no_processor_busy(repo: Path, start: Start) -> None:
     (repo / "files.yaml").write_text(FILES)
     for number in range(4):
@@ -257,6 +259,7 @@ def test_runs_that_wait_for_a_busy_worktree_say_so_once_and_keep_no_processor_bu
     assert Counter(report.workflow_id for report in reports if report.what == "ended") == Counter(about_holding)
 
 
+@pytest.mark.full
 def test_once_goes_on_with_runs_that_wait_for_one_another_and_leaves_those_that_wait_for_others(
     repo: Path, start: Start
 ) -> None:
