@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -82,7 +83,9 @@ def answer(command: str, expected: list[str], desk: Path, *, all_of_it: bool = F
     if killed:
         return answer_of_killed(killed[1], float(killed[2]), expected, desk)
     messages = subprocess.STDOUT if all_of_it else subprocess.PIPE
-    done = subprocess.run(["bash", "-c", command], cwd=desk, stdout=subprocess.PIPE, stderr=messages, text=True)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=desk, env=at_terminal(), stdout=subprocess.PIPE, stderr=messages, text=True
+    )
     died = -signal.SIGKILL if "AGENTOS_CRASH_AT" in command else 0
     assert done.returncode in (died, 128 + signal.SIGKILL if died else 0), f"$ {command}\n{done.stderr or done.stdout}"
     return done.stdout.splitlines()
@@ -92,7 +95,7 @@ def answer_of_killed(command: str, after_s: float, expected: list[str], desk: Pa
     """Kill it as the document says, but on a busy machine not before it has come as far as on an idle one."""
     with (desk / "printed").open("w+") as out:
         before = sequence = journal_length(desk)
-        process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=desk, stdout=out)
+        process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=desk, env=at_terminal(), stdout=out)
         began = moved = time.monotonic()
         while time.monotonic() < began + PATIENCE_S and process.poll() is None:
             now = journal_length(desk)
@@ -106,6 +109,11 @@ def answer_of_killed(command: str, after_s: float, expected: list[str], desk: Pa
         process.kill()
         assert process.wait() == -signal.SIGKILL, f"$ {command} was over before it could be killed"
     return (desk / "printed").read_text().splitlines()
+
+
+def at_terminal() -> dict[str, str]:
+    """A terminal shows each line at once; what a file is to get would be lost in a kill."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}
 
 
 def journal_length(desk: Path) -> int:
