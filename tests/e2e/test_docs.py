@@ -20,7 +20,7 @@ from typing import Any, get_args
 import pytest
 
 import agentos
-from agentos import Client
+from agentos import Client, client
 from agentos.client import fork, resume, run
 from agentos.crashpoints import ALL_POINTS
 from agentos.dag.define.settings import KINDS, known_settings
@@ -128,6 +128,16 @@ def test_every_public_name_is_documented() -> None:
     said = (ROOT / "docs" / "reference.md").read_text()
     assert [name for name in agentos.__all__ if f"`{name}`" not in said] == []
     assert len(agentos.__all__) <= 15
+
+
+def test_every_name_of_the_client_is_documented_with_its_arguments() -> None:
+    said = (ROOT / "docs" / "reference.md").read_text()
+    assert [name for name in client.__all__ if not re.search(rf"`{name}\b", said)] == []
+    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", said[said.index("### agentos.client") :], flags=re.MULTILINE))
+    for name in rows.keys() & set(client.__all__):
+        documented = [part.partition("=")[0].strip(" *") for part in re.sub(r"\(\)", "", rows[name]).split(",")]
+        named = inspect.signature(getattr(client, name)).parameters
+        assert [part for part in documented if part] == list(named), name
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def modules_of(package: str) -> list[str]:
     return [f"{package}.{found.name}" for found in pkgutil.iter_modules(path)]
 
 
-@pytest.mark.parametrize("name", ["agentos.client", *modules_of("agentos.workflow")])
+@pytest.mark.parametrize("name", ["agentos.client", *modules_of("agentos.client"), *modules_of("agentos.workflow")])
 def test_every_public_name_has_a_docstring(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__

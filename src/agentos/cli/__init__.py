@@ -5,11 +5,7 @@ boundary          where errors become text and exit codes
 exits             exit codes
 options           options that commands share
 drive_flags       options of commands that drive a run
-continuation      going on with a run after an answer
 output            what is printed: data to stdout, messages to stderr
-output_file       files that somebody asked for
-plan_only         workflows that are only looked at
-places            the same question to several places
 shell_completion  what the shell offers after TAB
 json_shapes       the shape of what `--json` prints
 commands          one file for each command

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NoReturn
 
 from agentos.cli.exits import Exit
 from agentos.cli.output import say
@@ -21,6 +21,9 @@ from agentos.exceptions import (
     TryAgainError,
     WorkflowDefinitionError,
 )
+
+if TYPE_CHECKING:
+    from agentos.client.places import PlaceProblem
 
 _CODES: tuple[tuple[type[AgentosError], Exit], ...] = (
     (WorkflowDefinitionError, Exit.USAGE),
@@ -39,6 +42,15 @@ LONGEST = 1_500
 def exit_code(error: AgentosError) -> Exit:
     """What the program exits with where this error ends it."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)
+
+
+def say_problems(problems: Iterable[PlaceProblem]) -> int:
+    """Tell what could not be looked at, beside what could; the exit code for that."""
+    code = 0
+    for problem in problems:
+        say("\n".join([f"{printable(problem.where)}:", *printable_lines(str(problem.error))]))
+        code = max(code, exit_code(problem.error))
+    return code
 
 
 def run_and_exit(program: Callable[[], int]) -> NoReturn:
@@ -64,7 +76,8 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
         _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary
-        if _lacks_memory(error):
+        # Python has no exception of its own for a thread that the system refuses.
+        if isinstance(error, MemoryError) or str(error) == "can't start new thread":
             print_error(
                 "agentos: there is not enough memory, or room for another thread.\nFree some, or raise the limits "
                 "(`ulimit -v`, `ulimit -u`), and try again. What was written is kept: `agentos resume` goes on."
@@ -85,18 +98,10 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
-def _lacks_memory(error: BaseException) -> bool:
-    # Python has no exception of its own for a thread that the system refuses.
-    return isinstance(error, MemoryError) or str(error) == "can't start new thread"
-
-
 def print_error(text: str) -> None:
     """An error's text, fit for a terminal whatever it quotes: no secret, no control sequence, no endless line."""
-    say("\n".join(_cut(line) for line in printable_lines(_mask_secrets(text))))
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 200]} … {line[-190:]}"
+    lines = printable_lines(_mask_secrets(text))
+    say("\n".join(line if len(line) <= LONGEST else f"{line[: LONGEST - 200]} … {line[-190:]}" for line in lines))
 
 
 def _mask_secrets(text: str) -> str:

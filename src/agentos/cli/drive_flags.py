@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
 from agentos.cli.output import say
+from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import Gates, Manner, Show
-from agentos.client import resolve_drive_options
-from agentos.workflow.place.location import VARIABLE, unused_old_database
-from agentos.workflow.place.place import Place
-from agentos.workflow.start.ready_run import DriveOptions
-from agentos.worktree.git import one_line
+from agentos.client.places import VARIABLE, unused_old_database
+from agentos.client.runs import resolve_drive_options
+
+if TYPE_CHECKING:
+    from agentos.client.types import DriveOptions, Place
 
 
 class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,8 @@ class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
             repo, durability=self.durability, keep=self.keep, max_concurrency=self.max_concurrency
         )
         if not place.exists() and (old := unused_old_database(place.database)) is not None:  # once: it is made now
-            say(f"The old global database {one_line(old)} is not used; {VARIABLE}={one_line(old)} goes on with it.")
+            name = printable(str(old))
+            say(f"The old global database {name} is not used; {VARIABLE}={name} goes on with it.")
         # The setting says what happens where nobody is there; at a terminal somebody is.
         gates = self.gates or ("ask" if options.gates == "stop" else options.gates)
         manner = Manner(show=show, gates=gates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
 
 
@@ -40,3 +41,8 @@ OF_STATUS = {
     "aborted": Exit.ABORTED,
 }
 """What a drive that ended with this status exits with."""
+
+
+def exit_of_signal(received: int) -> Exit:
+    """What a program exits with that this signal stopped in order."""
+    return Exit.INTERRUPTED if received == signal.SIGINT else Exit.TERMINATED

@@ -13,7 +13,7 @@ import click
 from agentos.cli import shell_completion
 
 if TYPE_CHECKING:
-    from agentos.workflow.files.decisions import FilesChoice
+    from agentos.client.types import FilesChoice
 
 repo_option = click.option(
     "--repo",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentos.cli.render.text import escape_json, printable
+from agentos.exceptions import SnapshotError, TryAgainError
+
+if TYPE_CHECKING:
+    from agentos.client.answers import Became
+    from agentos.client.places import FoundRun
+    from agentos.client.worktree import Client
 
 
 def say(text: str) -> None:
@@ -34,3 +41,23 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
     for row in table:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo(line.rstrip())
+
+
+def say_outcome(found: FoundRun, what: str, became: Became) -> None:
+    """Tell the person how far their command has come."""
+    run = printable(found.record.workflow_id)
+    match became:
+        case "applied":
+            say(f"{what}: run {run}.")
+        case "received":
+            say(f"{what}: run {run} takes it up when its layer is finished.")
+        case "kept":
+            say(f"{what}: kept for run {run}, which takes it up when it goes on: agentos resume {shlex.quote(run)}")
+
+
+def give_space_back(client: Client) -> None:
+    """Collect what snapshots that were let go of took. Where that cannot be now, it is said, and is no error."""
+    try:
+        client.collect()
+    except (SnapshotError, TryAgainError) as error:
+        say(f"The space of snapshots is given back by a later prune: {printable(error.message)}")

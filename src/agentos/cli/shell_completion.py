@@ -13,9 +13,8 @@ from click.shell_completion import CompletionItem
 from agentos.cli.render.text import printable, short
 
 if TYPE_CHECKING:
-    from agentos.machine.facts.fold import Facts
-    from agentos.workflow.place.place import Place
-    from agentos.workflow.place.run_search import FoundRun
+    from agentos.client.places import Place
+    from agentos.client.views import RunView
 
 MOST = 200
 """No more than so many are offered; nobody reads a longer list."""
@@ -38,19 +37,14 @@ def _silent(offer: Callable[[dict[str, Any]], Offered]) -> Completer:
         # a fault of ours included, offers nothing and says nothing.
         with suppress(Exception):
             for value, about in offer(context.params):
-                if value.startswith(incomplete) and _typable(value) and len(items) < MOST:
+                # Only what means itself on the command line: bash quotes nothing of what it is given. An id may come
+                # from an imported file or a clone, and TAB must not put `$(…)` before somebody's cursor.
+                is_plain = value[:1] != "-" and all(character.isalnum() or character in _PLAIN for character in value)
+                if value.startswith(incomplete) and is_plain and len(items) < MOST:
                     items.append(CompletionItem(value, help=short(printable(about), 100)))
         return items
 
     return complete
-
-
-def _typable(value: str) -> bool:
-    """Whether it means itself where it is put on the command line: bash quotes nothing of what it is given.
-
-    An id may come from an imported file or a clone, and TAB must not put `$(…)` before somebody's cursor.
-    """
-    return value[:1] != "-" and all(character.isalnum() or character in _PLAIN for character in value)
 
 
 def _repo(typed: dict[str, Any]) -> Path | None:
@@ -60,7 +54,7 @@ def _repo(typed: dict[str, Any]) -> Path | None:
 
 def _place(typed: dict[str, Any]) -> Place:
     """Where this worktree keeps its runs, if that is a file: nobody who types TAB means to connect to a server."""
-    from agentos.workflow.place.place import find_place
+    from agentos.client.places import find_place
 
     place = find_place(_repo(typed), make=False)
     if place.is_shared:
@@ -69,60 +63,43 @@ def _place(typed: dict[str, Any]) -> Place:
 
 
 def _runs(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.place.run_search import list_runs
+    from agentos.client.worktree import Client
 
-    for record in list_runs(_place(typed), limit=MOST_RUNS):
+    for record in Client(place=_place(typed)).list_runs(limit=MOST_RUNS):
         yield record.workflow_id, f"{record.name}, {record.status}"
 
 
 def _checkpoints(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.place.run_search import reading
+    from agentos.client.places import list_checkpoints
 
-    with reading(_place(typed)) as store:
-        for record in store.list_runs(limit=MOST_RUNS):
-            for cut in reversed(store.list_checkpoints(record.workflow_id)):
-                yield cut.id, f"{record.name}, layer {cut.layer}"
+    for record, cut in list_checkpoints(_place(typed), most_runs=MOST_RUNS):
+        yield cut.id, f"{record.name}, layer {cut.layer}"
 
 
-def _facts(typed: dict[str, Any]) -> tuple[FoundRun, Facts]:
+def _view(typed: dict[str, Any]) -> RunView:
+    from agentos.client.views import view
     from agentos.exceptions import WorkflowConfigurationError
-    from agentos.machine.facts.fold import fold
-    from agentos.workflow.place.run_search import find_run, reading
 
     with suppress(WorkflowConfigurationError):  # no repository here: the run may be in a worktree of the index
         _place(typed)
-    found = find_run(str(typed["run"]), _repo(typed))
-    with reading(found.place) as store:
-        return found, fold(found.record.workflow_id, store.read_events(found.record.workflow_id))
+    return view(str(typed["run"]), _repo(typed))
 
 
 def _tasks(typed: dict[str, Any]) -> Offered:
-    from agentos.machine.rules.plan_changes import current_plan
-    from agentos.workflow.define.plans import decode_plan
-    from agentos.workflow.place.run_search import reading
-
-    found, facts = _facts(typed)
-    with reading(found.place) as store:
-        plan, _ = current_plan(decode_plan(store.read_plan(found.record.workflow_id)), facts.changes)
-    return ((task_id, facts.task(task_id).status) for layer in plan.layers for task_id in layer)
+    return ((task.id, task.status) for task in _view(typed).tasks)
 
 
 def _gates(typed: dict[str, Any]) -> Offered:
-    _, facts = _facts(typed)
-    for gate_id in facts.open_gates:
-        gate = facts.gates[gate_id].opened
-        # The task's id names its gate as well, and holds no colon, at which bash breaks words.
-        yield gate.task_id or gate_id, gate.question.replace("\n", " ")
+    for gate in _view(typed).gates:
+        if gate.open:
+            # The task's id names its gate as well, and holds no colon, at which bash breaks words.
+            yield gate.task_id or gate.id, gate.question.replace("\n", " ")
 
 
 def _workflows(typed: dict[str, Any]) -> Offered:
-    from agentos.workflow.place.location import asked_directory
-    from agentos.worktree.git import find_repository
+    from agentos.client.definitions import list_workflows
 
-    folder = find_repository(asked_directory(_repo(typed))).root / "workflows"
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".py", ".yaml", ".yml") and not path.name.startswith("_"):
-            yield path.stem, path.name
+    return ((name, path.name) for name, path in list_workflows(_repo(typed)).items())
 
 
 runs = _silent(_runs)

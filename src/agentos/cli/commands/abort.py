@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from agentos.cli.options import author_option, reason_option, repo_option, run_argument
-from agentos.cli.terminal.answers import author_of, deliver, say_outcome
-from agentos.machine.commands import Abort
-from agentos.workflow.place.run_search import find_run
+from agentos.cli.output import say_outcome
+from agentos.client.answers import deliver
+from agentos.client.places import find_run
+from agentos.client.types import Abort
 
 
 @click.command(
@@ -37,4 +38,4 @@ Exit codes:
 @repo_option
 def command(run: str, reason: str, author: str | None, repo: Path | None) -> None:
     found = find_run(run, repo)
-    say_outcome(found, "aborted", deliver(found, Abort(reason=reason), author_of(author)))
+    say_outcome(found, "aborted", deliver(found, Abort(reason=reason), author))

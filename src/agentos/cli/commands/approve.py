@@ -20,13 +20,16 @@ from agentos.cli.options import (
     repo_option,
     run_argument,
 )
+from agentos.cli.output import say, say_outcome
 from agentos.cli.render.text import printable
-from agentos.cli.terminal.answers import author_of, deliver, find_gate, say_outcome
-from agentos.machine.commands import ApprovalResponse
-from agentos.workflow.place.run_search import find_run, reading
+from agentos.client.answers import answer, find_gate
+from agentos.client.places import find_run
+from agentos.client.worktree import Client
+from agentos.exceptions import LeaseHeldError
 
 if TYPE_CHECKING:
-    from agentos.workflow.files.decisions import FilesChoice
+    from agentos.client.places import FoundRun
+    from agentos.client.types import FilesChoice
 
 
 @click.command(
@@ -92,31 +95,53 @@ def command(
     if use and output is not None:
         raise click.UsageError("--use answers a merge, --output a question about an effect: give one of them")
     reason = read_reason(reason, reason_file)
-    told: Any = dict(map(_parse_use, use)) if use else None if output is None else _parse_output(output)
+    told: Any = dict(map(_parse_use, use)) if use else None
+    if output is not None:
+        try:
+            told = msgspec.json.decode(output.encode(errors="surrogateescape"))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise click.BadParameter(f"it is not JSON: {error}", param_hint="--output") from error
     found = find_run(run, repo)
     gate_id = find_gate(found, gate)
-    answer = ApprovalResponse(
-        gate_id=gate_id,
-        approved=True,
-        choice=choose,
-        reason=reason,
-        answer="" if output is None else "happened",
-        output=told,
-    )
     if not no_resume and found.record.holder is None:  # before it is answered: it could not go on here
-        from agentos.workflow.place.trust import refuse_untrusted
+        from agentos.client.upkeep import refuse_untrusted
 
         refuse_untrusted(found.place.root, "on_wait", "on_end")
-    became = deliver(found, answer, author_of(author))
+    happened = "" if output is None else "happened"
+    became = answer(
+        found,
+        gate_id,
+        approved=True,
+        author=author,
+        choice=choose,
+        reason=reason,
+        answer=happened,
+        output=told,
+    )
     said = f"answered with {printable(choose)}" if choose else "approved"
     say_outcome(found, f"{printable(gate_id)} {said}", became)
-    with reading(found.place) as store:
-        now = store.find_run(found.record.workflow_id)
+    now = Client(place=found.place).find(found.record.workflow_id)
     if no_resume or now.holder is not None or now.status in ("complete", "aborted"):
         return 0
-    from agentos.cli.continuation import go_on
+    return _go_on(found, files)
 
-    return go_on(found, files)
+
+def _go_on(found: FoundRun, files: FilesChoice) -> int:
+    """Resume the run in this terminal, as `agentos resume` does; the exit code."""
+    from agentos.cli.drive_flags import DriveFlags  # most answers are given to a run that is driven elsewhere
+    from agentos.cli.terminal.session import drive_with_files
+    from agentos.client.runs import resume_run
+
+    _, options, manner = DriveFlags().resolve(found.place.root)
+    options = msgspec.structs.replace(options, files=files)
+    run = found.record.workflow_id
+    try:
+        return drive_with_files(
+            lambda options: resume_run(found.place, run, options=options), found.place, options, manner
+        )
+    except LeaseHeldError as error:  # somebody else has begun to drive it meanwhile: that is as good
+        say(f"{error.message}, and goes on there.")
+        return 0
 
 
 def _parse_use(text: str) -> tuple[str, str]:
@@ -127,10 +152,3 @@ def _parse_use(text: str) -> tuple[str, str]:
     if version.startswith("file:"):  # as it is named from here, not from where the run goes on
         version = f"file:{os.path.abspath(version.removeprefix('file:'))}"
     return path, version
-
-
-def _parse_output(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text.encode(errors="surrogateescape"))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise click.BadParameter(f"it is not JSON: {error}", param_hint="--output") from error

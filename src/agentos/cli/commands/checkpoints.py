@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from agentos import typed
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json, print_table
-from agentos.cli.render.times import ago
-from agentos.workflow.place.run_search import find_run, reading
+from agentos.cli.render.text import ago
+from agentos.client.places import find_run
+from agentos.client.worktree import Client
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,19 +55,12 @@ the snapshot of the worktree: `agentos restore CHECKPOINT` puts its files back, 
 @repo_option
 def command(run: str | None, as_json: bool, repo: Path | None) -> None:
     found = find_run(run, repo)
-    with reading(found.place) as store:
-        kept = store.list_checkpoints(found.record.workflow_id)
+    kept = Client(place=found.place).checkpoints(found.record.workflow_id)
     if as_json:
         print_json(
             [
-                CheckpointRow(
-                    id=row.id,
-                    workflow_id=row.workflow_id,
-                    layer=row.layer,
-                    timestamp=row.timestamp,
-                    seq=row.sequence,
-                    snapshot=row.snapshot or None,
-                    abandoned=row.abandoned,
+                typed.convert(
+                    msgspec.structs.asdict(row) | {"seq": row.sequence, "snapshot": row.snapshot or None}, CheckpointRow
                 )
                 for row in kept
             ]

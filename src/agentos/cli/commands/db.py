@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -12,10 +11,8 @@ from agentos import typed
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import printable
-from agentos.workflow.drive.logs import logs_folder
-from agentos.workflow.place.location import Location, find_location
-from agentos.workflow.place.place import find_place, find_root
-from agentos.workflow.place.settings import load_settings
+from agentos.client import upkeep
+from agentos.client.places import Location, find_location
 
 
 class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,35 +140,22 @@ snapshots of files, which may not be; all worktrees of a repository share those.
 @json_option
 @repo_option
 def stats(as_json: bool, repo: Path | None) -> None:
-    from agentos.workflow.files.retention import snapshot_sizes
-    from agentos.workflow.place.inspection import measure
-
-    location, place = find_location(repo), find_place(repo, make=False)
-    measured = measure(place, keep=load_settings(location.root).keep)
+    stored = upkeep.database_stats(repo)
+    measured, taken = stored.database, stored.snapshots
     runs = [typed.convert(run, RunStats, from_attributes=True) for run in measured.runs]
-    taken = snapshot_sizes(find_root(repo))
-    found = Stats(
-        path=_path_without_password(location),
-        bytes=measured.file_bytes + measured.log_bytes,
-        log_bytes=measured.log_bytes,
-        free_bytes=measured.free_bytes,
-        schema=measured.schema,
-        blobs=measured.blobs,
-        blob_bytes=measured.blob_bytes,
-        task_log_bytes=_folder_bytes(logs_folder(place.kept_beside)),
-        snapshots=taken.snapshots if taken is not None else 0,
-        snapshot_bytes=taken.total_bytes if taken is not None else 0,
-        prunable=sum(run.prunable for run in runs),
-        tables=measured.tables,
-        runs=runs,
-    )
+    other = {
+        "path": _path_without_password(stored.location),
+        "bytes": measured.file_bytes + measured.log_bytes,
+        "task_log_bytes": stored.log_files,
+        "snapshots": taken.snapshots if taken is not None else 0,
+        "snapshot_bytes": taken.total_bytes if taken is not None else 0,
+        "prunable": sum(run.prunable for run in runs),
+        "runs": runs,
+    }
+    found = typed.convert(msgspec.structs.asdict(measured) | other, Stats)
     if as_json:
         print_json(found)
-    else:
-        _show(found)
-
-
-def _show(found: Stats) -> None:
+        return
     click.echo(f"{printable(found.path)}")
     click.echo(f"  {found.bytes:>14,} bytes, {found.log_bytes:,} of them in the write-ahead log; schema {found.schema}")
     click.echo(f"  {found.free_bytes:>14,} bytes of it are free")
@@ -207,12 +191,8 @@ While a run is driven nothing is done (exit code 75). A database of a newer vers
 @json_option
 @repo_option
 def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
-    from agentos.workflow.place.inspection import pending_migrations
-
     location = find_location(repo)
-    pending = pending_migrations(find_place(repo, make=False))
-    if not dry_run and pending.steps:
-        find_place(repo).open().close()
+    pending = upkeep.migrate(repo, dry_run=dry_run)
     result = Migrated(
         path=_path_without_password(location),
         before=pending.found,
@@ -238,15 +218,3 @@ def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
 def _path_without_password(location: Location) -> str:
     """The path as it is; a URL without its password."""
     return location.shown if location.is_postgresql else location.database
-
-
-def _folder_bytes(folder: Path | None) -> int:
-    """All files below, links not followed."""
-    total = 0
-    for place, _, names in os.walk(folder or ""):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(place, name)).st_size
-            except OSError:  # gone meanwhile
-                continue
-    return total

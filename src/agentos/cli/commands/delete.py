@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
-from agentos.cli.output import print_json, say
-from agentos.cli.render.space import give_space_back
+from agentos.cli.output import give_space_back, print_json, say
 from agentos.cli.render.text import count, printable
-from agentos.client import Client
+from agentos.client.worktree import Client
 from agentos.exceptions import LeaseHeldError, NotFoundError
-from agentos.store.port import RunRecord
-from agentos.workflow.place.place import is_of_another_host
+
+if TYPE_CHECKING:
+    from agentos.client.types import RunRecord
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ def command(run: str | None, everything: bool, yes: bool, as_json: bool, repo: P
         raise click.UsageError("Name a run, or say --all." if run is None else "Name a run or say --all, not both.")
     client = Client(repo)
     try:
-        records = _records(client) if run is None else [client.find(run)]
+        records = client.own_runs() if run is None else [client.find(run)]
     except NotFoundError:
         if run not in client.unknown_snapshots():
             raise
@@ -104,12 +105,6 @@ def command(run: str | None, everything: bool, yes: bool, as_json: bool, repo: P
         )
     say(f"Deleted {what}.")
     return None
-
-
-def _records(client: Client) -> list[RunRecord]:
-    """The runs of this worktree: a database may serve others, and a server's other hosts."""
-    here = (str(client.place.root), "")
-    return [one for one in client.list_runs() if one.root in here and not is_of_another_host(client.place, one)]
 
 
 def _description(client: Client, run: str | None, records: list[RunRecord]) -> str:

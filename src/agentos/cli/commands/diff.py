@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 import msgspec
@@ -16,52 +15,11 @@ from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.render.file_text import change_lines
 from agentos.cli.render.text import count, printable, short
-from agentos.exceptions import CheckpointNotFoundError, NotFoundError, RunNotFoundError, RunRefusedError
-from agentos.ids import TaskId
-from agentos.machine.facts.fold import fold, workflow_state
-from agentos.machine.state import WorkflowState
-from agentos.workflow.define.plans import plan_of_run
-from agentos.workflow.look.file_diffs import FilesDiff, Moment, compare_files, compare_task
-from agentos.workflow.look.state_diff import StateChange, StateDifference, diff_states, state_at
-from agentos.workflow.place.run_search import FoundRun, find_checkpoint, find_run, reading
+from agentos.client import diffs
+from agentos.client.diffs import FilesDiff, Side, StateChange, StateDiff, StateDifference, TaskDiff
+from agentos.client.places import FoundRun
 
 WIDEST = 100
-
-
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two states."""
-
-    kind: Literal["checkpoint", "run"]
-    """`run`: the state of that run as it stands."""
-    id: str
-    workflow_id: str
-    layer: int
-
-
-class StateDiff(msgspec.Struct, frozen=True, kw_only=True, tag="states", tag_field="kind"):
-    """What `diff A B --json` prints: how the second differs from the first."""
-
-    first: Side
-    second: Side
-    same: bool
-    """Neither the state nor, as far as they were compared, the files differ."""
-    difference: StateDifference
-    files: FilesDiff
-    """Of the worktrees; a run stands for the newest snapshot of its files."""
-    patch: str | None
-    """With --patch."""
-
-
-class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, tag="task", tag_field="kind"):
-    """What `diff RUN TASK --json` prints: what a task did to files."""
-
-    workflow_id: str
-    task_id: str
-    files: FilesDiff
-    others: list[str]
-    """Tasks that were at work on files at the same time: what differs may be theirs."""
-    patch: str | None
-    """With --patch."""
 
 
 OUTPUT = StateDiff | TaskDiff
@@ -102,72 +60,39 @@ Exit codes:
 @repo_option
 def command(first: str, second: str, as_patch: bool, paths: tuple[str, ...], as_json: bool, repo: Path | None) -> None:
     wanted = [path.strip("/") for path in paths]
-    if (task := _task(first, second, repo)) is not None:
-        _show_task(task, wanted, as_patch=as_patch, as_json=as_json)
+    if (found := diffs.run_with_task(first, second, repo)) is not None:
+        _show_task(found, second, wanted, as_patch=as_patch, as_json=as_json)
         return
-    before, old, files_before = _state(first, repo)
-    after, new, files_after = _state(second, repo)
-    found = diff_states(old, new)
-    files, patch = compare_files(files_before, files_after, wanted)
+    shown, patch = diffs.diff(first, second, paths=wanted, repo=repo)
     if as_json:
-        same = found.is_empty and not files.changes
-        text = _text(patch) if as_patch else None
-        print_json(StateDiff(first=before, second=after, same=same, difference=found, files=files, patch=text))
+        print_json(msgspec.structs.replace(shown, patch=_text(patch) if as_patch else None))
         return
     if as_patch:
-        _print_patch(files, patch)
+        _print_patch(shown.files, patch)
         return
-    for line in (f"- {_describe_side(before)}", f"+ {_describe_side(after)}", *_lines(found), *_file_lines(files)):
+    sides = f"- {_describe_side(shown.first)}", f"+ {_describe_side(shown.second)}"
+    changes = ("", "Files", *change_lines(shown.files.changes)) if shown.files.changes else ()
+    for line in (*sides, *_lines(shown.difference), *changes):
         click.echo(printable(line))
-    if found.is_empty:
+    if shown.difference.is_empty:
         say("The states are the same.")
-    _say_about(files)
+    _say_about(shown.files)
 
 
-def _task(run: str, task: str, repo: Path | None) -> tuple[FoundRun, TaskId] | None:
-    """The run and its task, if that is what was typed. The exact id of a run is never taken for a task."""
-    try:
-        found = find_run(run, repo)
-        with reading(found.place) as store:
-            if (
-                found.record.kind != "workflow"
-                or TaskId(task) not in plan_of_run(store, found.record.workflow_id)[0].tasks
-            ):
-                return None
-    except (RunNotFoundError, RunRefusedError):
-        return None
-    with suppress(NotFoundError, RunRefusedError):
-        if find_run(task, repo).record.workflow_id == task:
-            return None
-    return found, TaskId(task)
-
-
-def _show_task(meant: tuple[FoundRun, TaskId], paths: list[str], *, as_patch: bool, as_json: bool) -> None:
-    found, task_id = meant
-    run = found.record.workflow_id
-    with reading(found.place) as store:
-        events = store.read_events(run)
-        plan = plan_of_run(store, run)[0]
-    files, patch, others = compare_task(found.place.root, events, plan, task_id, paths)
+def _show_task(run: FoundRun, task: str, paths: list[str], *, as_patch: bool, as_json: bool) -> None:
+    shown, patch = diffs.task_diff(run, task, paths=paths)
     if as_json:
-        text = _text(patch) if as_patch else None
-        print_json(TaskDiff(workflow_id=run, task_id=task_id, files=files, others=list(others), patch=text))
+        print_json(msgspec.structs.replace(shown, patch=_text(patch) if as_patch else None))
         return
     if as_patch:
-        _print_patch(files, patch)
+        _print_patch(shown.files, patch)
     else:
-        for line in change_lines(files.changes):
+        for line in change_lines(shown.files.changes):
             click.echo(line)
-        _say_about(files)
-    if others:
+        _say_about(shown.files)
+    if others := shown.others:
         named = ", ".join(printable(name) for name in others[:10]) + (" …" if len(others) > 10 else "")
         say(f"Other tasks were at work on files at the same time, and some of this may be theirs: {named}")
-
-
-def _file_lines(files: FilesDiff) -> Iterator[str]:
-    if files.changes:
-        yield from ("", "Files")
-        yield from change_lines(files.changes)
 
 
 def _say_about(files: FilesDiff) -> None:
@@ -188,40 +113,6 @@ def _print_patch(files: FilesDiff, patch: bytes) -> None:
 
 def _text(patch: bytes) -> str:
     return patch.decode(errors="backslashreplace")
-
-
-def _state(given: str, repo: Path | None) -> tuple[Side, WorkflowState, Moment]:
-    try:
-        place, checkpoint = find_checkpoint(given, repo)
-    except CheckpointNotFoundError:
-        return _present_state(given, repo)
-    with reading(place) as store:
-        state = state_at(store, checkpoint)
-        root = store.find_run(checkpoint.workflow_id).root
-    files = Moment(root=place.root if place.named or not root else Path(root), snapshot=checkpoint.snapshot)
-    side = Side(kind="checkpoint", id=checkpoint.id, workflow_id=checkpoint.workflow_id, layer=checkpoint.layer)
-    return side, state, files
-
-
-def _present_state(given: str, repo: Path | None) -> tuple[Side, WorkflowState, Moment]:
-    try:
-        found = find_run(given, repo)
-    except RunNotFoundError as error:
-        raise NotFoundError(
-            f"no checkpoint and no run {short(given, 100)!r}",
-            next_step="`agentos list` shows the runs, `agentos checkpoints RUN` what they keep.",
-        ) from error
-    run = found.record.workflow_id
-    with reading(found.place) as store:
-        facts = fold(run, store.read_events(run))
-    side = Side(kind="run", id=run, workflow_id=run, layer=facts.current_layer)
-    point = facts.files
-    files = Moment(
-        root=found.place.root,
-        snapshot=point.snapshot if point is not None else "",
-        tree=point.tree if point is not None else "",
-    )
-    return side, workflow_state(facts), files
 
 
 def _describe_side(side: Side) -> str:

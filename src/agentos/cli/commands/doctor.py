@@ -9,16 +9,12 @@ from typing import Any
 import click
 import msgspec
 
-from agentos import __version__
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import count, printable
-from agentos.workflow.look.doctor import Checkup, CheckupFinding, examine
-from agentos.workflow.place.damaged_database import set_aside
-from agentos.workflow.place.location import find_location
-from agentos.workflow.start.leftovers import remove_leftover_folders
-from agentos.worktree.git import path_text
+from agentos.client import upkeep
+from agentos.client.upkeep import Checkup
 
 OUTPUT = Checkup
 
@@ -56,15 +52,15 @@ Exit codes:
 @repo_option
 def command(deep: bool, aside: bool, tidy: bool, as_json: bool, repo: Path | None) -> int:
     if aside:
-        moved = set_aside(find_location(repo)).moved
+        moved = upkeep.set_aside(repo)
         if as_json:
-            print_json(msgspec.structs.replace(examine(repo, version=__version__, deep=deep), moved=moved))
+            print_json(msgspec.structs.replace(upkeep.doctor(repo, deep=deep), moved=moved))
         for before, after in moved.items():
             say(f"{printable(before)} is now {printable(after)}")
         say("Nothing was deleted. The next run makes a new database.")
         return Exit.COMPLETE
-    removed = tuple(map(path_text, map(str, remove_leftover_folders()))) if tidy else ()
-    checkup = msgspec.structs.replace(examine(repo, version=__version__, deep=deep), removed=removed)
+    removed = upkeep.tidy() if tidy else ()
+    checkup = msgspec.structs.replace(upkeep.doctor(repo, deep=deep), removed=removed)
     if as_json:
         print_json(checkup)
     else:
@@ -84,7 +80,9 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
     click.echo(f"python    {checkup.python}")
     click.echo(f"sqlite    {checkup.sqlite}")
     click.echo(f"git       {checkup.git or 'none'}")
-    click.echo(f"agents    {_agents(checkup) or 'none'}")
+    found = (agent for agent in checkup.agents if agent.path)
+    agents = ", ".join(f"{agent.agent} {printable(agent.version) or 'of unknown version'}" for agent in found)
+    click.echo(f"agents    {agents or 'none'}")
     if checkup.database:
         size = (
             f"{checkup.database_bytes:,} bytes, {count(checkup.runs, 'run')}"
@@ -105,27 +103,16 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
         for line in checkup.trust.settings:
             click.echo(f"          {printable(line)}")
     for severity, title in (("damage", "Damaged"), ("wrong", "Wrong"), ("note", "Good to know")):
-        found = [finding for finding in checkup.findings if finding.severity == severity]
-        if found:
+        findings = [finding for finding in checkup.findings if finding.severity == severity]
+        if findings:
             click.echo(f"\n{title}:")
-            for finding in found:
-                _show_finding(finding)
+        for finding in findings:
+            first, *more = finding.what.splitlines() or [""]
+            lines = (f"  - {first}", *(f"    {line}" for line in more))
+            for line in (*lines, *(f"      {line}" for line in finding.mend.splitlines())):
+                click.echo(printable(line))
     if checkup.sound:
         say("All is sound." if deep else "All is sound, as far as a quick look tells; --deep reads every record.")
-
-
-def _agents(checkup: Checkup) -> str:
-    found = (agent for agent in checkup.agents if agent.path)
-    return ", ".join(f"{agent.agent} {printable(agent.version) or 'of unknown version'}" for agent in found)
-
-
-def _show_finding(finding: CheckupFinding) -> None:
-    first, *more = finding.what.splitlines() or [""]
-    click.echo(f"  - {printable(first)}")
-    for line in more:
-        click.echo(f"    {printable(line)}")
-    for line in finding.mend.splitlines():
-        click.echo(f"      {printable(line)}")
 
 
 def _value(name: str, value: Any) -> str:

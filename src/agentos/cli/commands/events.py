@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from pathlib import Path
 
 import click
@@ -10,13 +9,14 @@ import click
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.render.event_json import AnyEvent, event_json
 from agentos.cli.render.event_text import event_line
-from agentos.machine.events import JOURNALED, Event
-from agentos.workflow.place.run_search import FoundRun, find_run, reading
+from agentos.client.places import find_run
+from agentos.client.types import events as ev
+from agentos.client.worktree import Client
 
 OUTPUT = AnyEvent
 """Of each line."""
 
-TYPES = sorted(kind.type for kind in JOURNALED)
+TYPES = sorted(kind.type for kind in ev.JOURNALED)
 
 
 @click.command(
@@ -51,35 +51,22 @@ def command(
     run: str | None, follow: bool, after: int, types: tuple[str, ...], as_json: bool, repo: Path | None
 ) -> None:
     found = find_run(run, repo)
-    show = _show_json if as_json else _show_line
-    if follow:
-        _follow(found, after, types, show)
+    client, workflow_id = Client(place=found.place), found.record.workflow_id
+
+    def show(event: ev.Event) -> None:
+        if not types or event.type in types:
+            click.echo(event_json(event) if as_json else event_line(event))
+
+    if not follow:
+        for event in client.events(workflow_id, after=after):
+            show(event)
         return
-    with reading(found.place) as store:
-        for event in store.read_events(found.record.workflow_id, after=after):
-            if not types or event.type in types:
-                show(event)
-
-
-def _show_json(event: Event) -> None:
-    click.echo(event_json(event))
-
-
-def _show_line(event: Event) -> None:
-    click.echo(event_line(event))
-
-
-def _follow(found: FoundRun, after: int, types: Collection[str], show: Callable[[Event], None]) -> None:
-    import asyncio  # here: who only reads back needs no event loop
+    import asyncio  # who only reads back needs no event loop
     from contextlib import aclosing
 
-    from agentos.workflow.drive.event_stream import follow
+    async def follow_events() -> None:
+        async with aclosing(client.watch(workflow_id, after=after)) as events:
+            async for event in events:
+                show(event)
 
-    async def going_on() -> None:
-        with reading(found.place) as store:
-            async with aclosing(follow(store, found.record.workflow_id, after=after)) as events:
-                async for event in events:
-                    if not types or event.type in types:
-                        show(event)
-
-    asyncio.run(going_on())
+    asyncio.run(follow_events())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +14,13 @@ from agentos.cli.options import repo_option
 from agentos.cli.output import say
 from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.render.text import printable
-from agentos.cli.terminal.session import Manner, drive_here
+from agentos.cli.terminal.session import drive_here
+from agentos.client.runs import with_fork
+from agentos.client.worktree import Client
 from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
-from agentos.workflow.place.place import Place
-from agentos.workflow.place.run_search import reading
-from agentos.workflow.start.new_run import fork_run
-from agentos.workflow.start.ready_run import DriveOptions, Ready
+
+if TYPE_CHECKING:
+    from agentos.client.types import ForkWorktree, Place
 
 OUTPUT = AnyEvent
 """Of each line."""
@@ -59,10 +61,18 @@ def command(
     checkpoint: str, workflow_id: str | None, worktree: Path | None, flags: DriveFlags, repo: Path | None
 ) -> int:
     place, options, manner = flags.resolve(repo)
+
+    def say_where(made: ForkWorktree) -> None:
+        say(f"Run {printable(made.workflow_id)} works in {printable(str(made.place.root))}")
+        if made.as_now:
+            say("The checkpoint has no snapshot of files: those of this worktree were taken as they are now.")
+
     try:
-        if worktree is not None:
-            return _fork_into_worktree(place, checkpoint, worktree, workflow_id, options, manner)
-        return drive_here(lambda: fork_run(place, checkpoint, workflow_id=workflow_id, options=options), place, manner)
+        with with_fork(place, checkpoint, options, workflow_id=workflow_id, worktree=worktree, began=say_where) as (
+            home,
+            prepare,
+        ):
+            return drive_here(prepare, home, manner)
     except CheckpointNotFoundError:
         _refuse_run(place, checkpoint)
         raise
@@ -70,29 +80,11 @@ def command(
 
 def _refuse_run(place: Place, given: str) -> None:
     """Where a run was named instead of a checkpoint, say which checkpoints it has."""
-    with suppress(RunNotFoundError), reading(place) as store:
-        run = store.find_run(given).workflow_id
-        kept = store.list_checkpoints(run)
+    client = Client(place=place)
+    with suppress(RunNotFoundError):
+        run = client.find(given).workflow_id
+        kept = client.checkpoints(run)
         raise RunRefusedError(
             f"{run} is a run, and a fork begins at a checkpoint",
             next_step=f"Its newest: agentos fork {kept[-1].id}" if kept else "It has none: no layer was finished.",
         )
-
-
-def _fork_into_worktree(
-    place: Place, checkpoint: str, path: Path, workflow_id: str | None, options: DriveOptions, manner: Manner
-) -> int:
-    from agentos.workflow.start.fork_worktree import new_worktree
-
-    with ExitStack() as making:
-        aside = making.enter_context(new_worktree(place, checkpoint, path, workflow_id))
-
-        def prepare() -> Ready:
-            ready = fork_run(place, checkpoint, workflow_id=aside.workflow_id, options=options, into=aside.place)
-            making.close()  # the run is there: whatever becomes of it, its worktree stays
-            say(f"Run {printable(aside.workflow_id)} works in {printable(str(aside.place.root))}")
-            if aside.as_now:
-                say("The checkpoint has no snapshot of files: those of this worktree were taken as they are now.")
-            return ready
-
-        return drive_here(prepare, aside.place, manner)

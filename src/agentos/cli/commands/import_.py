@@ -11,9 +11,9 @@ import click
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.render.text import printable
-from agentos.client import Client
+from agentos.client.upkeep import Imported
+from agentos.client.worktree import Client
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.transfer.import_file import Imported
 
 OUTPUT = Imported
 

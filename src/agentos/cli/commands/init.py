@@ -12,10 +12,9 @@ import click
 
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
+from agentos.client.definitions import FOLDER, SUFFIXES, path_from_here
+from agentos.client.places import find_location, find_root
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, path_from_here
-from agentos.workflow.place.location import find_location
-from agentos.workflow.place.place import find_root
 
 _IGNORED = ".agentos/"
 

@@ -32,10 +32,9 @@ from agentos.cli.issue.single import (
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import count, printable
-from agentos.client import Client
+from agentos.client.places import find_location, find_place
+from agentos.client.worktree import Client
 from agentos.exceptions import AgentosError, RunRefusedError
-from agentos.workflow.place.location import find_location
-from agentos.workflow.place.place import find_place
 from agentos.workflows.issue import briefs
 from agentos.workflows.issue.briefs import Settings
 from agentos.workflows.issue.roles import parse_filer, parse_role
@@ -131,19 +130,27 @@ def command(
         raise click.UsageError("--as-begun and --anew exclude each other.")
     when: WhenChanged = "as-begun" if as_begun else "anew" if anew else "ask"
     client = Client(place=place)
-    given = _settings_argv(typed)
+    # The settings as they were typed here, for a child or for the next command to type.
+    names = {"filer": "file-with", "max_rounds": "max-rounds"}
+    words = {names.get(name, name): value for name, value in typed.items() if value is not None}
+    given = [word for name, value in words.items() for word in (f"--{name}", str(value))]
     files = chosen_files(client, brief, select, all_, resume, given)
     if isinstance(files, int):
         return files
     jobs, refused = _jobs(client, files, partial(job_of, client, settings=settings, asked=asked, when_changed=when))
-    if all_:
-        jobs = _to_do(jobs, len(files))
+    if all_:  # those that are not done, and that nobody has dropped
+        for job in jobs:
+            if job.action == "dropped":
+                say(f"Left out: {printable(dropped_text(job))}; --anew begins another.")
+        jobs = [job for job in jobs if not job.is_filed and job.action != "dropped"]
+        say(f"{count(len(jobs), 'brief')} to do of {len(files)} in {briefs.IDEAS}.")
     if dry_run or options is None or manner is None:
         rows = [*(planned_row(client, job) for job in jobs), *refused]
         _show(rows, as_json)
         return worst([row.exit_code for row in rows])
     if parallel is not None or as_json:
-        more = [*given, *_switches(as_begun=as_begun, anew=anew, quiet=quiet, verbose=verbose)]
+        switches = {"--as-begun": as_begun, "--anew": anew, "--quiet": quiet, "--verbose": verbose}
+        more = [*given, *(name for name, is_on in switches.items() if is_on)]
         return _side_by_side(client, jobs, refused, parallel or 1, more, as_json)
 
     def here(job: Job) -> int:
@@ -159,7 +166,10 @@ def command(
             if job.name == taken:
                 raise
             code = drive_job(job, place, options, manner)  # another brief took the name meanwhile
-        return _print_issue(client, job, code)
+        if code == Exit.COMPLETE:  # what there is to show for it: the issue's URL, or where it lies
+            row = row_of(client, job, code)
+            click.echo(printable(row.url or row.folder))
+        return code
 
     return _one_by_one(jobs, here, [row.exit_code for row in refused])
 
@@ -179,41 +189,20 @@ def _jobs(client: Client, files: Sequence[Path], job_for: Callable[[Path], Job])
     return jobs, refused
 
 
-def _to_do(jobs: Sequence[Job], found: int) -> list[Job]:
-    """Of all briefs those that are not done, and that nobody has dropped."""
-    for job in jobs:
-        if job.action == "dropped":
-            say(f"Left out: {printable(dropped_text(job))}; --anew begins another.")
-    left = [job for job in jobs if not job.is_filed and job.action != "dropped"]
-    say(f"{count(len(left), 'brief')} to do of {found} in {briefs.IDEAS}.")
-    return left
-
-
 def _one_by_one(jobs: Sequence[Job], here: Callable[[Job], int], codes: list[int]) -> int:
     for job in jobs:
         if len(jobs) > 1:
             say(f"{job.brief.path} ({job.name})")
-        codes.append(_run_one_of_several(job, here) if len(jobs) > 1 else here(job))
+        try:
+            codes.append(here(job))
+        except AgentosError as error:  # what stops one of several does not stop the others
+            if len(jobs) == 1:
+                raise
+            print_error(str(error))
+            codes.append(exit_code(error))
         if codes[-1] in (Exit.INTERRUPTED, Exit.TERMINATED):
             break
     return worst(codes)
-
-
-def _run_one_of_several(job: Job, here: Callable[[Job], int]) -> int:
-    """One of several: what stops it is told, and does not stop the others."""
-    try:
-        return here(job)
-    except AgentosError as error:
-        print_error(str(error))
-        return exit_code(error)
-
-
-def _print_issue(client: Client, job: Job, code: int) -> int:
-    """What there is to show for it: the issue's URL, or where it lies."""
-    if code == Exit.COMPLETE:
-        row = row_of(client, job, code)
-        click.echo(printable(row.url or row.folder))
-    return code
 
 
 def _side_by_side(
@@ -272,14 +261,3 @@ def _gates(text: str) -> tuple[str, ...]:
         said = f"it takes draft, verdict, both with a comma, or none, not {text!r}"
         raise click.BadParameter(said, param_hint="--gates")
     return tuple(word for word in _GATES if word in words)
-
-
-def _settings_argv(typed: dict[str, Any]) -> list[str]:
-    """The settings as they were typed here, for a child or for the next command to type."""
-    names = {"filer": "file-with", "max_rounds": "max-rounds"}
-    given = [(names.get(name, name), value) for name, value in typed.items() if value is not None]
-    return [word for name, value in given for word in (f"--{name}", str(value))]
-
-
-def _switches(**given: bool) -> list[str]:
-    return [f"--{name.replace('_', '-')}" for name, on in given.items() if on]

@@ -9,14 +9,12 @@ from typing import get_args
 import click
 import msgspec
 
+from agentos import typed
+from agentos.cli.boundary import say_problems
 from agentos.cli.options import json_option, label_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.places import survey
-from agentos.cli.render.text import short
-from agentos.cli.render.times import ago
-from agentos.store.port import RunRecord, RunStatus
-from agentos.workflow.place.place import Place
-from agentos.workflow.place.run_search import list_runs, places
+from agentos.cli.render.text import ago, short
+from agentos.client.places import FoundRun, RunStatus, list_runs
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,46 +104,37 @@ def command(
     as_json: bool,
     repo: Path | None,
 ) -> int | None:
-    here = places(everywhere=everywhere, repo=repo)
     most = (None if as_json else SHOWN) if limit is None else limit or None
     # One more than is shown tells whether there are more.
-    enough = most and most + 1
-    records, code = survey(here, lambda place: list_runs(place, statuses=statuses, labels=labels, limit=enough))
-    records.sort(key=lambda row: row[1].created_at, reverse=True)
-    shown = records[:most]
+    found = list_runs(repo, everywhere=everywhere, statuses=statuses, labels=labels, limit=most and most + 1)
+    code = say_problems(found.problems)
+    shown = found.runs[:most]
     if as_json:
-        print_json([_row(place, record) for place, record in shown])
+        print_json([_row(run) for run in shown])
     else:
-        _print_for_people(shown, several=everywhere or len({record.root for _, record in shown}) > 1)
-        if limit is None and len(records) > len(shown):
+        _print_for_people(shown, several=everywhere or len({run.record.root for run in shown}) > 1)
+        if limit is None and len(found.runs) > len(shown):
             say(f"These are the newest {SHOWN}. `--limit 0` shows all, `--status` and `--label` pick some.")
     return code
 
 
-def _row(place: Place, record: RunRecord) -> RunRow:
-    return RunRow(
-        workflow_id=record.workflow_id,
-        name=record.name,
-        status=record.status,
-        layer=record.layer,
-        layers=record.layers,
-        created_at=record.created_at,
-        updated_at=record.updated_at,
-        root=record.root or str(place.root),
-        host=record.host,
-        repository=record.scope.repository,
-        driver=str(record.holder) if record.holder else None,
-        parent_id=record.parent_id,
-        labels=list(record.labels),
-        saved_states=record.kind == "states",
-    )
+def _row(run: FoundRun) -> RunRow:
+    record = run.record
+    other = {
+        "root": record.root or str(run.place.root),
+        "repository": record.scope.repository,
+        "driver": str(record.holder) if record.holder else None,
+        "saved_states": record.kind == "states",
+    }
+    return typed.convert(msgspec.structs.asdict(record) | other, RunRow)
 
 
-def _print_for_people(records: list[tuple[Place, RunRecord]], *, several: bool) -> None:
+def _print_for_people(runs: list[FoundRun], *, several: bool) -> None:
     now = datetime.now(UTC)
+    records = [run.record for run in runs]
     # What all have in common need not be said of each.
-    repositories = len({record.scope.repository for _, record in records}) > 1
-    hosts = len({record.host for _, record in records}) > 1
+    repositories = len({record.scope.repository for record in records}) > 1
+    hosts = len({record.host for record in records}) > 1
     asked = {"WORKTREE": several, "REPOSITORY": repositories, "HOST": hosts}
     where = [name for name, wanted in asked.items() if wanted]
     rows = [
@@ -155,11 +144,11 @@ def _print_for_people(records: list[tuple[Place, RunRecord]], *, several: bool) 
             record.status,
             f"{record.layer + 1}/{record.layers}" if record.layers else "-",
             ago(record.created_at, now),
-            *((record.root or str(place.root),) if several else ()),
+            *((record.root or str(run.place.root),) if several else ()),
             *((record.scope.repository,) if repositories else ()),
             *((record.host,) if hosts else ()),
         )
-        for place, record in records
+        for run, record in zip(runs, records, strict=True)
     ]
     print_table(
         ("RUN", "WORKFLOW", "STATUS", "LAYER", "BEGAN", *where),

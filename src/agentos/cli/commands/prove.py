@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +10,20 @@ import click
 import msgspec
 
 from agentos.cli import shell_completion
-from agentos.cli.exits import Exit
+from agentos.cli.exits import Exit, exit_of_signal
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.plan_only import quiet_imports
 from agentos.cli.render.text import count, printable, printable_lines
-from agentos.cli.terminal.shield import Shield, shield_output
-from agentos.cli.terminal.stop_signals import StopSignals
-from agentos.dag.define.stored_values import to_stored
-from agentos.dag.plan.findings import nearest
-from agentos.dag.plan.hints import hint_line
-from agentos.dag.plan.plan import Plan, compile_plan
-from agentos.exceptions import RunRefusedError
-from agentos.ids import TaskId
-from agentos.tasks.python.stdout import PrintRouter
-from agentos.workflow.define.parameters import parse_params
-from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
-from agentos.workflow.define.task_hints import hints_by_task
-from agentos.workflow.define.workflow_source import find_workflow, path_from_here, workflow_file
-from agentos.workflow.drive.patience import in_thread, run_to_end
-from agentos.workflow.place.location import asked_directory
-from agentos.workflow.place.settings import load_settings
-from agentos.workflow.prove.proof import Proof, ProofTargets, ProofVerdict, is_container, prove
-from agentos.workflow.prove.scratch_worktree import Scratch, inside
-from agentos.worktree.git import find_repository
+from agentos.client import proofs
+from agentos.client.definitions import parse_params
+from agentos.client.process import StopSignals, shield_output
+from agentos.client.proofs import ProofVerdict, Proved
 
 DIFF_LINES = 30
 """Of each diff that people are shown; `--json` has more of it."""
 
 
-class Proved(msgspec.Struct, frozen=True, kw_only=True):
-    """What `prove --json` prints."""
-
-    file: str
-    name: str
-    """Of the workflow."""
-    tasks: list[Proof]
-    warnings: list[str]
-    """What tasks' own texts tell, and what changed outside of the scratch worktree meanwhile."""
-
-
 OUTPUT = Proved
-
-
-class ProveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was typed."""
-
-    file: str
-    tasks: tuple[str, ...]
-    params: Mapping[str, Any]
-    assumed: Mapping[str, Any]
-    root: Path
 
 
 @click.command(
@@ -114,15 +74,30 @@ def command(
     as_json: bool,
     repo: Path | None,
 ) -> int:
-    request = ProveRequest(
-        file=workflow,
-        tasks=tasks,
-        params=parse_params(params, params_file),
-        assumed=dict(map(_assumption, assumed)),
-        root=find_repository(asked_directory(repo)).root,
-    )
+    given = parse_params(params, params_file)
+    outputs = dict(map(_assumption, assumed))
+
+    async def prove() -> Proved | Exit:
+        stopping = StopSignals(say)
+        try:
+            with stopping.catch_signals():
+                return await proofs.prove(
+                    workflow,
+                    repo,
+                    tasks=tasks,
+                    params=given,
+                    assumed=outputs,
+                    tell=lambda text: say(printable(text)),
+                    hide=lambda masker: setattr(shield, "masker", masker),
+                )
+        except asyncio.CancelledError:
+            if stopping.received is None:
+                raise
+            say("Stopped; the scratch worktree is removed.")
+            return exit_of_signal(stopping.received)
+
     with shield_output() as shield:
-        done = asyncio.run(_stoppable(request, shield))
+        done = asyncio.run(prove())
     if not isinstance(done, Proved):
         return done
     if as_json:
@@ -140,116 +115,19 @@ def _assumption(pair: str) -> tuple[str, Any]:
     if not equals or not task_id:
         raise click.UsageError(f"--assume takes ID=JSON, not {pair!r}.")
     try:
-        return task_id, to_stored(msgspec.json.decode(text))
+        return task_id, msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise click.UsageError(f"--assume {task_id}: this is no JSON: {error}") from None
-
-
-# --- in the scratch worktree ---------------------------------------------------------------------------------------
-
-
-async def _stoppable(request: ProveRequest, shield: Shield) -> Proved | Exit:
-    stopping = StopSignals(say)
-    try:
-        with stopping.catch_signals():
-            return await _prove_in_scratch(request, shield)
-    except asyncio.CancelledError:
-        if stopping.received is None:
-            raise
-        say("Stopped; the scratch worktree is removed.")
-        return stopping.exit_code
-
-
-async def _prove_in_scratch(request: ProveRequest, shield: Shield) -> Proved:
-    path, name = workflow_file(request.file, request.root)
-    path = path.absolute()
-    file = path_from_here(path)
-    say("Making a scratch worktree.")
-    scratch = await run_to_end(asyncio.to_thread(Scratch, request.root), undo=Scratch.remove)
-    try:
-        with inside(scratch):
-            done = await _prove_tasks(request, scratch, _copy_of(path, request.root, scratch), name, shield)
-        outside = await in_thread(scratch.changed_outside)
-    finally:
-        await run_to_end(asyncio.to_thread(scratch.remove))
-    if outside:
-        listed = ", ".join(outside[:5]) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
-        warning = f"changed meanwhile outside of the scratch worktree, by a task or by you: {listed}"
-        done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
-    return msgspec.structs.replace(done, file=file)
-
-
-def _copy_of(path: Path, root: Path, scratch: Scratch) -> Path:
-    """The workflow's file in the scratch worktree; itself where it is not in there: elsewhere, or ignored."""
-    try:
-        copy = scratch.root / path.resolve().relative_to(root.resolve())
-    except ValueError:
-        return path
-    return copy if copy.exists() else path
-
-
-async def _prove_tasks(request: ProveRequest, scratch: Scratch, path: Path, name: str, shield: Shield) -> Proved:
-    with quiet_imports(), _listening():
-        flow = find_workflow(f"{path}:{name}" if name else str(path), scratch.root)
-        plan = compile_plan(flow, request.params)
-        masker = masker_for(plan, load_settings(scratch.root).secrets)
-        shield.masker = masker
-        plan = plan_without_secrets(plan, request.params, masker)
-        hints = hints_by_task(flow, plan, scratch.root)
-        proofs = await prove(
-            flow,
-            plan,
-            ProofTargets(tasks=_targets(plan, request.tasks), assumed=_assumed_outputs(plan, request.assumed)),
-            scratch,
-            hints=hints,
-            masker=masker,
-            tell=lambda text: say(printable(text)),
-        )
-    told = {proof.task_id for proof in proofs}
-    lines = (hint_line(plan.tasks[task_id].definition, found) for task_id, found in hints.items() if task_id in told)
-    return Proved(file=str(path), name=flow.name, tasks=proofs, warnings=list(filter(None, lines)))
-
-
-@contextmanager
-def _listening() -> Iterator[None]:
-    """What tasks print is theirs; what others print meanwhile is no data."""
-    beside = PrintRouter(sys.stderr)
-    with redirect_stdout(beside), redirect_stderr(beside):
-        yield
-
-
-def _targets(plan: Plan, asked: tuple[str, ...]) -> frozenset[TaskId]:
-    _refuse_unknown(plan, asked)
-    if asked:
-        return frozenset(map(TaskId, asked))
-    return frozenset(task.id for task in plan.tasks.values() if not is_container(task.definition))
-
-
-def _assumed_outputs(plan: Plan, assumed: Mapping[str, Any]) -> dict[TaskId, Any]:
-    _refuse_unknown(plan, assumed)
-    for task_id in assumed:
-        definition = plan.tasks[TaskId(task_id)].definition
-        if definition.for_each is not None or definition.repeat is not None:
-            raise RunRefusedError(f"{task_id!r} has items or rounds: assume what they need instead")
-    return {TaskId(task_id): value for task_id, value in assumed.items()}
-
-
-def _refuse_unknown(plan: Plan, asked: Iterable[str]) -> None:
-    for task_id in asked:
-        if task_id not in plan.tasks:
-            raise RunRefusedError(
-                f"there is no task {task_id!r}{nearest(task_id, plan.tasks)}",
-                next_step="`agentos check WORKFLOW` lists the tasks.",
-            )
-
-
-# --- for people ----------------------------------------------------------------------------------------------------
 
 
 def _print_for_people(done: Proved) -> None:
     width = max((len(printable(proof.task_id)) for proof in done.tasks), default=0)
     for proof in done.tasks:
-        said = "; ".join(filter(None, (proof.why, _on_determinism(proof), *proof.notes)))
+        anew = ""
+        if proof.anew is not None and proof.anew.any:
+            differed = "" if proof.anew.error else " differed"
+            anew = f"not deterministic: run anew from the same files, {proof.anew.words}{differed}"
+        said = "; ".join(filter(None, (proof.why, anew, *proof.notes)))
         first, *rest = printable_lines(said)
         line = f"{proof.verdict:<14}  {printable(proof.task_id):<{min(width, 40)}}  {first}"
         click.echo(line.rstrip())
@@ -264,17 +142,6 @@ def _print_for_people(done: Proved) -> None:
     verdicts = [proof.verdict for proof in done.tasks]
     known: tuple[ProofVerdict, ...] = ("idempotent", "not idempotent", "not provable")
     say(f"{count(len(verdicts), 'task')}: {', '.join(f'{verdicts.count(one)} {one}' for one in known)}.")
-
-
-def _on_determinism(proof: Proof) -> str:
-    if proof.anew is None or not proof.anew.any:
-        return ""
-    return f"not deterministic: run anew from the same files, {_describe_difference(proof)}"
-
-
-def _describe_difference(proof: Proof) -> str:
-    assert proof.anew is not None
-    return proof.anew.words if proof.anew.error else f"{proof.anew.words} differed"
 
 
 def _print_difference(*texts: str) -> None:

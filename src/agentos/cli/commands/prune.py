@@ -9,11 +9,10 @@ import msgspec
 
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
-from agentos.cli.output import print_json, print_table, say
-from agentos.cli.render.space import give_space_back
+from agentos.cli.output import give_space_back, print_json, print_table, say
 from agentos.cli.render.text import count, printable
-from agentos.client import Client
-from agentos.workflow.place.settings import load_settings
+from agentos.client.places import load_settings
+from agentos.client.worktree import Client
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ import click
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import count, printable
-from agentos.workflow.files.retention import Purged, purge_path, snapshot_path
-from agentos.workflow.place.place import find_place
+from agentos.client import files
+from agentos.client.files import Purged, path_in_snapshots
 
 OUTPUT = Purged
 
@@ -43,7 +43,7 @@ Exit codes:
 @repo_option
 def command(path: str, yes: bool, as_json: bool, repo: Path | None) -> int | None:
     try:
-        meant = snapshot_path(path, find_place(repo, make=False).root, from_root=repo is not None)
+        meant = path_in_snapshots(path, repo)
     except ValueError as error:
         raise click.UsageError(printable(str(error))) from error
     if not yes:
@@ -53,7 +53,7 @@ def command(path: str, yes: bool, as_json: bool, repo: Path | None) -> int | Non
         if not click.confirm(f"Take {what}? This cannot be undone.", err=True):
             say("Nothing was changed.")
             return 2
-    done = purge_path(meant, repo)
+    done = files.purge(meant, repo)
     if as_json:
         print_json(done)
         return None

@@ -15,10 +15,11 @@ from agentos.cli.options import (
     repo_option,
     run_argument,
 )
+from agentos.cli.output import say_outcome
 from agentos.cli.render.text import printable
-from agentos.cli.terminal.answers import author_of, deliver, find_gate, say_outcome
-from agentos.machine.commands import ApprovalResponse
-from agentos.workflow.place.run_search import find_run
+from agentos.client import answers
+from agentos.client.answers import find_gate
+from agentos.client.places import find_run
 
 
 @click.command(
@@ -53,5 +54,5 @@ def command(
     reason = read_reason(reason, reason_file)
     found = find_run(run, repo)
     gate_id = find_gate(found, gate)
-    became = deliver(found, ApprovalResponse(gate_id=gate_id, approved=False, reason=reason), author_of(author))
+    became = answers.reject(found, gate_id, reason=reason, author=author)
     say_outcome(found, f"{printable(gate_id)} rejected", became)

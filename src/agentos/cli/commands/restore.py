@@ -10,7 +10,8 @@ from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json
 from agentos.cli.render.file_text import show_put_back
-from agentos.workflow.files.restore import RestoreReport, restore_files
+from agentos.client import files
+from agentos.client.files import RestoreReport
 
 OUTPUT = RestoreReport
 
@@ -43,7 +44,7 @@ Exit codes:
 @json_option
 @repo_option
 def command(checkpoint: str, dry_run: bool, git_too: bool, as_json: bool, repo: Path | None) -> None:
-    done = restore_files(checkpoint, repo, git=git_too, dry_run=dry_run)
+    done = files.restore(checkpoint, repo, git=git_too, dry_run=dry_run)
     if as_json:
         print_json(done)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -14,27 +15,22 @@ from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.exits import Exit
 from agentos.cli.options import files_options, repo_option
 from agentos.cli.output import print_json, print_table, say
+from agentos.cli.render.event_text import resume_in_short
 from agentos.cli.render.file_text import change_lines
 from agentos.cli.render.text import count, printable, printable_lines
-from agentos.cli.terminal.file_choice import drive_with_files
-from agentos.cli.terminal.words import resume_in_short
+from agentos.cli.terminal.session import drive_with_files
+from agentos.client import places, upkeep
+from agentos.client.files import FilesForeseen
+from agentos.client.runs import DriveOptions, ResumeOptions, preview_resume, resume_run
 from agentos.exceptions import (
     AgentosError,
     NotFoundError,
     SnapshotNotFoundError,
-    UntrustedSettingsError,
-    WorkflowConfigurationError,
     WorkflowNotFoundError,
 )
-from agentos.machine.resume import ResumeOptions
-from agentos.workflow.files.decisions import FilesChoice
-from agentos.workflow.files.restore_preview import FilesForeseen
-from agentos.workflow.place.place import Place, find_place
-from agentos.workflow.place.run_moves import not_of_this_worktree
-from agentos.workflow.place.run_search import find_run
-from agentos.workflow.place.worktree_index import InterruptedRun, interrupted_runs
-from agentos.workflow.start.ready_run import DriveOptions
-from agentos.workflow.start.resume import preview_resume, resume_run
+
+if TYPE_CHECKING:
+    from agentos.client.types import FilesChoice, InterruptedRun, Place
 
 _SHOWN = 10
 """So many paths are shown to people; programs get all."""
@@ -133,23 +129,19 @@ def command(
     except (SnapshotNotFoundError, WorkflowNotFoundError):  # the run itself was found
         raise
     except NotFoundError:
-        _refuse_elsewhere(target, repo)
+        if target is not None and repo is None:
+            # A run is resumed in its own worktree, never from another one unasked: say which that is.
+            with suppress(NotFoundError):
+                places.refuse_elsewhere(places.find_run(target))
         raise
-
-
-def _refuse_elsewhere(target: str | None, repo: Path | None) -> None:
-    """A run is resumed in its own worktree, never from another one unasked: say which that is, where it is known."""
-    if target is None or repo is not None:
-        return
-    with suppress(NotFoundError):
-        found = find_run(target)
-        raise not_of_this_worktree(found.place, found.record)
 
 
 def _preview(
     place: Place, target: str | None, choices: ResumeOptions, options: DriveOptions, *, as_stored: bool, as_json: bool
 ) -> int:
-    found = preview_resume(place, target, choices=choices, as_stored=as_stored, options=options)
+    found = preview_resume(
+        target, place=place, choices=choices, as_stored=as_stored, options=options, files=options.files
+    )
     record, plan, foreseen = found.record, found.plan, found.files
     if as_json:
         rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]
@@ -185,7 +177,7 @@ def _say_about(foreseen: FilesForeseen) -> None:
 
 def _resume_all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *, as_stored: bool) -> int:
     """Every interrupted run of every worktree known, one after the other; the worst exit code."""
-    found = interrupted_runs(_server())
+    found = upkeep.interrupted_runs()
     for problem in found.problems:
         say(f"Left out: {printable(problem.text)}")
     if not found.runs:
@@ -203,17 +195,6 @@ def _resume_all(flags: DriveFlags, choices: ResumeOptions, files: FilesChoice, *
             return code
         worst = max(worst, code)
     return worst
-
-
-def _server() -> Place | None:
-    """The server that keeps the runs, where one is named here."""
-    try:
-        here = find_place(make=False)
-    except UntrustedSettingsError:
-        raise
-    except WorkflowConfigurationError:  # nowhere in particular: there are the worktrees of the index
-        return None
-    return here if here.is_shared else None
 
 
 def _resume_one(

@@ -11,9 +11,8 @@ from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.options import label_option, repo_option
 from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.terminal.session import drive_here
-from agentos.workflow.define.parameters import parse_params
-from agentos.workflow.define.workflow_source import find_workflow
-from agentos.workflow.start.new_run import begin_run
+from agentos.client.definitions import find_workflow, parse_params
+from agentos.client.runs import begin_run
 
 OUTPUT = AnyEvent
 """Of each line."""

@@ -6,7 +6,7 @@ import click
 
 from agentos.cli.json_shapes import commands, output_schema, output_type
 from agentos.cli.output import print_json
-from agentos.dag.define.schema import file_schema
+from agentos.client.definitions import file_schema
 
 
 @click.command(

@@ -12,10 +12,10 @@ import msgspec
 
 from agentos.cli import shell_completion
 from agentos.cli.options import author_option, json_option, repo_option
-from agentos.cli.output import print_json, print_table
-from agentos.cli.terminal.answers import Became, author_of, deliver, say_outcome
-from agentos.machine.commands import Command, parse_command
-from agentos.workflow.place.run_search import find_run
+from agentos.cli.output import print_json, print_table, say_outcome
+from agentos.client.answers import Became, author_of, deliver
+from agentos.client.places import find_run
+from agentos.client.types import Command, parse_command
 
 
 class CommandField(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,11 @@ def _command_in(words: Sequence[str]) -> dict[str, Any]:
     if first == "-" or first.lstrip().startswith("{"):
         if pairs:
             raise click.UsageError("A command in JSON stands alone, without key=value pairs.")
-        return _decode_command(sys.stdin.buffer.read() if first == "-" else first.encode(errors="surrogateescape"))
+        text = sys.stdin.buffer.read() if first == "-" else first.encode(errors="surrogateescape")
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise click.UsageError(f"The command is not a JSON object: {error}") from error
     kind = _KINDS.get(first)
     if kind is None:
         raise click.UsageError(f"There is no command {first!r}: one of {', '.join(_KINDS)}.")
@@ -117,13 +121,6 @@ def _command_in(words: Sequence[str]) -> dict[str, Any]:
             raise click.UsageError(f"{first} has no field {key!r}: {', '.join(forms)}.")
         made[key] = value if _form(forms[key]) == "text" else _json_or_text(value)
     return made
-
-
-def _decode_command(text: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise click.UsageError(f"The command is not a JSON object: {error}") from error
 
 
 def _json_or_text(value: str) -> Any:
@@ -140,7 +137,17 @@ def _form(kind: Any) -> str:
 
 
 def _show_list(as_json: bool) -> None:
-    shapes = [_command_shape(name, kind) for name, kind in _KINDS.items()]
+    shapes = [
+        CommandShape(
+            name=name,
+            summary=str(kind.__doc__).partition("\n")[0],
+            fields=[
+                CommandField(name=field.encode_name, required=field.required, form=_form(field.type))
+                for field in msgspec.structs.fields(kind)
+            ],
+        )
+        for name, kind in _KINDS.items()
+    ]
     if as_json:
         print_json(shapes)
         return
@@ -151,15 +158,4 @@ def _show_list(as_json: bool) -> None:
             for shape in shapes
         ],
         empty="",
-    )
-
-
-def _command_shape(name: str, kind: Any) -> CommandShape:
-    return CommandShape(
-        name=name,
-        summary=str(kind.__doc__).partition("\n")[0],
-        fields=[
-            CommandField(name=field.encode_name, required=field.required, form=_form(field.type))
-            for field in msgspec.structs.fields(kind)
-        ],
     )

@@ -7,20 +7,20 @@ import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.render.text import count, duration, printable, printable_lines, short
-from agentos.cli.render.times import ago
+from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short
 from agentos.cli.render.value_text import covers_lines, given_lines, unwrap_shell_output, usage_text
-from agentos.machine.events import TaskFailure, Usage
-from agentos.machine.rules.budgets import money
-from agentos.store.port import CheckpointRecord
-from agentos.workflow.look.run_view import GateView, RunView, TaskView, next_command, read_journal, run_view
-from agentos.workflow.place.run_search import find_run, reading
+from agentos.client.types import events as ev
+from agentos.client.views import GateView, RunView, TaskView, money, next_command, read_run, run_view
+
+if TYPE_CHECKING:
+    from agentos.client.types import CheckpointRecord
 
 OUTPUT = RunView
 
@@ -49,9 +49,7 @@ machine. Nothing is written, and the workflow's file is not needed.
 @json_option
 @repo_option
 def command(run: str | None, as_json: bool, repo: Path | None) -> None:
-    found = find_run(run, repo)
-    with reading(found.place) as store:
-        journal = read_journal(store, found.record.workflow_id)
+    journal = read_run(run, repo)
     view = run_view(journal)
     if as_json:
         print_json(view)
@@ -63,7 +61,8 @@ def command(run: str | None, as_json: bool, repo: Path | None) -> None:
 def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime) -> Iterator[str]:
     yield f"{printable(view.workflow_id)}  {printable(view.name)}  {view.status}"
     yield f"  began {ago(view.created_at, now)}, last event {ago(view.updated_at, now)}"
-    yield f"  in {printable(view.root)}{_on_host(view.host)}"
+    host = f" on {printable(view.host)}" if view.host not in ("", platform.node()) else ""
+    yield f"  in {printable(view.root)}{host}"
     if view.driver:
         yield f"  driven by {printable(view.driver)}"
     if view.parent_id:
@@ -87,11 +86,6 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
         yield from ("", f"Next: {printable(following)}")
 
 
-def _on_host(host: str) -> str:
-    """Where it is not this one."""
-    return f" on {printable(host)}" if host not in ("", platform.node()) else ""
-
-
 def _layers(view: RunView, now: datetime) -> Iterator[str]:
     by_layer: dict[int, list[TaskView]] = {}
     for task in view.tasks:
@@ -106,9 +100,7 @@ def _layers(view: RunView, now: datetime) -> Iterator[str]:
 
 
 def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[str]:
-    status: str = task.status
-    if status == "running" and view.driver is None and task.attempts:
-        status = "interrupted"  # the journal knows only that it began; its driver is gone
+    status = "interrupted" if view.is_cut_off(task) else task.status
     notes = [status.ljust(11)]
     if task.attempts > 1:
         notes.append(f"attempt {task.attempts}")
@@ -120,32 +112,17 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
         notes.append(f"next attempt {ago(task.not_before, now)}")
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
-    if isinstance(task.usage, Usage):
+    if isinstance(task.usage, ev.Usage):
         notes.append(money(task.usage.cost_usd) if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
     if task.output is not msgspec.UNSET and task.output is not None:
-        notes.append(_output(task))
+        output = msgspec.json.encode(unwrap_shell_output(task.output)).decode()
+        notes.append(short(printable(output), 70))
     yield f"  {short(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
     if isinstance(task.error, msgspec.Struct):
-        for line in _error(task.error):
-            yield f"  {' ' * width}  {line}"
-
-
-def _output(task: TaskView) -> str:
-    """What a task gave, on one line: of a command what it printed, of everything else the JSON."""
-    return short(printable(msgspec.json.encode(unwrap_shell_output(task.output)).decode()), 70)
-
-
-def _error(error: TaskFailure) -> list[str]:
-    """The text of an error, by its first and its last lines."""
-    lines = [short(line, 160) for line in printable_lines(f"{error.type}: {error.text}")]
-    return lines if len(lines) <= MOST_LINES else [lines[0], "…", *lines[-MOST_LINES + 2 :]]
-
-
-def _answers(gate: GateView) -> list[str]:
-    """What to type: one line for each choice, where there are some."""
-    first = f" --choose {shlex.quote(gate.choices[0])}" if gate.choices else ""
-    bare = gate.command.removesuffix(first)
-    return [f"{bare} --choose {shlex.quote(choice)}" for choice in gate.choices] or [gate.command]
+        lines = [short(line, 160) for line in printable_lines(f"{task.error.type}: {task.error.text}")]
+        if len(lines) > MOST_LINES:
+            lines = [lines[0], "…", *lines[-MOST_LINES + 2 :]]
+        yield from (f"  {' ' * width}  {line}" for line in lines)
 
 
 def _gate(gate: GateView, now: datetime) -> Iterator[str]:
@@ -159,7 +136,10 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
             yield f"        {line}"
         if gate.file:
             yield f"        about the file {printable(gate.file)}"
-        for command in _answers(gate):
+        # With choices, the command names the first of them: one line for each.
+        first = f" --choose {shlex.quote(gate.choices[0])}" if gate.choices else ""
+        bare = gate.command.removesuffix(first)
+        for command in [f"{bare} --choose {shlex.quote(choice)}" for choice in gate.choices] or [gate.command]:
             yield f"      {printable(command)}"
     elif gate.answer:
         reason = f": {short(printable(gate.reason), 120)}" if gate.reason else ""

@@ -11,8 +11,8 @@ import msgspec
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.render.text import printable
-from agentos.workflow.place.place import find_root
-from agentos.workflow.place.trust import (
+from agentos.client.places import find_root
+from agentos.client.upkeep import (
     Reaching,
     Trusted,
     find_reaching,
@@ -77,7 +77,11 @@ def command(yes: bool, lists: bool, revoke: bool, as_json: bool, repo: Path | No
     if lists:
         return _show_all(as_json)
     if revoke:
-        return _revoke(find_root(repo), as_json)
+        gone = revoke_trust(find_root(repo))
+        if as_json:
+            print_json([msgspec.structs.replace(_row(one), trusted=False) for one in gone])
+        say("Taken back: it is asked again." if gone else "Nothing was accepted for this repository.")
+        return 0
     reaching = find_reaching(find_root(repo))
     if reaching is None:
         if as_json:
@@ -123,14 +127,6 @@ def _show_all(as_json: bool) -> int:
             click.echo(f"  {printable(line)}")
     if not found:
         say("You have accepted no settings of any repository.")
-    return 0
-
-
-def _revoke(root: Path, as_json: bool) -> int:
-    gone = revoke_trust(root)
-    if as_json:
-        print_json([msgspec.structs.replace(_row(one), trusted=False) for one in gone])
-    say("Taken back: it is asked again." if gone else "Nothing was accepted for this repository.")
     return 0
 
 

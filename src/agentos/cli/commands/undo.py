@@ -11,8 +11,9 @@ import msgspec
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table
 from agentos.cli.render.file_text import show_put_back
-from agentos.cli.render.times import ago
-from agentos.workflow.files.restore import RestoreReport, UndoPoint, list_undo_points, undo_restore
+from agentos.cli.render.text import ago
+from agentos.client import files
+from agentos.client.files import RestoreReport, UndoPoint
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +57,9 @@ Exit codes:
 @repo_option
 def command(only_list: bool, dry_run: bool, git_too: bool, as_json: bool, repo: Path | None) -> None:
     if only_list:
-        _list(list_undo_points(repo), as_json=as_json)
+        _list(files.undo_points(repo), as_json=as_json)
         return
-    done = undo_restore(repo, git=git_too, dry_run=dry_run)
+    done = files.undo(repo, git=git_too, dry_run=dry_run)
     if as_json:
         print_json(Undo(put_back=done, points=[]))
         return

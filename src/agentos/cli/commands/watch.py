@@ -9,19 +9,18 @@ from pathlib import Path
 import click
 
 from agentos.cli.drive_flags import show_mode
-from agentos.cli.exits import OF_STATUS, Exit
+from agentos.cli.exits import OF_STATUS, Exit, exit_of_signal
 from agentos.cli.options import repo_option, run_or_newest
 from agentos.cli.output import say
 from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.feed import Feed
-from agentos.cli.terminal.model import RunModel
 from agentos.cli.terminal.session import Show, open_view, print_report
-from agentos.cli.terminal.stop_signals import StopSignals
-from agentos.machine.facts.fold import fold
-from agentos.workflow.define.plans import decode_plan
-from agentos.workflow.drive.event_stream import follow
-from agentos.workflow.place.run_search import FoundRun, find_run, reading
+from agentos.client.changes import new_model
+from agentos.client.places import FoundRun, find_run
+from agentos.client.process import StopSignals
+from agentos.client.views import read_run
+from agentos.client.worktree import Client
 
 HINT = "Ctrl-C stops watching; the run goes on"
 
@@ -55,37 +54,29 @@ Exit codes:
 def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Path | None) -> int:
     show = show_mode(quiet=quiet, verbose=verbose, as_json=as_json)
     found = find_run(run, repo)
-    with reading(found.place) as store:
-        plan = decode_plan(store.read_plan(found.record.workflow_id)) if found.record.kind == "workflow" else None
-    stopped = asyncio.run(_watch(found, RunModel(found.record.workflow_id, plan), show))
-    return _report_end(found) if stopped is None else stopped
+    stopped = asyncio.run(_watch(found, show))
+    if stopped is not None:
+        return stopped
+    ended = read_run(found)
+    if ended.record.status == "interrupted":
+        run = found.record.workflow_id
+        say(f"Nobody drives run {printable(run)}: it was interrupted. Go on with: agentos resume {shlex.quote(run)}")
+        return Exit.FAILED
+    print_report(ended.facts, found.place)
+    return OF_STATUS.get(ended.record.status, Exit.COMPLETE)
 
 
-async def _watch(found: FoundRun, model: RunModel, show: Show) -> Exit | None:
+async def _watch(found: FoundRun, show: Show) -> Exit | None:
     """Show the run to the end of its drive. Where a signal ended the watching before: what to exit with."""
     stopping = StopSignals(say)
-    store = found.place.open(readonly=True)
-    view = open_view(show, model, hint=HINT)
+    view = open_view(show, new_model(found), hint=HINT)
     try:
         with stopping.catch_signals():
-            await Feed(view).run(follow(store, found.record.workflow_id))
+            await Feed(view).run(Client(place=found.place).watch(found.record.workflow_id))
         return None
     except asyncio.CancelledError:
         if stopping.received is None:
             raise
-        return stopping.exit_code
+        return exit_of_signal(stopping.received)
     finally:
         view.close()
-        store.close()
-
-
-def _report_end(found: FoundRun) -> int:
-    run = found.record.workflow_id
-    with reading(found.place) as store:
-        status = store.find_run(run).status
-        facts = fold(run, store.read_events(run))
-    if status == "interrupted":
-        say(f"Nobody drives run {printable(run)}: it was interrupted. Go on with: agentos resume {shlex.quote(run)}")
-        return Exit.FAILED
-    print_report(facts, found.place)
-    return OF_STATUS.get(status, Exit.COMPLETE)

@@ -10,11 +10,8 @@ import click
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json
-from agentos.cli.render.text import duration, printable, printable_lines, short
-from agentos.cli.render.times import local
-from agentos.workflow.look.explanation import AttemptView, Explanation, explain, find_task
-from agentos.workflow.look.run_view import read_journal
-from agentos.workflow.place.run_search import find_run, reading
+from agentos.cli.render.text import duration, local, printable, printable_lines, short
+from agentos.client.views import AttemptView, Explanation, why
 
 OUTPUT = Explanation
 
@@ -38,10 +35,7 @@ needs, and what to type next. TASK is an id or the beginning of one.
 @json_option
 @repo_option
 def command(run: str, task: str, as_json: bool, repo: Path | None) -> None:
-    found = find_run(run, repo)
-    with reading(found.place) as store:
-        journal = read_journal(store, found.record.workflow_id)
-        told = explain(store, journal, find_task(journal, task))
+    told = why(run, task, repo)
     if as_json:
         print_json(told)
         return

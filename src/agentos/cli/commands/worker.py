@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -13,10 +14,8 @@ from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, label_option
 from agentos.cli.output import say
 from agentos.cli.render.text import escape_json, printable, printable_lines
-from agentos.client import resolve_drive_options
-from agentos.exceptions import AgentosError
-from agentos.tasks.process.adoption import adopt_orphans
-from agentos.workflow.start.worker import Report, Worker, WorkerTarget
+from agentos.client import upkeep
+from agentos.client.upkeep import Report, Worker
 
 OUTPUT = Report
 
@@ -80,19 +79,19 @@ def command(
     once: bool,
     as_json: bool,
 ) -> int:
-    posts = [
-        WorkerTarget(place=place, options=options)
-        for place, options in (resolve_drive_options(repo) for repo in repos or (None,))
-    ]
-    tell = _print if as_json else _say
-    wanted = {"workflows": workflows, "labels": labels}
-    unread = asyncio.run(_work(posts, tell=tell, limit=limit, poll_s=poll_s, once=once, **wanted))
+    def tell(report: Report) -> None:
+        if as_json:
+            click.echo(escape_json(msgspec.json.encode(report)))
+        else:
+            _say(report)
+
+    how: dict[str, Any] = {"tell": tell, "limit": limit, "poll_s": poll_s, "workflows": workflows, "labels": labels}
+    unread = asyncio.run(upkeep.work(repos or (None,), started=_catch_signals, once=once, **how))
     return max(map(exit_code, unread), default=0) if once else 0
 
 
-async def _work(posts: list[WorkerTarget], *, once: bool, **how: object) -> list[AgentosError]:
-    worker = Worker(posts, **how)  # type: ignore[arg-type]
-    loop = asyncio.get_running_loop()
+def _catch_signals(worker: Worker) -> None:
+    """The first drains, the second cancels."""
     asked: list[signal.Signals] = []
 
     def stop(number: signal.Signals) -> None:
@@ -104,13 +103,7 @@ async def _work(posts: list[WorkerTarget], *, once: bool, **how: object) -> list
         worker.drain()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    with adopt_orphans():
-        return await worker.work(once=once)
-
-
-def _print(report: Report) -> None:
-    click.echo(escape_json(msgspec.json.encode(report)))
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
 def _say(report: Report) -> None:

@@ -16,14 +16,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 import agentos
-from agentos.cli.exits import Exit
+from agentos.cli.exits import Exit, exit_of_signal
 from agentos.cli.issue.single import Job
 from agentos.cli.render.text import printable
-from agentos.workflow.place.location import FOLDER
-from agentos.workflow.place.place import Place
+from agentos.client.places import FOLDER, Place
 
 _WORST = (
     Exit.INTERRUPTED,
@@ -70,14 +68,17 @@ class Batch:
     @property
     def stopped_with(self) -> Exit | None:
         """Where a signal stopped it: the exit code for that."""
-        if self._received is None:
-            return None
-        return Exit.INTERRUPTED if self._received is signal.SIGINT else Exit.TERMINATED
+        return None if self._received is None else exit_of_signal(self._received)
 
     def _start(self, job: Job, logs: Path) -> None:
+        paths = (str(Path(agentos.__file__).parents[1]), os.environ.get("PYTHONPATH"))
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agentos", "issue", *self._arguments(job)],
-            env=_environment(),
+            [
+                *(sys.executable, "-P", "-m", "agentos", "issue", "--brief", str(job.file.absolute())),
+                *("--repo", str(self._place.root), *self._more),
+            ],
+            # With the folder that this very package was imported from: a checkout need not be installed.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -90,12 +91,9 @@ class Batch:
         follow = partial(self._follow, job.brief.path, label, process, logs / f"{label}.log")
         threading.Thread(target=follow, daemon=True).start()
 
-    def _arguments(self, job: Job) -> list[str]:
-        return ["--brief", str(job.file.absolute()), "--repo", str(self._place.root), *self._more]
-
     def _follow(self, brief: str, label: str, process: subprocess.Popen[bytes], log: Path) -> None:
         assert process.stdout is not None
-        with process.stdout as lines, _open_log(log) as kept:
+        with process.stdout as lines, open(log, "ab", buffering=0, opener=_open_private) as kept:
             for line in lines:
                 kept.write(line)
                 self._show(f"[{label}] {printable(line.decode(errors='replace').rstrip())}")
@@ -132,13 +130,5 @@ def log_folder(database: str) -> Path:
     return path.parent / "issues" if path.parent.name == FOLDER else path.with_name(f"{path.name}.issues")
 
 
-def _open_log(log: Path) -> IO[bytes]:
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    return open(file, "wb", buffering=0)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the folder that this very package was imported from: a checkout need not be installed."""
-    sources = str(Path(agentos.__file__).parents[1])
-    path = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path}
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

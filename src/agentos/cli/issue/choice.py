@@ -15,9 +15,9 @@ from agentos.cli.output import say
 from agentos.cli.render.text import count, printable
 from agentos.cli.terminal.gate_prompt import is_interactive
 from agentos.cli.terminal.session import repo_argument
-from agentos.client import Client
+from agentos.client.places import Place
+from agentos.client.worktree import Client
 from agentos.exceptions import RunRefusedError
-from agentos.workflow.place.place import Place
 from agentos.workflows.issue import briefs
 
 
@@ -25,7 +25,8 @@ def chosen_files(
     client: Client, brief: str | None, select: bool, all_: bool, resume: str | None, typed: Sequence[str]
 ) -> list[Path] | int:
     """The briefs that are meant; an exit code where that could not be asked. `typed` are the settings beside them."""
-    ways = [name for name, given in _ways(brief, select, all_, resume) if given]
+    typed_ways = {"--brief": brief is not None, "--select": select, "--all": all_, "--resume": resume is not None}
+    ways = [name for name, given in typed_ways.items() if given]
     if len(ways) != 1:
         nothing = "Say what: --brief FILE, --select, --all or --resume."
         said = f"{' and '.join(ways)} exclude each other." if ways else nothing
@@ -33,22 +34,15 @@ def chosen_files(
     if brief is not None:
         if not brief:
             raise click.UsageError("--brief takes a file; --select lets you choose one of ideas/active/.")
-        return [_resolve_brief(Path(brief), client.place.root)]
+        # The file of this name here; where there is none, the one at the root, from which `--all` tells names.
+        at_root = client.place.root / brief
+        return [at_root if os.path.lexists(at_root) and not os.path.lexists(brief) else Path(brief)]
     if resume is not None:
         return [_brief_of_run(client, resume)]
     found, encrypted = briefs.ideas(client.place.root)
     if encrypted:
         say(f"{count(encrypted, 'brief')} encrypted by git-crypt left out.")
     return found if all_ else _select_briefs(client.place, found, typed)
-
-
-def _ways(brief: str | None, select: bool, all_: bool, resume: str | None) -> list[tuple[str, bool]]:
-    return [("--brief", brief is not None), ("--select", select), ("--all", all_), ("--resume", resume is not None)]
-
-
-def _resolve_brief(brief: Path, root: Path) -> Path:
-    """The file of this name here; where there is none, the one at the root, from which `--all` tells names."""
-    return brief if os.path.lexists(brief) or not os.path.lexists(root / brief) else root / brief
 
 
 def _brief_of_run(client: Client, name: str) -> Path:

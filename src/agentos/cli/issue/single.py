@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
@@ -15,16 +15,17 @@ from agentos.cli.output import say
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.gate_prompt import is_interactive
 from agentos.cli.terminal.session import Manner, drive_here, repo_argument
-from agentos.client import Client
+from agentos.client.places import Place
+from agentos.client.runs import DriveOptions, begin_run, resume_run
+from agentos.client.types import Abort
+from agentos.client.worktree import Client
 from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
-from agentos.machine.commands import Abort
-from agentos.workflow.place.place import Place
-from agentos.workflow.start.new_run import begin_run
-from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready
-from agentos.workflow.start.resume import resume_run
 from agentos.workflows.issue import briefs
 from agentos.workflows.issue.briefs import Brief, IssueRun, Settings
 from agentos.workflows.issue.lineage import active_folder
+
+if TYPE_CHECKING:
+    from agentos.client.types import Finished, Ready
 
 WhenChanged = Literal["ask", "as-begun", "anew"]
 """What becomes of a brief whose run began with something else."""
@@ -159,22 +160,21 @@ def drive_job(job: Job, place: Place, options: DriveOptions, manner: Manner) -> 
 
 
 def _prepare_run(job: Job, place: Place, options: DriveOptions) -> Ready | Finished:
+    def abort_replaced() -> None:
+        for run in job.replaces:
+            try:
+                Client(place=place).send(run, Abort(reason=f"begun anew as {job.workflow_id}"))
+            except CommandRefusedError as error:  # it has ended meanwhile
+                say(error.message)
+
     if job.action == "begin":
         flow, params = briefs.flow_of(job.settings), briefs.parameters(job.brief, job.name)
         # Its preflight tells all that is missing at once, and the run goes on where that was mended.
         options = msgspec.structs.replace(options, looks_for_keys=False)
         # In this order: a run that is refused takes the place of none, and a kill in between leaves none under way,
         # never two. The same command then simply begins.
-        return begin_run(place, flow, params, job.workflow_id, options, first=lambda: _abort_replaced(place, job))
+        return begin_run(place, flow, params, job.workflow_id, options, first=abort_replaced)
     return resume_run(place, job.workflow_id, options=options)
-
-
-def _abort_replaced(place: Place, job: Job) -> None:
-    for run in job.replaces:
-        try:
-            Client(place=place).send(run, Abort(reason=f"begun anew as {job.workflow_id}"))
-        except CommandRefusedError as error:  # it has ended meanwhile
-            say(error.message)
 
 
 def with_final_name(client: Client, job: Job) -> Job:

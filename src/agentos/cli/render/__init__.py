@@ -6,7 +6,5 @@ value_text    values, inputs, usage
 file_text     changes of files
 plan_drawing  plans as pictures
 report        how a drive ended, and what to type next
-text          text made fit for a terminal
-times         times
-space         bytes
+text          text made fit for a terminal, and times
 """

@@ -9,15 +9,30 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from agentos.cli.render.text import escape_json
-from agentos.machine import events as ev
+from agentos.client.types import events as ev
 
 _COMMON = ("seq", "at", "workflow_id")
 
 
 def event_json(event: ev.Event) -> bytes:
-    """The event as one JSON object, without a line break: type, seq, at, workflow_id, then its own fields."""
+    """The event as one JSON object, without a line break: type, seq, at, workflow_id, then its own fields.
+
+    Text that is no Unicode, as a task may print it, has its odd parts escaped.
+    """
     shape = _SHAPES[type(event)]
-    return escape_json(msgspec.json.encode(shape(**{name: getattr(event, name) for name in shape.__struct_fields__})))
+    shaped = shape(**{name: getattr(event, name) for name in shape.__struct_fields__})
+    try:
+        return escape_json(msgspec.json.encode(shaped))
+    except UnicodeEncodeError:
+        return escape_json(msgspec.json.encode(_encodable(msgspec.to_builtins(shaped, builtin_types=(msgspec.Raw,)))))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _shape(kind: type[ev.Event]) -> type[msgspec.Struct]:

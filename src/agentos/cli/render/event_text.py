@@ -2,150 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
-from agentos.cli.render.text import count, duration, printable, short
+from agentos.cli.render.text import count, duration, local, printable, short
 from agentos.cli.render.value_text import usage_text
-from agentos.machine import events as ev
+from agentos.client.types import events as ev
 
-WIDEST = 160
-"""Texts of users are cut to this length; `--json` has them whole."""
+LINE = 500
+"""Characters of a line that come from a workflow; the whole text is in the journal and the logs."""
+NAMED = 3
+"""Tasks that are named in a line; the rest is counted, or stands for itself."""
+
+_DECIDED: Mapping[ev.Verdict, str] = {
+    "reuse": "is kept",
+    "reuse, changed": "is kept, though changed",
+    "rerun": "runs again",
+    "run": "is to run",
+    "ask": "may have taken effect",
+    "new": "is new",
+    "orphan": "is gone",
+}
+"""What a drive decides of a task in its middle."""
+_CAPTURED = {
+    "start": "as the drive began",
+    "attempt": "before",
+    "task": "after",
+    "layer": "at the end of a layer",
+    "merge": "after what isolated tasks did was written",
+    "turn": "as its agent had left them so far,",
+}
+"""When files were captured."""
 
 
 def event_line(event: ev.Event) -> str:
-    """`12  2026-11-15 12:00:01  task_complete      lint, 0.4s`"""
-    at = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return f"{event.seq:>5}  {at}  {event.type:<18} {about(event)}".rstrip()
+    """`12  2026-11-15 12:00:01  task_complete      lint is complete (0.4s)`: every event has its words."""
+    words = describe_event(event, verbose=True) or printable(short(_describe_record(event), LINE))
+    return f"{event.seq:>5}  {local(event.at)}  {event.type:<18} {words}".rstrip()
 
 
-def about(event: ev.Event) -> str:
-    """What an event says, in a few words; printable, on one line."""
-    return printable(_ABOUT[type(event)](event))
+def describe_event(event: ev.Event, *, verbose: bool = False) -> str:
+    """The event in words, one line without control characters; empty where it says nothing to this reader."""
+    line = _describe_progress(event)
+    if not line and verbose:
+        line = _describe_detail(event)
+    return printable(short(line, LINE))
 
 
-def _short(text: str) -> str:
-    return short(text, WIDEST)
+def _describe_progress(event: ev.Event) -> str:
+    match event:
+        case ev.WorkflowStart(name=name, drive=drive, resumed_from=before, total_layers=layers):
+            after = "from the start" if before is None else f"after layer {before}"
+            how = "starts" if drive == 1 else f"goes on {after}"
+            return f"{name}: run {event.workflow_id} {how}, {count(layers, 'layer')}"
+        case ev.ResumePlanned(under_way=True, verdicts=verdicts):
+            return "; ".join(f"{row.task_id} {_DECIDED[row.verdict]}: {row.reason}" for row in verdicts)
+        case ev.ResumePlanned(counts=counts, verdicts=verdicts):
+            return resume_in_short(counts, verdicts)
+        case ev.TaskStart(task_id=task_id, attempt=attempt):
+            return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
+        case ev.TaskRetry(task_id=task_id, error=error, put_off=True):
+            return f"{task_id} is put off: {error.in_short}"
+        case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
+            wait = duration((not_before - event.at).total_seconds())
+            return f"{task_id} failed (attempt {attempt}), again in {wait}: {error.in_short}"
+        case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
+            return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
+        case ev.TaskError(task_id=task_id, error=error, status=status):
+            how = {"failed": "failed", "failed_safe": "failed, which is allowed", "cancelled": "was cancelled"}[status]
+            return f"{task_id} {how}: {error.in_short}"
+        case ev.TaskSkipped(task_id=task_id, because=because):
+            return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
+        case ev.TaskWarning(task_id=about, message=message):
+            return f"warning: {about}: {message}" if about else f"warning: {message}"
+        case ev.FilesRestored(count=0):
+            return "the files are as they were before: none had to be put back"
+        case ev.FilesRestored(count=number, undo=undo):
+            return f"{count(number, 'path')} put back; what was there: agentos undo ({undo[:12]})"
+        case ev.FilesMerged(tasks=tasks, tree=tree) if tree:
+            return f"changes of {count(len(tasks), 'isolated task')} merged: {', '.join(tasks)}"
+        case ev.Checkpointed(layer=layer, checkpoint_id=checkpoint_id):
+            return f"layer {layer} is done, checkpoint {checkpoint_id}"
+        case ev.CheckpointFailed(layer=layer, error=error):
+            return f"warning: Checkpoint failed, workflow not resumable from layer {layer}: {error.text}"
+        case _:
+            return _describe_control(event)
 
 
-def _failure(error: ev.TaskFailure) -> str:
-    return _short(f"{error.type}: {error.text}")
+def _describe_control(event: ev.Event) -> str:
+    match event:
+        case ev.DecisionRequired(gate_id=gate_id, question=question, again=again):
+            return f"{gate_id} asks{f' again ({again})' if again else ''}: {question}"
+        case ev.DecisionMade(gate_id=gate_id, answer=answer, author=author, reason=reason):
+            return f"{gate_id}: {answer} by {author}" + (f": {reason}" if reason else "")
+        case ev.CommandApplied(author=author, command=command) if command.get("type") != "approval_response":
+            return f"{command.get('type')} asked by {author}"
+        case ev.CommandRefused(author=author, command=command, why=why):
+            return f"{command.get('type')} asked by {author} is refused: {why}"
+        case ev.RolledBack(layer=layer, checkpoint_id=checkpoint_id):
+            return f"back to layer {layer}, checkpoint {checkpoint_id}"
+        case ev.RunForked(parent_id=parent_id, checkpoint_id=checkpoint_id):
+            return f"forked from run {parent_id} at checkpoint {checkpoint_id}"
+        case ev.WorkflowComplete():
+            return "complete"
+        case ev.WorkflowFailed(reason=reason):
+            return f"failed: {reason}"
+        case ev.WorkflowAborted(reason=reason):
+            return "aborted" + (f": {reason}" if reason else "")
+        case ev.WorkflowPaused(reason=reason, gates=gates):
+            waits = f"waits for {count(len(gates), 'answer')}"
+            return {"waiting": waits, "answered": "is answered, and nobody drives it"}.get(reason, "paused")
+    return ""
 
 
-def _attempt(event: ev.TaskStart | ev.TaskRetry | ev.TaskError | ev.TaskComplete) -> str:
-    again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-    return f"{event.task_id}{again}"
+def _describe_detail(event: ev.Event) -> str:
+    match event:
+        case ev.TaskOutput(task_id=task_id, text=text, stream=stream):
+            return f"{task_id} {'!' if stream == 'stderr' else '|'} {text}"
+        case ev.LeaseTaken(holder=holder, taken_from=before):
+            return f"driven by {holder}" + (f", taken over from {before}" if before else "")
+        case ev.LayerStart(layer=layer, tasks=tasks):
+            return f"layer {layer} begins: {count(tasks, 'task')}"
+        case ev.TaskProcess(task_id=task_id, pid=pid):
+            return f"{task_id} runs as process {pid}"
+        case ev.TaskSession(task_id=task_id, session=session):
+            return f"{task_id}: {session.agent} session {session.id or session.title}"
+        case ev.TaskUsage(task_id=task_id, usage=usage):
+            return f"{task_id}: {usage_text(usage)}"
+        case ev.CoverChanged(gate_id=gate_id, task_id=task_id, files=files):
+            return f"{', '.join(files)} behind {gate_id} changed by {task_id or 'a merge'}"
+        case ev.CommandReceived(author=author, command=command):
+            return f"{command.get('type')} asked by {author}; waits for the end of the layer"
+        case ev.PlanChanged(origin=origin, parent=parent, added=added, children=children):
+            return f"the plan changed: {origin} {parent or ''} +{len(added) or len(children)}"
+    return ""
 
 
-def _retry(event: ev.TaskRetry) -> str:
-    when = "put off" if event.put_off else f"again at {event.not_before.astimezone():%H:%M:%S}"
-    return f"{_attempt(event)}, {when}. {_failure(event.error)}"
+def _describe_record(event: ev.Event) -> str:
+    """What only a reader of the record itself wants to know."""
+    match event:
+        case ev.StateUpdated(layer=layer) | ev.StateSaved(current_layer=layer):
+            return f"layer {layer}"
+        case ev.CommandApplied(author=author, command=command):
+            return f"{command.get('type')} asked by {author}"
+        case ev.FilesCaptured(why=why, task_id=task_id, beside=beside) if beside:
+            return f"{_CAPTURED[why]} {task_id}: as they were, while {', '.join(beside)} went on"
+        case ev.FilesCaptured(why=why, task_id=task_id, snapshot=snapshot, partial=partial):
+            kept = snapshot or "they could not be captured"
+            return f"{f'{_CAPTURED[why]} {task_id}'.strip()}: {kept}{', not all of them' if partial else ''}"
+        case ev.FilesMerged(layer=layer, tasks=tasks, conflicts=conflicts):
+            paths = ", ".join(row.path for row in conflicts)
+            return f"layer {layer}, {', '.join(tasks)}: {count(len(conflicts), 'conflict')}, {paths}"
+    return ""
 
 
-def _value(stored: msgspec.Raw) -> str:
-    return "" if bytes(stored) == b"null" else f": {short(bytes(stored).decode(errors='replace'), 80)}"
+def skipped_in_short(skipped: Sequence[ev.TaskSkipped]) -> str:
+    """How many tasks were skipped because of which: `10 tasks are skipped: 8 because of lint, 2 by a condition`.
+
+    Because of a task that was skipped itself means: because of what that one was skipped for.
+    """
+    causes: dict[str, str] = {}
+    for event in skipped:
+        causes[event.task_id] = causes.get(event.because, event.because)
+    counted = sorted(Counter(causes.values()).items(), key=lambda row: (not row[0], -row[1]))  # conditions last
+    whys = [f"because of {cause}" if cause else "by a condition" for cause, _ in counted]
+    parts = [f"{number} {why}" for why, (_, number) in zip(whys, counted, strict=True)][:NAMED]
+    if len(counted) > NAMED:
+        parts.append(f"{sum(number for _, number in counted[NAMED:])} because of others")
+    reasons = f" {whys[0]}" if len(whys) == 1 else f": {', '.join(parts)}"
+    line = f"{count(len(causes), 'task')} are skipped{reasons}"
+    return printable(short(line, LINE))
 
 
-def _workflow_start(event: ev.WorkflowStart) -> str:
-    resumed = "" if event.resumed_from is None else f", resumed after layer {event.resumed_from}"
-    return f"{event.name}: drive {event.drive}, {count(event.total_layers, 'layer')}{resumed}"
-
-
-def _resume_planned(event: ev.ResumePlanned) -> str:
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in event.counts.items())
-    listed = "; ".join(f"{row.task_id}: {row.verdict} ({row.reason})" for row in event.verdicts[:5])
-    return ". ".join(part for part in (counted, _short(listed)) if part)
-
-
-def _warning(event: ev.TaskWarning) -> str:
-    return f"{event.task_id}: {_short(event.message)}" if event.task_id else _short(event.message)
-
-
-def _question(event: ev.DecisionRequired) -> str:
-    return f"{event.gate_id}: {_short(event.question)} ({event.command})"
-
-
-def _decision(event: ev.DecisionMade) -> str:
-    reason = f": {_short(event.reason)}" if event.reason else ""
-    return f"{event.gate_id}: {event.choice or event.answer} by {event.author}{reason}"
-
-
-def _command(event: ev.CommandReceived | ev.CommandApplied | ev.CommandRefused) -> str:
-    why = f" refused: {_short(event.why)}" if isinstance(event, ev.CommandRefused) else ""
-    return f"{event.command.get('type', '?')} of {event.author}{why}"
-
-
-def _files_captured(event: ev.FilesCaptured) -> str:
-    when = {"start": "as the drive began", "attempt": "before", "task": "after", "layer": "at the end of a layer"}
-    when |= {"merge": "after what isolated tasks did was written", "turn": "as its agent had left them so far,"}
-    about = f"{when[event.why]} {event.task_id}".strip()
-    if event.beside:
-        return f"{about}: as they were, while {_short(', '.join(event.beside))} went on"
-    return f"{about}: {event.snapshot or 'they could not be captured'}" + (", not all of them" if event.partial else "")
-
-
-def _files_merged(event: ev.FilesMerged) -> str:
-    what = f"layer {event.layer}, {_short(', '.join(event.tasks))}"
-    if event.tree:
-        return f"{what}: {event.snapshot}"
-    return (
-        f"{what}: {count(len(event.conflicts), 'conflict')}, {_short(', '.join(row.path for row in event.conflicts))}"
-    )
-
-
-def _change(event: ev.PlanChanged) -> str:
+def resume_in_short(counts: Mapping[str, int], verdicts: Iterable[ev.PlannedVerdict] = ()) -> str:
+    """A resume plan in one line: `4 reused · 1 reruns (build: was interrupted) · 1 to run`."""
+    by_verdict: dict[str, list[ev.PlannedVerdict]] = {}
+    for row in verdicts:
+        by_verdict.setdefault(row.verdict, []).append(row)
     parts = [
-        f"{word} {_short(', '.join(ids))}"
-        for word, ids in (
-            ("adds", [task.id for task in event.added] or list(event.children)),
-            ("changes", [task.id for task in event.changed]),
-            ("removes", list(event.removed)),
-        )
-        if ids
+        (counts.get("reuse", 0), "reused", ""),
+        (counts.get("reuse, changed", 0), "reused though changed", "reuse, changed"),
+        (reruns := counts.get("rerun", 0), "reruns" if reruns == 1 else "rerun", "rerun"),
+        (asks := counts.get("ask", 0), "asks" if asks == 1 else "ask", "ask"),
+        (counts.get("new", 0), "new", "new"),
+        (counts.get("run", 0), "to run", ""),
+        (counts.get("orphan", 0), "gone", "orphan"),
     ]
-    return f"{event.origin}{f' of {event.parent}' if event.parent else ''}: {'; '.join(parts) or 'nothing'}"
+    lines = [
+        f"{number} {words}{_name_tasks(by_verdict.get(verdict, ()))}" for number, words, verdict in parts if number
+    ]
+    return " · ".join(lines) or "nothing to do"
 
 
-_ABOUT: Mapping[type[ev.Event], Callable[[Any], str]] = {
-    ev.WorkflowStart: _workflow_start,
-    ev.LeaseTaken: lambda event: event.holder + (f", taken from {event.taken_from}" if event.taken_from else ""),
-    ev.ResumePlanned: _resume_planned,
-    ev.WorkflowComplete: lambda event: "",
-    ev.WorkflowFailed: lambda event: ", ".join(filter(None, (_short(", ".join(event.failed)), _short(event.reason)))),
-    ev.WorkflowAborted: lambda event: _short(event.reason),
-    ev.WorkflowPaused: lambda event: f"{event.reason} {_short(', '.join(event.gates))}".rstrip(),
-    ev.LayerStart: lambda event: f"layer {event.layer}, {count(event.tasks, 'task')}",
-    ev.TaskStart: _attempt,
-    ev.TaskProcess: lambda event: f"{event.task_id}, process {event.pid}",
-    ev.TaskSession: lambda event: f"{event.task_id}, {event.session.agent} {event.session.id or event.session.title}",
-    ev.TaskUsage: lambda event: f"{event.task_id}, {usage_text(event.usage)}",
-    ev.TaskRetry: _retry,
-    ev.TaskComplete: lambda event: (
-        f"{_attempt(event)}, {duration(event.execution_time_ms / 1000)}{_value(event.output)}"
-    ),
-    ev.TaskError: lambda event: f"{_attempt(event)}, {event.status}. {_failure(event.error)}",
-    ev.TaskSkipped: lambda event: f"{event.task_id}, because of {event.because or 'its condition'}",
-    ev.TaskWarning: _warning,
-    ev.TaskOutput: lambda event: f"{event.task_id}: {_short(event.text)}",
-    ev.StateUpdated: lambda event: f"layer {event.layer}",
-    ev.Checkpointed: lambda event: f"{event.checkpoint_id}, layer {event.layer}",
-    ev.CheckpointFailed: lambda event: f"layer {event.layer}. {_failure(event.error)}",
-    ev.DecisionRequired: _question,
-    ev.DecisionMade: _decision,
-    ev.CommandReceived: _command,
-    ev.CommandApplied: _command,
-    ev.CommandRefused: _command,
-    ev.PlanChanged: _change,
-    ev.RolledBack: lambda event: f"to layer {event.layer}, checkpoint {event.checkpoint_id}",
-    ev.RunForked: lambda event: f"from {event.parent_id}, checkpoint {event.checkpoint_id}",
-    ev.StateSaved: lambda event: f"layer {event.current_layer}",
-    ev.FilesCaptured: _files_captured,
-    ev.FilesRestored: lambda event: f"{count(event.count, 'path')} put back to {event.snapshot}; before: {event.undo}",
-    ev.FilesMerged: _files_merged,
-    ev.CoverChanged: lambda event: (
-        f"{event.gate_id}: {_short(', '.join(event.files))} changed by {event.task_id or 'a merge'}"
-    ),
-}
-"""What is said of each event; a test holds it complete."""
+def _name_tasks(rows: Sequence[ev.PlannedVerdict]) -> str:
+    """Which tasks these are: one with its reason, several by their names."""
+    if not rows:
+        return ""
+    if len(rows) == 1:
+        return f" ({rows[0].task_id}: {rows[0].reason})"
+    return f" ({', '.join(row.task_id for row in rows[:NAMED])}{', …' * (len(rows) > NAMED)})"

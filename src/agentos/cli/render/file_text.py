@@ -8,7 +8,7 @@ import click
 
 from agentos.cli.output import say
 from agentos.cli.render.text import count, printable
-from agentos.workflow.files.restore import FileChange, LeftAlone, RestoreReport
+from agentos.client.files import FileChange, LeftAlone, RestoreReport
 
 MOST = 200
 """So many paths are shown to people; programs get all."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from agentos.cli.render.text import count, printable, short
-from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.cli.render.text import count, name_some, printable, short
+
+if TYPE_CHECKING:
+    from agentos.client.types import Plan, PlannedTask
 
 _KEPT = " _-./:,@=+*!?()"
 _SHAPES = {"approval": ("{{", "}}"), "repeat": ("([", "])"), "python": ("[", "]"), "shell": ("[[", "]]")}
@@ -106,8 +109,7 @@ def _line(task: PlannedTask, plan: Plan, statuses: Mapping[str, str]) -> str:
         parts.append(f"? {short(printable(definition.approve.question), 40)}")
     above = [need for need in definition.needs if need in plan.tasks]
     if above:
-        more = f" and {len(above) - 4} more" if len(above) > 4 else ""
-        parts.append(f"← {', '.join(map(printable, above[:4]))}{more}")
+        parts.append(f"← {name_some(above, 4)}")
     return "  ".join(parts)
 
 

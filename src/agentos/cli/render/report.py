@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from typing import TYPE_CHECKING
 
+from agentos import RunResult
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.render.text import count, printable, printable_lines, short
 from agentos.cli.render.value_text import covers_lines, usage_text
+from agentos.client.answers import approval_arguments
+from agentos.client.types import events as ev
 from agentos.exceptions import TryAgainError
-from agentos.ids import TaskId
-from agentos.machine import events as ev
-from agentos.machine.facts.fold import Facts, GateFacts
-from agentos.machine.rules.gates import only_rejected
-from agentos.machine.rules.merges import answer_to
+
+if TYPE_CHECKING:
+    from agentos.client.types import Facts
 
 MOST = 10
 """Failed tasks, or open gates, that a report goes into; it only counts the rest."""
@@ -48,12 +50,14 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
         lines += _questions(facts, where)
     run = f"{shlex.quote(facts.workflow_id)}{where}"
     if facts.status in ("failed", "paused", "interrupted", "waiting"):
-        lines += _finished_work(facts)
+        done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
+        cut = f", checkpoint of layer {facts.finished_layer}: {_newest_cut(facts)}" if facts.cuts else ""
+        lines += [f"Kept: {count(done, 'finished task')}{cut}"] if done else []
     if facts.spent_in_all.calls:
         lines.append(f"Models were paid {usage_text(facts.spent_in_all)}, {count(facts.spent_in_all.calls, 'call')}.")
     if facts.status == "complete":
         lines.append(f"What its tasks gave: agentos show {run}")
-    elif facts.status == "failed" and only_rejected(facts):
+    elif RunResult(facts).is_rejected:
         lines.append(f"No resume passes a gate that was rejected. Ask anew in a new run: {_fork(facts)}{where}")
     elif facts.status == "failed" and exit_of(facts) == Exit.TRY_AGAIN:
         lines.append(f"Nothing is wrong with the run. Go on later with: agentos resume {run}")
@@ -81,35 +85,22 @@ def _failures(facts: Facts, where: str) -> list[str]:
         for task_id, task in facts.tasks.items()
         if task.status in ("failed", "cancelled")
     )
+    run = shlex.quote(facts.workflow_id)
     lines: list[str] = []
     for _, _, task_id in failed[:MOST]:
-        lines += _failure(facts, task_id, where)
+        task = facts.task(task_id)
+        attempt = f" (attempt {task.attempts})" if task.attempts > 1 else ""
+        error = task.error or ev.TaskFailure(type="Error", text="it did not say why")
+        first, *rest = printable_lines(error.text)
+        lines.append(f"  {task_id}{attempt} {task.status}: {error.type}: {short(first, 500)}")
+        if len(rest) > LINES:
+            lines.append(f"    … {count(len(rest) - LINES, 'line')} more")
+        lines += [f"    {short(line, 500)}" for line in rest[-LINES:]]
+        if task.attempts:
+            lines.append(f"    full output: agentos logs {run} {shlex.quote(task_id)}{where}")
     if len(failed) > MOST:
-        lines.append(f"  and {len(failed) - MOST} more: agentos show {shlex.quote(facts.workflow_id)}{where}")
+        lines.append(f"  and {len(failed) - MOST} more: agentos show {run}{where}")
     return lines
-
-
-def _failure(facts: Facts, task_id: TaskId, where: str) -> list[str]:
-    task = facts.task(task_id)
-    attempt = f" (attempt {task.attempts})" if task.attempts > 1 else ""
-    error = task.error or ev.TaskFailure(type="Error", text="it did not say why")
-    first, *rest = printable_lines(error.text)
-    lines = [f"  {task_id}{attempt} {task.status}: {error.type}: {short(first, 500)}"]
-    if len(rest) > LINES:
-        lines.append(f"    … {count(len(rest) - LINES, 'line')} more")
-    lines += [f"    {short(line, 500)}" for line in rest[-LINES:]]
-    if task.attempts:
-        command = f"agentos logs {shlex.quote(facts.workflow_id)} {shlex.quote(task_id)}{where}"
-        lines.append(f"    full output: {command}")
-    return lines
-
-
-def _finished_work(facts: Facts) -> list[str]:
-    done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
-    if not done:
-        return []
-    cut = f", checkpoint of layer {facts.finished_layer}: {_newest_cut(facts)}" if facts.cuts else ""
-    return [f"Kept: {count(done, 'finished task')}{cut}"]
 
 
 def _newest_cut(facts: Facts) -> str:
@@ -121,36 +112,19 @@ def _fork(facts: Facts) -> str:
 
 
 def _questions(facts: Facts, where: str) -> list[str]:
-    """Each open gate with the exact commands that answer it."""
+    """Each open gate with the exact commands that answer it, from any terminal."""
     lines = []
     for gate_id in sorted(facts.open_gates)[:MOST]:
-        lines += [f"  {gate_id} asks: {short(facts.gates[gate_id].opened.question, 500)}"]
         opened = facts.gates[gate_id].opened
+        lines.append(f"  {gate_id} asks: {short(opened.question, 500)}")
         lines += [f"    {line}" for line in covers_lines(opened.covers or None, opened.again)]  # only what there is
-        if file := opened.file:
-            lines.append(f"    about the file {short(file, 500)}")
-        if facts.gates[gate_id].opened.kind == "merge":
-            lines += [f"    {short(line, 500)}" for line in printable_lines(facts.gates[gate_id].opened.inputs)[:LINES]]
-        lines += [f"    {command}" for command in _answers(facts, facts.gates[gate_id], where)]
+        if opened.file:
+            lines.append(f"    about the file {short(opened.file, 500)}")
+        if opened.kind == "merge":
+            lines += [f"    {short(line, 500)}" for line in printable_lines(opened.inputs)[:LINES]]
+        subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate_id)}{where}"
+        lines += [f"    agentos approve {subject}{more}" for more in approval_arguments(facts, opened)]
+        lines.append(f"    agentos reject {subject} --reason TEXT")
     if len(facts.open_gates) > MOST:
         lines.append(f"  and {len(facts.open_gates) - MOST} more: agentos inbox")
     return lines
-
-
-def _answers(facts: Facts, gate: GateFacts, where: str) -> list[str]:
-    """What to type to answer this gate, from any terminal."""
-    subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate.opened.gate_id)}{where}"
-    yes = [f"agentos approve {subject}{more}" for more in approval_arguments(facts, gate.opened)]
-    return [*yes, f"agentos reject {subject} --reason TEXT"]
-
-
-def approval_arguments(facts: Facts, gate: ev.DecisionRequired) -> list[str]:
-    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one.
-
-    Whether an effect happened takes two kinds of yes: run it again, or it did, and this is what it gave.
-    """
-    if gate.choices:
-        return [f" --choose {shlex.quote(choice)}" for choice in gate.choices]
-    if gate.kind == "ask":
-        return ["", " --output JSON"]
-    return ["".join(answer_to(facts, gate).partition(" --use ")[1:]) if gate.kind == "merge" else ""]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from datetime import datetime
 
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Controls in Unicode: C1, and those that change the order of reading."""
 _JOINER = "\u200d"
 """Holds the parts of one emoji together; harmless."""
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def printable(text: str) -> str:
@@ -59,3 +62,23 @@ def duration(seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """`1 task`, `3 tasks`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def local(at: datetime) -> str:
+    """Date and time where the reader is; programs get ISO 8601 in UTC, from the encoder."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """`3 min ago`, `2 d ago`, `just now`; `in 5 min` for what is to come."""
+    seconds = int((now - at).total_seconds())
+    for size, unit in _UNITS:
+        if abs(seconds) >= size:
+            return f"{seconds // size} {unit} ago" if seconds > 0 else f"in {-seconds // size} {unit}"
+    return "just now"
+
+
+def name_some(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 2 more`: the first of some names, printable."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(printable, names[:most])) + more

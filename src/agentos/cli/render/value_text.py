@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from agentos.cli.render.text import printable, printable_lines, short
-from agentos.machine.events import Usage
-from agentos.machine.rules.budgets import money
+from agentos.cli.render.text import name_some, printable, printable_lines, short
+from agentos.client.types import events as ev
+from agentos.client.views import money
 from agentos.values import decode_value
 
 SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
@@ -53,13 +53,12 @@ def covers_lines(covers: Collection[str] | None, again: str) -> list[str]:
     lines = [f"asks again: {short(printable(again), 500)}"] if again else []
     if covers is None:
         return lines
-    named = ", ".join(map(printable, sorted(covers)[:MOST_LINES]))
-    more = f" and {len(covers) - MOST_LINES} more" if len(covers) > MOST_LINES else ""
-    files = f"{named}{more} as of this question" if covers else "no file, since the command names none that is here"
+    named = f"{name_some(sorted(covers), MOST_LINES)} as of this question"
+    files = named if covers else "no file, since the command names none that is here"
     return [*lines, f"covers {short(files, 500)}"]
 
 
-def usage_text(usage: Usage) -> str:
+def usage_text(usage: ev.Usage) -> str:
     """What models were paid for, in short."""
     cost = f"{money(usage.cost_usd)}, " if usage.cost_usd else ""
     return f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"

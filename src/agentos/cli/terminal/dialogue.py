@@ -15,8 +15,8 @@ from typing import Any, Self
 import msgspec
 
 from agentos.cli.render.text import printable
-from agentos.machine.commands import ApprovalResponse
-from agentos.machine.events import DecisionRequired, MergeConflict
+from agentos.client.types import ApprovalResponse
+from agentos.client.types import events as ev
 
 
 class LeftOpen(Exception):
@@ -28,12 +28,12 @@ class Dialogue:
 
     def __init__(
         self,
-        gate: DecisionRequired,
+        gate: ev.DecisionRequired,
         keyboard: Keyboard,
         write: Callable[[str], None],
         *,
         root: Path,
-        conflicts: Sequence[MergeConflict] = (),
+        conflicts: Sequence[ev.MergeConflict] = (),
     ) -> None:
         self._gate = gate
         self._conflicts = conflicts
@@ -124,7 +124,7 @@ class Dialogue:
             case _:
                 raise LeftOpen
 
-    async def _version(self, conflict: MergeConflict) -> str:
+    async def _version(self, conflict: ev.MergeConflict) -> str:
         there = printable(", ".join(conflict.sides))
         while True:
             typed = (await self._line(f"{printable(conflict.path)}: {there} or file:PATH? ")).strip()

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import IO, Protocol, TextIO
 
-from agentos.machine.events import Event
-from agentos.workflow.drive.patience import in_thread
+from agentos.client.runs import in_thread
+from agentos.client.types import events as ev
 
 AHEAD = 2_000
 """Events held for a view that is busy; more wait in the stream, which reads them back from the journal."""
@@ -22,10 +22,11 @@ class View(Protocol):
     wants_history: bool
     """Whether it must be given the run's journal from the start, to show more than what happens now."""
 
-    def show(self, events: Sequence[Event]) -> None: ...
+    def show(self, events: Sequence[ev.Event]) -> None: ...
 
     def expect(self, usual_ms: Mapping[str, float]) -> None:
         """How long tasks took in an earlier run."""
+        return
 
     def wrap_stream(self, stream: TextIO) -> TextIO:
         """Where others may write meanwhile what they would write to this stream."""
@@ -33,10 +34,15 @@ class View(Protocol):
 
     def pause(self) -> None:
         """Give the terminal to somebody who asks a question."""
+        return
 
-    def go_on(self) -> None: ...
+    def go_on(self) -> None:
+        """Take it back."""
+        return
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing more is shown."""
+        return
 
 
 class Feed:
@@ -47,12 +53,12 @@ class Feed:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._waiting: list[Event] = []
+        self._waiting: list[ev.Event] = []
         self._shown = 0
         self._over = False
         self._changed = asyncio.Condition()
 
-    async def run(self, events: AsyncGenerator[Event]) -> None:
+    async def run(self, events: AsyncGenerator[ev.Event]) -> None:
         """Until the stream has ended and everything is shown, or nobody looks any more."""
         writer = asyncio.create_task(self._write())
         try:
@@ -62,14 +68,17 @@ class Feed:
                         break
         finally:
             await self._end()
-            await _wait_for_writer(writer)
+            try:
+                await writer
+            except OSError:  # the pipe or the terminal was closed
+                forget(sys.__stdout__)
 
     async def wait_until_shown(self, seq: int) -> None:
         """Wait until the event of this sequence is shown, or nothing more will be."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._shown >= seq or self._over)
 
-    async def _take(self, event: Event) -> bool:
+    async def _take(self, event: ev.Event) -> bool:
         async with self._changed:
             await self._changed.wait_for(lambda: len(self._waiting) < AHEAD or self._over)
             self._waiting.append(event)
@@ -96,13 +105,6 @@ class Feed:
         async with self._changed:
             self._over = True
             self._changed.notify_all()
-
-
-async def _wait_for_writer(writer: asyncio.Task[None]) -> None:
-    try:
-        await writer
-    except OSError:  # the pipe or the terminal was closed
-        forget(sys.__stdout__)
 
 
 def forget(stream: IO[str] | None) -> None:

@@ -12,9 +12,9 @@ from itertools import islice
 import msgspec
 
 from agentos.cli.render.text import count, duration, printable, short
-from agentos.cli.terminal.model import RunModel
+from agentos.client.answers import answer_to
+from agentos.client.changes import RunModel
 from agentos.ids import TaskId
-from agentos.machine.rules.merges import answer_to
 
 FEW = 5
 MAX_LAYERS = 12

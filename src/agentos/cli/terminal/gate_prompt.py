@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentos.cli.render.text import printable, short
 from agentos.cli.render.value_text import covers_lines, given_lines, value_in_short
-from agentos.cli.terminal.answers import author_of
 from agentos.cli.terminal.dialogue import Dialogue, Keyboard, LeftOpen
 from agentos.cli.terminal.feed import Feed, View
-from agentos.dag.language.references import as_text, format_path, look_up, references_in
-from agentos.dag.plan.plan import PlannedTask
-from agentos.exceptions import CommandRefusedError, EvaluationError
-from agentos.ids import GateId, TaskId
-from agentos.machine.commands import ApprovalResponse
-from agentos.machine.facts.fold import Facts, GateFacts
-from agentos.machine.rules.merges import open_conflicts
-from agentos.machine.rules.scope import newest_round, scope_of
-from agentos.workflow.drive.command_queue import CommandQueue
-from agentos.workflow.drive.drive import Drive
-from agentos.workflow.drive.patience import in_thread
+from agentos.client.answers import gate_context, send_to_drive
+from agentos.client.runs import in_thread
+from agentos.exceptions import CommandRefusedError
+from agentos.ids import GateId
+
+if TYPE_CHECKING:
+    from agentos.client.types import ApprovalResponse, Drive, GateFacts
 
 MOST = 8
 """Tasks listed as what ran before, or what comes next."""
@@ -55,7 +50,6 @@ class GatePrompt:
         self._stop = stop
         self._write = write
         self._left: set[GateId] = set()
-        self._commands = CommandQueue(lambda posted: drive.deliver([posted]), list)
 
     async def ask_all(self) -> None:
         """Until cancelled: wait for gates, and ask."""
@@ -76,9 +70,8 @@ class GatePrompt:
         if not is_interactive():
             self._left.add(gate_id)
             return
-        await self._feed.wait_until_shown(
-            gate.opened.seq
-        )  # so that the picture above the question is that of its moment
+        # So that the picture above the question is that of its moment.
+        await self._feed.wait_until_shown(gate.opened.seq)
         await in_thread(self._view.pause)
         try:
             for line in question(self._drive, gate):
@@ -87,7 +80,7 @@ class GatePrompt:
                 answer = await self._wait_for_answer(gate, keyboard)
             if answer is None:
                 return
-            self._commands.send(answer, author=author_of(None))
+            send_to_drive(self._drive, answer)
             await self._wait_until_applied(gate_id)
         except (LeftOpen, CommandRefusedError) as error:
             self._left.add(gate_id)
@@ -97,9 +90,8 @@ class GatePrompt:
 
     async def _wait_for_answer(self, gate: GateFacts, keyboard: Keyboard) -> ApprovalResponse | None:
         """The answer; None where the gate was closed, or the run stopped, meanwhile."""
-        dialogue = Dialogue(
-            gate.opened, keyboard, self._write, root=self._root, conflicts=open_conflicts(self._drive.facts)
-        )
+        conflicts = gate_context(self._drive.machine.plan, self._drive.facts, gate.opened).conflicts
+        dialogue = Dialogue(gate.opened, keyboard, self._write, root=self._root, conflicts=conflicts)
         typing = asyncio.create_task(dialogue.answer())
         closed = asyncio.create_task(self._wait_until_closed(gate.opened.gate_id))
         stop = asyncio.create_task(self._stop.wait())
@@ -152,66 +144,22 @@ def question(drive: Drive, gate: GateFacts) -> list[str]:
         lines.append(f"  about the file {opened.file}")
     if opened.by == "agent":
         lines.append("  (meant for an agent to answer)")
-    if opened.task_id is not None:
-        lines += _about_task(drive, gate, opened.task_id)
-    elif opened.kind == "merge":
+    context = gate_context(drive.machine.plan, drive.facts, opened)
+    before = list(context.before.items())
+    for need, task in before[:MOST]:
+        gave = value_in_short(task.output) if task.status == "complete" else task.status
+        lines.append(f"  ran before: {need} gave {gave}")
+    if len(before) > MOST:
+        lines.append(f"  and {len(before) - MOST} more ran before")
+    lines += [f"  will run: {name}" for name in context.behind[:MOST]]
+    lines += [f"  and {len(context.behind) - MOST} more"] if len(context.behind) > MOST else []
+    if context.command:
+        first, *rest = context.command.splitlines() or [""]
+        lines += [f"  will run: {first}", *(f"            {line}" for line in rest[:MOST])]
+        lines += [f"    {name} = {short(value, 200)}" for name, value in context.values.items()]
+        lines += [f"    {line}" for line in given_lines(opened.inputs)] if context.takes_inputs else []
+    if opened.kind == "merge" and opened.task_id is None:
         lines += [f"  {line}" for line in opened.inputs.splitlines()]
-    else:
-        lines += _next_layer(drive, opened.layer)
     if opened.deadline is not None:
         lines.append(f"  unanswered until {opened.deadline.astimezone():%Y-%m-%d %H:%M:%S}: {opened.on_timeout}")
     return [printable(short(line, 2_000)) for line in lines]
-
-
-def _before(drive: Drive, facts: Facts, needs: tuple[TaskId, ...]) -> list[str]:
-    """What the guarded task builds on, and what that gave."""
-    lines = []
-    for need in needs[:MOST]:
-        task = facts.task(newest_round(drive.machine.plan, facts, need))
-        gave = value_in_short(task.output) if task.status == "complete" else task.status
-        lines.append(f"  ran before: {need} gave {gave}")
-    if len(needs) > MOST:
-        lines.append(f"  and {len(needs) - MOST} more ran before")
-    return lines
-
-
-def _about_task(drive: Drive, gate: GateFacts, task_id: TaskId) -> list[str]:
-    plan, opened = drive.machine.plan, gate.opened
-    task = plan.tasks.get(task_id)
-    if task is None:
-        return []
-    definition = task.definition
-    lines = _before(drive, drive.facts, definition.needs)
-    if definition.kind == "approval":
-        behind = plan.dependants.get(task_id, ())
-        lines += [f"  will run: {name}" for name in behind[:MOST]]
-        lines += [f"  and {len(behind) - MOST} more"] if len(behind) > MOST else []
-        return lines
-    command = definition.run if isinstance(definition.run, str) else shlex.join(definition.run)
-    first, *rest = (command or definition.call or definition.kind).splitlines() or [""]
-    lines.append(f"  will run: {first}")
-    lines += [f"            {line}" for line in rest[:MOST]]
-    lines += _values_in(drive, task)
-    if definition.inputs:
-        lines += [f"    {line}" for line in given_lines(opened.inputs)]
-    return lines
-
-
-def _values_in(drive: Drive, task: PlannedTask) -> list[str]:
-    """The value of each reference in a command. Never put into it here: what is shown must not read as shell code."""
-    scope = scope_of(drive.machine.plan, drive.facts, task)
-    lines = []
-    for reference in dict.fromkeys(references_in((task.definition.run, dict(task.definition.env)))):
-        try:
-            value = short(as_text(look_up(reference, scope)), 200)
-        except EvaluationError as error:
-            value = error.message
-        lines.append(f"    {format_path(reference.path)} = {value}")
-    return lines
-
-
-def _next_layer(drive: Drive, layer: int) -> list[str]:
-    plan = drive.machine.plan
-    behind = plan.layers[layer] if layer < len(plan.layers) else ()
-    lines = [f"  will run: {name}" for name in behind[:MOST]]
-    return lines + ([f"  and {len(behind) - MOST} more"] if len(behind) > MOST else [])

@@ -24,8 +24,8 @@ from rich.text import Text
 
 from agentos.cli.terminal.feed import forget
 from agentos.cli.terminal.frame import FrameRow, frame
-from agentos.cli.terminal.model import RunModel
-from agentos.machine import events as ev
+from agentos.client.changes import RunModel
+from agentos.client.types import events as ev
 
 FRAME_S = 0.12
 """At most so often something new is painted."""
@@ -147,16 +147,14 @@ class LiveView:
         room = max(1, height - 1)
         hint = self.hint if room >= 6 and not final else ""
         with self._lock:
-            now = self.model.last_at if final and self._over() else self._now()
+            is_over = self.model.facts.status not in ("running", "pending")
+            now = self.model.last_at if final and is_over else self._now()
             rows = frame(self.model, room - bool(hint), now, usual_ms=self._usual_ms)
         unicode = self._console.encoding.startswith("utf")
         lines = [paint_row(row, width, unicode=unicode) for row in rows]
         if hint:
             lines.append(cut(Text(hint, style="dim"), width))
         return lines
-
-    def _over(self) -> bool:
-        return self.model.facts.status not in ("running", "pending")
 
     def _erase_what_was_rewrapped(self, size: tuple[int, int]) -> None:
         """After a narrowing, terminals break the old lines anew: they take more rows than rich knows of."""

@@ -1,13 +1,15 @@
-"""Plain lines with a time in front: for pipes, files, logs of CI, and terminals that cannot do more."""
+"""Lines for pipes, files, logs of CI, and terminals that cannot do more: plain with a time in front, or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Literal, TextIO
+from typing import BinaryIO, Literal, TextIO
 
-from agentos.cli.terminal.words import describe_event, skipped_in_short
-from agentos.machine import events as ev
+from agentos.cli.render.event_json import event_json
+from agentos.cli.render.event_text import describe_event, skipped_in_short
+from agentos.cli.terminal.feed import View
+from agentos.client.types import events as ev
 
 Amount = Literal["quiet", "normal", "verbose"]
 
@@ -17,7 +19,7 @@ FEW = 3
 """Tasks skipped one after the other that have a line each; more share one."""
 
 
-class PlainLines:
+class PlainLines(View):
     """A view that prints one line for each thing that happened.
 
     Where an early failure lets many tasks be skipped, one line counts them, unless everything was asked for.
@@ -28,7 +30,7 @@ class PlainLines:
     def __init__(self, out: TextIO, amount: Amount = "normal") -> None:
         self._out = out
         self._amount = amount
-        self._held: list[ev.TaskSkipped | ev.Checkpointed] = []
+        self._held: list[ev.Event] = []
         """Tasks skipped one after the other, and the ends of layers in which nothing else happened."""
 
     def show(self, events: Sequence[ev.Event]) -> None:
@@ -37,18 +39,14 @@ class PlainLines:
     def _lines(self, event: ev.Event) -> Iterator[str]:
         if self._amount == "quiet" and not isinstance(event, _LOUD):
             return
-        if self._amount == "normal" and self._is_of_skips(event):
+        # Skips are held until something else happens: only then is it known how many there are.
+        is_skip = isinstance(event, ev.TaskSkipped)
+        if self._amount == "normal" and (is_skip or (self._held and isinstance(event, ev.Checkpointed))):
+            self._held.append(event)
             return
         if line := describe_event(event, verbose=self._amount == "verbose"):
             yield from self._let_go()
             yield _at(event, line)
-
-    def _is_of_skips(self, event: ev.Event) -> bool:
-        """Whether the event is held until something else happens: only then is it known how many there are."""
-        if isinstance(event, ev.TaskSkipped) or (self._held and isinstance(event, ev.Checkpointed)):
-            self._held.append(event)
-            return True
-        return False
 
     def _let_go(self) -> Iterator[str]:
         held, self._held = self._held, []
@@ -67,15 +65,6 @@ class PlainLines:
             self._out.write("".join(lines).encode(encoding, "backslashreplace").decode(encoding))
             self._out.flush()
 
-    def expect(self, usual_ms: Mapping[str, float]) -> None: ...
-
-    def wrap_stream(self, stream: TextIO) -> TextIO:
-        return stream
-
-    def pause(self) -> None: ...
-
-    def go_on(self) -> None: ...
-
     def close(self) -> None:
         with suppress(OSError):  # nobody reads on: then nobody misses it
             self._print([*self._let_go()])
@@ -83,3 +72,16 @@ class PlainLines:
 
 def _at(event: ev.Event, line: str) -> str:
     return f"{event.at.astimezone():%H:%M:%S} {line}\n"
+
+
+class JsonLines(View):
+    """A view that prints every event of the drive as one line of JSON."""
+
+    wants_history = False
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    def show(self, events: Sequence[ev.Event]) -> None:
+        self._out.write(b"".join(event_json(event) + b"\n" for event in events))
+        self._out.flush()

@@ -12,34 +12,38 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, cast
 
+import click
 import msgspec
 
+from agentos.cli.exits import Exit, exit_of_signal
 from agentos.cli.output import say
 from agentos.cli.render.report import exit_of, report
 from agentos.cli.render.text import printable_lines
-from agentos.cli.terminal.earlier_durations import usual_ms
 from agentos.cli.terminal.feed import Feed, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
-from agentos.cli.terminal.jsonlines import JsonLines
-from agentos.cli.terminal.model import RunModel
-from agentos.cli.terminal.plain import Amount, PlainLines
-from agentos.cli.terminal.shield import Shield, shield_output, unshield
-from agentos.cli.terminal.stop_signals import StopSignals
-from agentos.machine.board import GatePolicy
-from agentos.machine.facts.fold import Facts
-from agentos.tasks.process.adoption import adopt_orphans
-from agentos.tasks.python.stdout import PrintRouter
-from agentos.workflow.drive.conductor import conduct
-from agentos.workflow.drive.drive import Drive
-from agentos.workflow.drive.event_stream import EventStream
-from agentos.workflow.drive.mailbox import utc_now
-from agentos.workflow.drive.patience import in_thread
-from agentos.workflow.place.place import Place
-from agentos.workflow.place.worktree_index import remember
-from agentos.workflow.start.ready_run import Finished, Ready, prepare_run
+from agentos.cli.terminal.plain import Amount, JsonLines, PlainLines
+from agentos.client.changes import RunModel, usual_ms
+from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
+from agentos.client.runs import drive, in_thread
+from agentos.client.worktree import Client
+from agentos.exceptions import FilesChangedError
+
+if TYPE_CHECKING:
+    from agentos.client.types import (
+        Drive,
+        DriveOptions,
+        EventStream,
+        Facts,
+        FilesChoice,
+        Finished,
+        GatePolicy,
+        Place,
+        Ready,
+    )
 
 Show = Literal["auto", "quiet", "verbose", "json"]
 Gates = Literal["ask", "stop", "wait", "reject"]
@@ -70,6 +74,43 @@ def drive_here(prepare: Callable[[], Ready | Finished], place: Place, manner: Ma
     """Prepare and drive a run to the end of this drive, in this terminal; the exit code."""
     with shield_output() as shield, _print_warnings():
         return asyncio.run(_Session(place, manner, shield).drive(prepare))
+
+
+def drive_with_files(
+    prepare: Callable[[DriveOptions], Ready | Finished], place: Place, options: DriveOptions, manner: Manner
+) -> int:
+    """As `drive_here`; where somebody else changed files meanwhile, whoever sits at the terminal is asked.
+
+    FilesChangedError where nobody does.
+    """
+    try:
+        return drive_here(lambda: prepare(options), place, manner)
+    except FilesChangedError as error:
+        if manner.show == "json" or not is_interactive():
+            raise
+        choice = _ask_about_files(error)
+    if choice is None:
+        say("Left as it is: nothing was touched or run.")
+        return Exit.WAITING
+    chosen = msgspec.structs.replace(options, files=choice)
+    return drive_here(lambda: prepare(chosen), place, manner)
+
+
+def _ask_about_files(error: FilesChangedError) -> FilesChoice | None:
+    for line in printable_lines(error.message):
+        say(line)
+    say("")
+    say("  restore  put back what the task began with; what is there now is kept for `agentos undo`")
+    say("  keep     run the task on the files as they are")
+    say("  leave    do nothing now")
+    answer: Literal["restore", "keep", "leave"] = click.prompt(
+        "What shall become of the files?",
+        type=click.Choice(["restore", "keep", "leave"]),
+        default="leave",
+        show_choices=True,
+        err=True,
+    )
+    return None if answer == "leave" else answer
 
 
 class _Saying(logging.Handler):
@@ -103,53 +144,46 @@ class _Session:
         stopping = StopSignals(_say)
         try:
             with stopping.catch_signals():
-                ready = await prepare_run(self._remember_after(prepare))
-                if isinstance(ready, Finished):
-                    return self._nothing_to_do(ready.facts)
-                with adopt_orphans():
-                    facts = await self._conduct(ready, stopping)
+                try:
+                    driven = await drive(
+                        self._place, prepare, started=lambda begun: self._on_start(begun, stopping), adopts=True
+                    )
+                finally:
+                    await self._close()
         except asyncio.CancelledError:
             if stopping.received is None:
                 raise
-            return stopping.exit_code  # before anything began
+            return exit_of_signal(stopping.received)  # before anything began
+        facts = driven.facts
+        if not driven.began:
+            return self._nothing_to_do(facts)
         print_report(facts, self._place, stopped=stopping.received is not None)
         if stopping.received is not None and facts.status == "paused":
-            return stopping.exit_code
+            return exit_of_signal(stopping.received)
         return exit_of(facts)
 
-    def _remember_after(self, prepare: Callable[[], Ready | Finished]) -> Callable[[], Ready | Finished]:
-        def prepare_and_remember() -> Ready | Finished:
-            ready = prepare()
-            remember(self._place.root, self._place.database)
-            return ready
-
-        return prepare_and_remember
-
-    async def _conduct(self, ready: Ready, stopping: StopSignals) -> Facts:
-        def on_start(drive: Drive) -> None:
-            stopping.attach(drive)
-            self._shield.masker = drive.masker
-            self._stream = drive.stream
-            model = RunModel(drive.facts.workflow_id, drive.machine.plan)
-            view = self._view = open_view(self._manner.show, model, hint=HINT)
-            _listen(view, self._closing, data_only=self._manner.show == "json")
-            after = 0 if view.wants_history else drive.facts.sequence
-            feed = Feed(view)
-            self._tasks.append(asyncio.create_task(feed.run(drive.stream.subscribe(after))))
-            self._tasks.append(asyncio.create_task(self._guess(view, drive.machine.plan.name)))
-            if self._manner.asks:
-                asking = GatePrompt(drive, self._place.root, view, feed, stopping.asked, _write)
-                self._tasks.append(asyncio.create_task(asking.ask_all()))
-
-        try:
-            return await conduct(ready, started=on_start)
-        finally:
-            await self._close()
+    def _on_start(self, begun: Drive, stopping: StopSignals) -> None:
+        stopping.attach(begun)
+        self._shield.masker = begun.masker
+        self._stream = begun.stream
+        model = RunModel(begun.facts.workflow_id, begun.machine.plan)
+        view = self._view = open_view(self._manner.show, model, hint=HINT)
+        # What tasks print becomes lines of theirs; what others print goes beside the view, and never among data.
+        beside = view.wrap_stream(sys.stderr if self._manner.show == "json" else sys.stdout)
+        self._closing.enter_context(redirect_stderr(PrintRouter(view.wrap_stream(sys.stderr))))
+        self._closing.enter_context(redirect_stdout(PrintRouter(beside)))
+        after = 0 if view.wants_history else begun.facts.sequence
+        feed = Feed(view)
+        self._tasks.append(asyncio.create_task(feed.run(begun.stream.subscribe(after))))
+        if view.wants_history:
+            self._tasks.append(asyncio.create_task(self._guess(view, begun.machine.plan.name)))
+        if self._manner.asks:
+            asking = GatePrompt(begun, self._place.root, view, feed, stopping.asked, _write)
+            self._tasks.append(asyncio.create_task(asking.ask_all()))
 
     async def _guess(self, view: View, name: str) -> None:
         """Tell a live view how long tasks took before; read aside, while the run goes on."""
-        if view.wants_history:
-            view.expect(await in_thread(usual_ms, self._place, name))
+        view.expect(await in_thread(usual_ms, self._place, name))
 
     async def _close(self) -> None:
         """What was published is shown to its end; then the terminal is as it was, whatever happened."""
@@ -164,11 +198,7 @@ class _Session:
 
     def _nothing_to_do(self, facts: Facts) -> int:
         if self._manner.show == "json":
-            store = self._place.open(readonly=True)
-            try:
-                last = store.read_events(facts.workflow_id, after=facts.sequence - 1)
-            finally:
-                store.close()
+            last = Client(place=self._place).events(facts.workflow_id, after=facts.sequence - 1)
             open_view("json", RunModel(facts.workflow_id)).show(last)
         say(f"Nothing is left to do: run {facts.workflow_id} is {facts.status}.")
         return exit_of(facts)
@@ -193,11 +223,11 @@ def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
     """The view that fits what was asked for and what stdout is."""
     if show == "json":
         assert sys.__stdout__ is not None
-        return JsonLines(sys.__stdout__.buffer)
+        return JsonLines(cast("BinaryIO", sys.__stdout__.buffer))
     if show == "auto" and draws(sys.stdout):
         from agentos.cli.terminal.live import LiveView, console_for
 
-        live = LiveView(model, console_for(sys.stdout), now=utc_now, hint=hint)
+        live = LiveView(model, console_for(sys.stdout), now=lambda: datetime.now(UTC), hint=hint)
         live.start()
         return live
     amount: Amount = "normal" if show == "auto" else show
@@ -221,10 +251,3 @@ def _write(text: str) -> None:
         with suppress(OSError):
             out.write(text)
             out.flush()
-
-
-def _listen(view: View, closing: ExitStack, *, data_only: bool) -> None:
-    """What tasks print becomes lines of theirs; what others print goes beside the view, and never among data."""
-    beside = view.wrap_stream(sys.stderr if data_only else sys.stdout)
-    closing.enter_context(redirect_stderr(PrintRouter(view.wrap_stream(sys.stderr))))
-    closing.enter_context(redirect_stdout(PrintRouter(beside)))

@@ -1,8 +1,11 @@
 """Looking at a run without touching it.
 
-run_view     a run at one glance
-explanation  why a task is as it is
-state_diff   what differs between two states
-file_diffs   what differs between the files of two moments
-doctor       a look at everything a run depends on
+run_view      a run at one glance
+run_model     the same while it goes on, event by event
+timeline      when it did what
+explanation   why a task is as it is
+gate_context  what to know to decide at a gate
+state_diff    what differs between two states
+file_diffs    what differs between the files of two moments
+doctor        a look at everything a run depends on
 """

@@ -122,6 +122,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     state: Any
     """The WorkflowState: workflow_id, current_layer, messages, tasks, decisions, context; in stored form."""
 
+    def is_cut_off(self, task: TaskView) -> bool:
+        """Whether an attempt at the task began and whoever ran it is gone: the journal only knows that it began."""
+        return task.status == "running" and self.driver is None and task.attempts > 0
+
 
 class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the store knows of one run at one moment."""

@@ -79,7 +79,7 @@ def find_run(run: str | None, repo: Path | None = None) -> FoundRun:
     if run is None:
         return _newest_run(find_place(repo, make=False))
     place, record = _find(run, repo, lambda store: store.find_run(run), RunNotFoundError(run))
-    return FoundRun(place=_at_home(place, record), record=record)
+    return FoundRun(place=at_home(place, record), record=record)
 
 
 def _newest_run(place: Place) -> FoundRun:
@@ -88,7 +88,7 @@ def _newest_run(place: Place) -> FoundRun:
         record = newest_run(store, _is_driven, statuses=_DRIVEN) or newest_run(store, _is_workflow)
     if record is None:
         raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
-    return FoundRun(place=_at_home(place, record), record=record)
+    return FoundRun(place=at_home(place, record), record=record)
 
 
 def _is_workflow(record: RunRecord) -> bool:
@@ -111,7 +111,7 @@ def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, C
     place, record = _find(checkpoint, repo, within, CheckpointNotFoundError(checkpoint))
     if place.everywhere:
         with reading(place.of(record.scope)) as store:
-            place = _at_home(place, store.find_run(record.workflow_id))
+            place = at_home(place, store.find_run(record.workflow_id))
     return place, record
 
 
@@ -216,7 +216,7 @@ def _is_of_its_root(place: Place) -> bool:
     return not named and not place.is_shared and Path(place.database).is_relative_to(place.root)
 
 
-def _at_home(place: Place, record: RunRecord) -> Place:
+def at_home(place: Place, record: RunRecord) -> Place:
     """The place with the root that the run belongs to: one database may hold the runs of several worktrees."""
     place = place.of(record.scope)
     root = record.root

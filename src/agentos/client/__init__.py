@@ -1,0 +1,84 @@
+"""The one door for surfaces: what a user, a command, a page or a tool asks of AgentOS.
+
+places       which runs there are, here and in every worktree known
+runs         run, resume, fork; preview a resume; drive one and look on
+detached     start and resume with a driver that outlives the caller
+views        a run at one glance, by the clock, and why a task is as it is
+changes      whatever changes here, and one run event by event
+task_logs    what tasks printed, also while they print it
+diffs        what differs between two states, and what a task did to files
+answers      what waits for an answer, and answering it
+files        files put back, and what that replaced
+definitions  workflows: list, load, check, draw
+proofs       whether tasks may be repeated
+upkeep       the database, settings that need trust, the doctor, workers
+worktree     the runs of one worktree: `Client`
+process      what a program that drives runs needs: signals, and no secrets in what it prints
+types        names for what the others take and hand out
+
+Nothing is loaded before it is asked for. Blocking calls have their asynchronous form beside them where they make a run
+go: `run` and `arun`, `resume` and `aresume`. Everything else only reads, or posts a command.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentos.client.answers import answer, approve, deliver, gate, inbox, reject
+    from agentos.client.changes import watch_all
+    from agentos.client.definitions import check, list_workflows, load
+    from agentos.client.detached import resume_detached, start_detached
+    from agentos.client.diffs import diff, task_diff
+    from agentos.client.files import purge, restore, undo, undo_points
+    from agentos.client.places import find_run, list_runs
+    from agentos.client.proofs import prove
+    from agentos.client.runs import (
+        Durability,
+        aresume,
+        arun,
+        fork,
+        preview_resume,
+        resolve_drive_options,
+        resume,
+        run,
+    )
+    from agentos.client.task_logs import follow_logs, logs
+    from agentos.client.upkeep import doctor
+    from agentos.client.views import timeline, view, why
+    from agentos.client.worktree import Client
+
+_HOMES = {
+    "answers": ("answer", "approve", "deliver", "gate", "inbox", "reject"),
+    "changes": ("watch_all",),
+    "definitions": ("check", "list_workflows", "load"),
+    "detached": ("resume_detached", "start_detached"),
+    "diffs": ("diff", "task_diff"),
+    "files": ("purge", "restore", "undo", "undo_points"),
+    "places": ("find_run", "list_runs"),
+    "proofs": ("prove",),
+    "runs": ("Durability", "aresume", "arun", "fork", "preview_resume", "resolve_drive_options", "resume", "run"),
+    "task_logs": ("follow_logs", "logs"),
+    "upkeep": ("doctor",),
+    "views": ("timeline", "view", "why"),
+    "worktree": ("Client",),
+}
+
+__all__ = [
+    "Client", "Durability", "answer", "approve", "aresume", "arun", "check", "deliver", "diff", "doctor", "find_run",
+    "follow_logs", "fork", "gate", "inbox", "list_runs", "list_workflows", "load", "logs", "preview_resume", "prove",
+    "purge", "reject", "resolve_drive_options", "restore", "resume", "resume_detached", "run", "start_detached",
+    "task_diff", "timeline", "undo", "undo_points", "view", "watch_all", "why",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

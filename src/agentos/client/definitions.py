@@ -1,0 +1,234 @@
+"""Workflows: which there are, what is wrong with one, and how it looks as a plan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentos import typed
+from agentos.client.places import find_root, find_run, load_settings
+from agentos.dag.define.schema import file_schema
+from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.findings import Finding
+from agentos.dag.plan.plan import Plan
+from agentos.exceptions import (
+    AgentosError,
+    NotFoundError,
+    RunRefusedError,
+    UntrustedSettingsError,
+    WorkflowConfigurationError,
+    WorkflowDefinitionError,
+    WorkflowNotFoundError,
+)
+from agentos.workflow.define.model_keys import keyless
+from agentos.workflow.define.parameters import parse_params
+from agentos.workflow.define.plans import plan_of_run, plan_to_look_at, refused_now
+from agentos.workflow.define.task_hints import hint_lines
+from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, find_workflow, path_from_here
+from agentos.workflow.place.run_search import reading
+
+__all__ = [
+    "FOLDER", "SUFFIXES", "CheckedFile", "FileProblem", "Parameter", "PlannedRow", "check", "drawing", "file_schema",
+    "find_workflow", "list_workflows", "load", "parse_params", "path_from_here", "quiet_imports",
+]  # fmt: skip
+
+
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that has to be fixed."""
+
+    message: str
+    problem: str
+    """Its kind: `unknown need`, `cycle`, `bad setting`, …"""
+    file: str
+    line: int
+    """Counted from 1, as is `column`; 0 where the place is not known."""
+    column: int
+    where: str
+    """The path to it in the file, such as `tasks.ship.needs`; empty where it is not known."""
+    task_id: str
+
+    def __str__(self) -> str:
+        if not self.line and self.task_id:  # of a Python file
+            return f"{self.file}: task {self.task_id!r}: {self.problem}: {self.message}"
+        return str(typed.convert(msgspec.structs.asdict(self), Finding, strict=False))
+
+
+class PlannedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of the plan."""
+
+    id: str
+    layer: int
+    kind: str
+    needs: list[str]
+    effects: list[str]
+    gate: str
+    """The question that is asked before it starts; empty where nothing is asked."""
+    condition: str
+    for_each: bool
+    repeat: bool
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter of the workflow."""
+
+    name: str
+    required: bool
+    default: Any
+    """Null where there is none."""
+
+
+class CheckedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file as `check --json` tells it."""
+
+    file: str
+    name: str
+    """Of the workflow; empty where it could not be read."""
+    problems: list[FileProblem]
+    """Empty where a run can begin."""
+    layers: list[list[str]]
+    """Ids of tasks; empty where there are problems."""
+    tasks: list[PlannedRow]
+    params: list[Parameter]
+    warnings: list[str]
+
+
+def list_workflows(repo: str | Path | None = None) -> dict[str, Path]:
+    """The workflows in `workflows/` of the repository, by name, each with its file. None is read."""
+    folder = find_root(repo) / FOLDER
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {file.stem: file for file in files if file.suffix in SUFFIXES and not file.name.startswith("_")}
+
+
+def load(workflow: str, repo: str | Path | None = None) -> Workflow:
+    """The workflow of this file, or of this name in `workflows/`; FILE:NAME for one of several.
+
+    A Python file is imported. WorkflowNotFoundError, WorkflowFileError; what is wrong with it tells `check`.
+    """
+    return find_workflow(workflow, find_root(repo))
+
+
+def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
+    """Every problem of a workflow, by file or name, and where it has none its plan. Runs no task, writes nothing.
+
+    A YAML file is only read: safe with one that nobody trusts. A Python file is imported. Problems are no errors;
+    WorkflowConfigurationError where the settings here cannot be used.
+    """
+    root = find_root(repo)
+    defaults = load_settings(root).llm
+    flow, plan, findings = _inspect(workflow, root)
+    file = workflow
+    if flow is not None and flow.source is not None:
+        file = path_from_here(Path(flow.source.file))
+    problems = [
+        typed.convert(msgspec.structs.asdict(finding) | {"file": finding.file or file}, FileProblem)
+        for finding in findings
+    ]
+    if flow is None or plan is None:
+        name = flow.name if flow is not None else ""
+        return CheckedFile(file=file, name=name, problems=problems, layers=[], tasks=[], params=[], warnings=[])
+    return CheckedFile(
+        file=file,
+        name=flow.name,
+        problems=problems,
+        layers=[list(layer) for layer in plan.layers],
+        tasks=_rows(plan),
+        params=_params(flow, plan),
+        warnings=[*plan.warnings, *hint_lines(flow, plan, root), *filter(None, [keyless(plan, defaults)])],
+    )
+
+
+def _inspect(name_or_path: str, root: Path) -> tuple[Workflow | None, Plan | None, tuple[Finding, ...]]:
+    """The workflow and its plan as far as they can be had, and all that would keep a run from beginning."""
+
+    def finding(found: object, error: AgentosError) -> Finding:
+        if isinstance(found, Finding):
+            return found
+        # A message about the file as a whole begins with its name already, where it came with one.
+        message = str(found).removeprefix(f"{getattr(error, 'path', name_or_path)}: ")
+        return Finding(problem="bad file", message=message, file=name_or_path)
+
+    flow: Workflow | None = None
+    try:
+        with quiet_imports():
+            flow = find_workflow(name_or_path, root, static=True)
+        plan = plan_to_look_at(flow)
+        return flow, plan, refused_now(flow, plan)
+    except WorkflowDefinitionError as error:
+        return flow, None, tuple(finding(found, error) for found in error.findings)
+    except (NotFoundError, RunRefusedError) as error:
+        return flow, None, (finding(error.message, error),)
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """While this lasts, importing a workflow's file leaves no compiled file behind, and what it prints is no data."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def _rows(plan: Plan) -> list[PlannedRow]:
+    tasks = (plan.tasks[task_id] for layer in plan.layers for task_id in layer)
+    return [
+        PlannedRow(
+            id=task.id,
+            layer=task.layer,
+            kind="repeat" if definition.repeat is not None and not definition.call else definition.kind,
+            needs=list(definition.needs),
+            effects=list(definition.effects),
+            gate=definition.approve.question if definition.approve is not None else "",
+            condition=definition.condition,
+            for_each=definition.for_each is not None,
+            repeat=definition.repeat is not None,
+        )
+        for task in tasks
+        for definition in (task.definition,)
+    ]
+
+
+def _params(flow: Workflow, plan: Plan) -> list[Parameter]:
+    declared: Any = flow.params or {}
+    defaults = declared if isinstance(declared, dict) else {}
+    return [
+        Parameter(
+            name=name,
+            required=(required := name not in defaults or defaults[name] is msgspec.UNSET),
+            default=None if required else msgspec.to_builtins(from_stored(value), enc_hook=str),
+        )
+        for name, value in plan.params.items()
+    ]
+
+
+def drawing(target: str, repo: str | Path | None = None) -> tuple[Plan, dict[str, str]]:
+    """What there is to draw of a workflow, by file or name, or of a run: the plan, and how a run's tasks stand."""
+    try:
+        with quiet_imports():
+            return plan_to_look_at(find_workflow(target, find_root(repo), static=True)), {}
+    except WorkflowNotFoundError as no_file:
+        try:
+            found = find_run(target, repo)
+        except UntrustedSettingsError:
+            raise
+        except WorkflowConfigurationError as nowhere:  # outside of a repository there are files alone
+            raise WorkflowNotFoundError(
+                f"{no_file.message}; and no run can be looked for: {nowhere.message}", next_step=no_file.next_step
+            ) from None
+        except NotFoundError:
+            raise WorkflowNotFoundError(
+                f"{no_file.message}; and there is no run {target!r}", next_step=no_file.next_step
+            ) from None
+    if found.record.kind == "states":
+        raise RunRefusedError(f"run {found.record.workflow_id} holds saved states and has no tasks to draw")
+    with reading(found.place) as store:
+        plan, facts = plan_of_run(store, found.record.workflow_id)
+    return plan, {task_id: task.status for task_id, task in facts.tasks.items()}

@@ -1,0 +1,344 @@
+"""Making runs go: begin, resume, fork, and drive one while somebody looks on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from agentos.dag.define.workflow import Workflow
+from agentos.exceptions import AgentosError, UntrustedSettingsError
+from agentos.machine.board import GatePolicy
+from agentos.machine.facts.fold import Facts
+from agentos.machine.resume import ResumeOptions
+from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
+from agentos.workflow.define.python_modules import refuse_while_loading
+from agentos.workflow.drive.conductor import conduct
+from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.hooks import Hooks
+from agentos.workflow.drive.patience import in_thread
+from agentos.workflow.drive.result import RunResult
+from agentos.workflow.files.decisions import FilesChoice
+from agentos.workflow.place.place import Place, find_place
+from agentos.workflow.place.settings import Settings, load_settings
+from agentos.workflow.place.worktree_index import remember
+from agentos.workflow.start import resume as resuming
+from agentos.workflow.start.new_run import begin_run, fork_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
+from agentos.workflow.start.resume import Previewed, resume_run
+
+if TYPE_CHECKING:
+    from agentos.workflow.start.fork_worktree import ForkWorktree
+
+__all__ = [
+    "DriveOptions", "Driven", "Durability", "FilesChoice", "Previewed", "ResumeOptions", "aresume", "arun",
+    "begin_run", "drive", "fork", "in_thread", "preview_resume", "resolve_drive_options", "resume", "resume_run",
+    "run", "with_fork",
+]  # fmt: skip
+
+Durability = Literal["full", "process"]
+T = TypeVar("T")
+
+
+def run(
+    workflow: Workflow,
+    params: Mapping[str, Any] | None = None,
+    workflow_id: str | None = None,
+    *,
+    repo: str | Path | None = None,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
+    labels: Iterable[str] = (),
+) -> RunResult:
+    """Run a workflow and wait for it; every step is durable before the next begins.
+
+    With the id of a run that exists, of the same definition and parameters, that run is resumed. Where only gates are
+    left it returns with status `waiting`; `gates="wait"` stays, `gates="reject"` says no to them all. What is not
+    given here (gates, durability, keep) is as the settings of the repository say. By `labels` lists and workers pick
+    runs; a run keeps those it began with.
+    """
+    refuse_while_loading("run")
+    return _blocking(
+        arun(
+            workflow,
+            params,
+            workflow_id,
+            repo=repo,
+            gates=gates,
+            durability=durability,
+            keep=keep,
+            labels=labels,
+        ),
+        "arun(...)",
+    )
+
+
+async def arun(
+    workflow: Workflow,
+    params: Mapping[str, Any] | None = None,
+    workflow_id: str | None = None,
+    *,
+    repo: str | Path | None = None,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
+    labels: Iterable[str] = (),
+    started: Callable[[Drive], None] | None = None,
+) -> RunResult:
+    """As `run`, inside an event loop. Cancelling it stops the run in order; `resume` goes on."""
+    refuse_while_loading("arun")
+    place, options = await asyncio.to_thread(resolve_drive_options, repo, gates=gates, durability=durability, keep=keep)
+    return await _drive(place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started)
+
+
+def resume(
+    target: str | None = None,
+    *,
+    workflow: Workflow | None = None,
+    repo: str | Path | None = None,
+    rerun: Iterable[str] = (),
+    strict: bool = False,
+    as_stored: bool = False,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
+    files: FilesChoice = "ask",
+) -> RunResult:
+    """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
+
+    The workflow is read again from the file it was defined in, unless `workflow` gives it or `as_stored` asks for the
+    plan last accepted. Of a complete run it does nothing; of a failed one it runs what failed and what depends on it.
+
+    Files that a task was changing when it was interrupted are put back first; FilesChangedError where somebody changed
+    them since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to
+    put all files back as the newest checkpoint (or the one named) has them.
+    """
+    refuse_while_loading("resume")
+    return _blocking(
+        aresume(
+            target,
+            workflow=workflow,
+            repo=repo,
+            rerun=rerun,
+            strict=strict,
+            as_stored=as_stored,
+            gates=gates,
+            durability=durability,
+            keep=keep,
+            files=files,
+        ),
+        "aresume(...)",
+    )
+
+
+async def aresume(
+    target: str | None = None,
+    *,
+    workflow: Workflow | None = None,
+    repo: str | Path | None = None,
+    rerun: Iterable[str] = (),
+    strict: bool = False,
+    as_stored: bool = False,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
+    files: FilesChoice = "ask",
+    started: Callable[[Drive], None] | None = None,
+) -> RunResult:
+    """As `resume`, inside an event loop."""
+    refuse_while_loading("aresume")
+    place, options = await asyncio.to_thread(resolve_drive_options, repo, gates=gates, durability=durability, keep=keep)
+    options = msgspec.structs.replace(options, files=files)
+    choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
+    return await _drive(
+        place,
+        lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
+        started,
+    )
+
+
+def fork(
+    checkpoint_id: str,
+    *,
+    workflow: Workflow | None = None,
+    workflow_id: str | None = None,
+    repo: str | Path | None = None,
+    gates: GatePolicy | None = None,
+    keep: int | None = None,
+    worktree: str | Path | None = None,
+) -> RunResult:
+    """Begin a new run from a checkpoint of another one, and wait for it.
+
+    With `worktree` it works in a new linked worktree at that path, with the files as they were at the checkpoint, and
+    keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
+    """
+    refuse_while_loading("fork")
+    place, options = resolve_drive_options(repo, gates=gates, keep=keep)
+    with with_fork(place, checkpoint_id, options, workflow=workflow, workflow_id=workflow_id, worktree=worktree) as (
+        home,
+        prepare,
+    ):
+        return _blocking(_drive(home, prepare, None), "asyncio.to_thread(fork, ...)")
+
+
+@contextmanager
+def with_fork(
+    place: Place,
+    checkpoint_id: str,
+    options: DriveOptions,
+    *,
+    workflow: Workflow | None = None,
+    workflow_id: str | None = None,
+    worktree: str | Path | None = None,
+    began: Callable[[ForkWorktree], None] = lambda made: None,
+) -> Iterator[tuple[Place, Callable[[], Ready]]]:
+    """Where a fork is to work, and what prepares it: for `drive`, inside the block.
+
+    With `worktree` a linked one is made there, and `began` is called once its run is on record; it goes again if the
+    block ends before.
+    """
+    with ExitStack() as making:
+        if worktree is None:
+            yield (
+                place,
+                lambda: fork_run(place, checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=options),
+            )
+            return
+        from agentos.workflow.start.fork_worktree import new_worktree
+
+        made = making.enter_context(new_worktree(place, checkpoint_id, Path(worktree), workflow_id))
+
+        def prepare() -> Ready:
+            run, into = made.workflow_id, made.place
+            ready = fork_run(place, checkpoint_id, workflow=workflow, workflow_id=run, options=options, into=into)
+            making.close()  # the run is there: whatever becomes of it, its worktree stays
+            began(made)
+            return ready
+
+        yield made.place, prepare
+
+
+def preview_resume(
+    target: str | None = None,
+    *,
+    place: Place | None = None,
+    repo: str | Path | None = None,
+    workflow: Workflow | None = None,
+    choices: ResumeOptions = ResumeOptions(),
+    as_stored: bool = False,
+    options: DriveOptions | None = None,
+    files: FilesChoice = "ask",
+) -> Previewed:
+    """What a resume would do: `plan` with a verdict on each task, `files` it would put back. Writes nothing.
+
+    It is the decision that the resume itself makes, with the same arguments. `as_stored` compares with no file.
+    """
+    if place is None:
+        place, settled = resolve_drive_options(repo)
+        options = options or settled
+    options = msgspec.structs.replace(options or DriveOptions(), files=files)
+    return resuming.preview_resume(
+        place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options
+    )
+
+
+def resolve_drive_options(
+    repo: str | Path | None = None,
+    *,
+    gates: GatePolicy | None = None,
+    durability: Durability | None = None,
+    keep: int | None = None,
+    max_concurrency: int | None = None,
+) -> tuple[Place, DriveOptions]:
+    """Where runs are kept and how they are driven: as given here, else as the settings of the repository say."""
+    place = find_place(repo)
+    settings = load_settings(place.root)
+    if settings.on_wait or settings.on_end:
+        from agentos.workflow.place.trust import refuse_untrusted  # most repositories set nothing that needs it
+
+        refuse_untrusted(place.root, "on_wait", "on_end")
+    options = DriveOptions(
+        gates=settings.gates if gates is None else gates,
+        keep=settings.keep if keep is None else keep,
+        lease_s=settings.lease_s,
+        space_warning=settings.space_warning,
+        max_concurrency=settings.max_concurrency if max_concurrency is None else max_concurrency,
+        hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
+        secrets=settings.secrets,
+        max_log=settings.log_limit,
+        models=_usable_models(place.root, settings),
+    )
+    return msgspec.structs.replace(place, durability=durability or settings.durability), options
+
+
+def _usable_models(root: Path, settings: Settings) -> ModelSettings:
+    """What the settings say of models; where that needs to be accepted first, with why: many runs ask none."""
+    if settings.llm == LlmDefaults():
+        return settings.models
+    from agentos.workflow.place.trust import refuse_untrusted
+
+    try:
+        refuse_untrusted(root, "llm")
+    except UntrustedSettingsError as error:
+        return msgspec.structs.replace(settings.models, untrusted=str(error))
+    return settings.models
+
+
+class Driven(msgspec.Struct, frozen=True, kw_only=True):
+    """What a drive came to."""
+
+    facts: Facts
+    began: bool
+    """False: nothing was left to do, and nobody drove anything."""
+
+
+async def drive(
+    place: Place,
+    prepare: Callable[[], Ready | Finished],
+    *,
+    started: Callable[[Drive], None] | None = None,
+    adopts: bool = False,
+) -> Driven:
+    """Prepare a run and drive it to the end of this drive. `started` gets the drive once it begins.
+
+    `prepare` is a call of `begin_run` or `resume_run`, or what `with_fork` gives. `adopts`, for programs of our own: a
+    process that a task leaves behind becomes a child of this one, and is seen.
+    """
+
+    def prepare_and_remember() -> Ready | Finished:
+        ready = prepare()
+        remember(place.root, place.database)
+        return ready
+
+    ready = await prepare_run(prepare_and_remember)
+    if isinstance(ready, Finished):
+        return Driven(facts=ready.facts, began=False)
+    if not adopts:
+        return Driven(facts=await conduct(ready, started=started), began=True)
+    from agentos.tasks.process.adoption import adopt_orphans
+
+    with adopt_orphans():
+        return Driven(facts=await conduct(ready, started=started), began=True)
+
+
+async def _drive(
+    place: Place, prepare: Callable[[], Ready | Finished], started: Callable[[Drive], None] | None
+) -> RunResult:
+    return RunResult((await drive(place, prepare, started=started)).facts)
+
+
+def _blocking(work: Coroutine[Any, Any, T], instead: str) -> T:
+    running = None
+    with suppress(RuntimeError):  # no event loop here
+        running = asyncio.get_running_loop()
+    if running is None:
+        return asyncio.run(work)
+    work.close()
+    raise AgentosError(
+        "this call blocks, and an event loop is running here", next_step=f"Use `await {instead}` instead."
+    )
