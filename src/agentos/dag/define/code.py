@@ -48,8 +48,13 @@ def code_digest(function: Any) -> str:
         return inner and digest(canonical_json([inner, _data(function.args), _data(function.keywords)]))
     if isinstance(function, MethodType):
         # What the method calls on self is in the class, not in its module.
-        return _cached_digest(type(function.__self__) if not isinstance(function.__self__, type) else function.__self__)
-    return _cached_digest(function if isinstance(function, (FunctionType, type)) else _unwrap(function))
+        target: Any = function.__self__ if isinstance(function.__self__, type) else type(function.__self__)
+    else:
+        target = function if isinstance(function, (FunctionType, type)) else _unwrap(function)
+    known = _digests.get(target)
+    if known is None:
+        known = _digests[target] = _digest_of(target)
+    return known
 
 
 def source_text(function: Any) -> str:
@@ -60,13 +65,6 @@ def source_text(function: Any) -> str:
         return inspect.getsource(function if isinstance(function, type) else inspect.unwrap(function))
     except _INVISIBLE:
         return ""
-
-
-def _cached_digest(target: Any) -> str:
-    known = _digests.get(target)
-    if known is None:
-        known = _digests[target] = _digest_of(target)
-    return known
 
 
 def _digest_of(target: Any) -> str:
@@ -243,7 +241,12 @@ class _Outline:
         while ahead:
             node, prefix = ahead.pop()
             if isinstance(node, ast.Lambda):
-                self._add_lambda(node, lines)
+                last, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+                text = b"".join(lines[node.lineno - 1 : last])
+                written = text[node.col_offset : len(text) - len(lines[last - 1]) + end].decode()
+                arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                names = tuple(argument.arg for argument in arguments)
+                self.lambdas.setdefault(node.lineno, []).append((names, written))
             elif isinstance(node, ast.ClassDef):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 self.classes[prefix + node.name] = (first, node.end_lineno or first)
@@ -251,13 +254,6 @@ class _Outline:
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 prefix += f"{node.name}.<locals>."
             ahead += [(child, prefix) for child in ast.iter_child_nodes(node)]
-
-    def _add_lambda(self, node: ast.Lambda, lines: Sequence[bytes]) -> None:
-        last, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-        text = b"".join(lines[node.lineno - 1 : last])
-        source = text[node.col_offset : len(text) - len(lines[last - 1]) + end].decode()
-        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        self.lambdas.setdefault(node.lineno, []).append((tuple(argument.arg for argument in arguments), source))
 
 
 _outline = functools.lru_cache(maxsize=8)(_Outline)

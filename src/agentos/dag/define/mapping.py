@@ -66,12 +66,15 @@ def draft_mapping(task_id: str, mapping: Any) -> Draft:
         made = _without_work(task_id, mapping, kind)
         made.findings.append(_finding(task_id, key, f"{key} is empty"))
     else:
-        own = [name for name in _own(mapping, key) if name == key or name != setting]
+        own = [name for name in mapping if name == key or name not in (*_PYTHONS, setting)]
         made = draft(task_id, kind, {setting if name == key else name: mapping[name] for name in own})
     if key == "llm" and "model" in mapping:
         made.findings.append(_finding(task_id, "model", "llm and model: the model stands behind llm"))
-    if setting != key:
-        made.findings = [_as_written(finding, setting, key) for finding in made.findings]
+    if setting != key:  # told with the key that stands in the mapping, not with the setting it becomes
+        for index, finding in enumerate(made.findings):
+            if finding.setting == setting:
+                message = finding.message.replace(f"{setting} takes", f"{key} takes", 1)
+                made.findings[index] = replace(finding, setting=key, message=message)
     for name in mapping:
         if name in _PYTHONS and name != key:
             message = f"unknown setting {name!r}{nearest(name, [*WORK, *known_settings(kind)])}"
@@ -84,10 +87,6 @@ def draft_mapping(task_id: str, mapping: Any) -> Draft:
 
 _PYTHONS = ("call", "question", "if_", "as_")
 """Python's spelling of what a mapping says otherwise."""
-
-
-def _own(mapping: Mapping[str, Any], key: str) -> list[str]:
-    return [name for name in mapping if name == key or name not in _PYTHONS]
 
 
 def _of_no_kind(task_id: str, mapping: Mapping[str, Any], work: list[str]) -> Draft:
@@ -114,13 +113,6 @@ def _without_work(task_id: str, mapping: Mapping[str, Any], kind: str) -> Draft:
     made = draft(task_id, "approval", rest)  # nothing that this kind does is missed
     made.fields = {**made.fields, "kind": "python"}
     return made
-
-
-def _as_written(finding: Finding, setting: str, key: str) -> Finding:
-    """Told with the key that stands in the mapping, not with the setting it becomes."""
-    if finding.setting != setting:
-        return finding
-    return replace(finding, setting=key, message=finding.message.replace(f"{setting} takes", f"{key} takes", 1))
 
 
 def _finding(task_id: str, setting: str, message: str) -> Finding:

@@ -60,13 +60,20 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
             complain(f"{name} is one of {', '.join(allowed)}, not {value!r}{nearest(str(value), allowed)}")
     if flow.schedule == "ready" and flow.decision_points in ("per_layer", "on_error"):
         complain(f"decision_points {flow.decision_points!r} stand between layers: they need schedule 'layers'")
+    budget = NO_BUDGET
+    try:
+        budget = readers.budget("budget", flow.budget) if flow.budget is not None else NO_BUDGET
+    except readers.BadSetting as error:
+        complain(str(error))
+    for name, problem in limit_problems(budget):
+        complain(f"budget: {name} {problem}")
     return PlanSettings(
         max_concurrency=most,
         schedule="ready" if flow.schedule == "ready" else "layers",
         decision_points=flow.decision_points if flow.decision_points in DECISION_POINTS else "never",  # type: ignore[arg-type]
         env=_env(flow.env or {}, complain),
         secrets=_secrets(flow.secrets, complain),
-        budget=_budget(flow.budget, complain),
+        budget=budget,
     )
 
 
@@ -81,13 +88,8 @@ def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: l
     elif isinstance(params, Iterable) and not isinstance(params, str):
         required.extend(params)
     else:
-        findings.append(
-            Finding(
-                problem="bad setting",
-                setting="params",
-                message=f"params takes a map or a list of names, not {params!r}",
-            )
-        )
+        message = f"params takes a map or a list of names, not {params!r}"
+        findings.append(Finding(problem="bad setting", setting="params", message=message))
     names: list[Any] = [*declared, *required, *(given or {})]
     bad = [name for name in names if not isinstance(name, str) or not NAME.fullmatch(name)]
     findings += [
@@ -119,19 +121,6 @@ def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
             if strangers:
                 complain(f"env {name}: {strangers[0]} is not known to the whole run, only params and secrets are")
     return read
-
-
-def _budget(given: Any, complain: Callable[[str], None]) -> Budget:
-    if given is None:
-        return NO_BUDGET
-    try:
-        budget = readers.budget("budget", given)
-    except readers.BadSetting as error:
-        complain(str(error))
-        return NO_BUDGET
-    for name, problem in limit_problems(budget):
-        complain(f"budget: {name} {problem}")
-    return budget
 
 
 def _secrets(secrets: Any, complain: Callable[[str], None]) -> tuple[str, ...]:

@@ -90,10 +90,10 @@ class Workflow:
         self.drafts: list[Draft] = []
         self.functions: dict[TaskId, Callable[..., Any]] = {}
         """The function of each python task that was given as one."""
-        self.source: WorkflowSource | None = _source(_caller(self))
+        self.source: WorkflowSource | None = _source_in(_caller(self).f_globals)
         self.findings: list[Finding] = []
         """What the file it was read from has wrong already; told together with the rest."""
-        self.locate: Callable[[Finding], Finding] = _as_it_is
+        self.locate: Callable[[Finding], Finding] = lambda finding: finding
         """Where in that file a finding stands."""
         self.params_closed = False
         """References may name no parameter but those declared."""
@@ -145,20 +145,12 @@ class Workflow:
 _SPELT = {"if_": "if", "as_": "as"}
 
 
-def _as_it_is(finding: Finding) -> Finding:
-    return finding
-
-
 def _caller(flow: Workflow) -> FrameType:
     frame = sys._getframe(2)
     # A subclass calls our constructor from its own: its caller is the one that defines the workflow.
     while frame.f_back is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is flow:
         frame = frame.f_back
     return frame
-
-
-def _source(frame: FrameType) -> WorkflowSource | None:
-    return _source_in(frame.f_globals)
 
 
 def _source_in(names: Mapping[str, Any]) -> WorkflowSource | None:

@@ -24,7 +24,6 @@ from agentos.dag.language.yaml_document import (
     Node,
     Position,
     Scalar,
-    YamlDocument,
     is_blank,
     nodes_below,
     read_document,
@@ -60,19 +59,16 @@ def read_workflow(data: bytes, *, file: str, name: str) -> Workflow:
     document = read_document(data)
     flaws = [_flaw(file, flaw.message, flaw.place) for flaw in document.flaws]
     if not isinstance(document.root, Map):
-        raise WorkflowDefinitionError(tuple(flaws) or (_no_map(document, file),), name=file)
+        kind = "a list" if isinstance(document.root, Items) else "a single value"
+        place = document.root.place if document.root is not None else None
+        no_map = _flaw(file, f"a workflow file is a map with `tasks`, this one is {kind}", place)
+        raise WorkflowDefinitionError(tuple(flaws) or (no_map,), name=file)
     return _Reader(file, document.root, flaws).workflow(name)
 
 
 def _flaw(file: str, message: str, place: Position | None, where: str = "") -> Finding:
     line, column = (place.line, place.column) if place is not None else (0, 0)
     return Finding(problem="bad file", message=message, file=file, line=line, column=column, where=where)
-
-
-def _no_map(document: YamlDocument, file: str) -> Finding:
-    kind = "a list" if isinstance(document.root, Items) else "a single value"
-    place = document.root.place if document.root is not None else None
-    return _flaw(file, f"a workflow file is a map with `tasks`, this one is {kind}", place)
 
 
 class _Reader:
@@ -82,7 +78,9 @@ class _Reader:
         self.places = Places(file, root)
 
     def workflow(self, name: str) -> Workflow:
-        self._unknown_keys(self.root, KEYS, "")
+        for key, (place, _) in self.root.entries.items():
+            if key not in KEYS:
+                self._complain(place, "", f"unknown key {_short(key)!r}{nearest(key, KEYS)}")
         given = {key: value_of(node) for key, (_, node) in self.root.entries.items() if key in _PLAIN_KEYS}
         flow = Workflow(self._name(name))
         flow.params = self._params()
@@ -107,11 +105,6 @@ class _Reader:
 
     def _complain(self, place: Position, where: str, message: str) -> None:
         self.findings.append(_flaw(self.places.file, message, place, where))
-
-    def _unknown_keys(self, node: Map, known: tuple[str, ...], where: str) -> None:
-        for key, (place, _) in node.entries.items():
-            if key not in known:
-                self._complain(place, where, f"unknown key {_short(key)!r}{nearest(key, known)}")
 
     def _name(self, name: str) -> str:
         node = self._node("name")
@@ -171,10 +164,12 @@ def task_values(node: Node) -> Any:
     """A task's settings as plain values. What becomes text stays as it was written: `PYTHON: 3.10` is 3.10."""
     if not isinstance(node, Map):
         return value_of(node)
-    return {
-        key: texts(value) if key == "env" else _words(value) if key == "run" else value_of(value)
-        for key, (_, value) in node.entries.items()
-    }
+    values = {key: value_of(value) for key, (_, value) in node.entries.items()}
+    if "env" in node.entries:
+        values["env"] = texts(node.entries["env"][1])
+    if "run" in node.entries and isinstance(run := node.entries["run"][1], Items):
+        values["run"] = [text_of(word) for word in run.items]
+    return values
 
 
 def texts(node: Node | None) -> Any:
@@ -182,12 +177,6 @@ def texts(node: Node | None) -> Any:
     if isinstance(node, Map):
         return {key: text_of(value) for key, (_, value) in node.entries.items()}
     return value_of(node) if node is not None else None
-
-
-def _words(node: Node) -> Any:
-    if isinstance(node, Items):
-        return [text_of(word) for word in node.items]
-    return value_of(node)
 
 
 def _with_defaults(task: Any, defaults: dict[str, Any]) -> Any:
@@ -220,11 +209,13 @@ class Places:
             return finding
         if finding.parameter:  # what the file says of it, not who asks for it
             finding = replace(finding, task_id="")
-        steps, entries = self._around(finding.task_id)
+        steps, entries = [], self._root.entries
+        if finding.task_id:
+            steps, entries = ["tasks", finding.task_id], self._entries_of(self._tasks.get(finding.task_id))
         place = self._tasks[finding.task_id][0] if finding.task_id in self._tasks else self._root.place
         setting = _ABOUT.get(finding.setting, finding.setting)
         if setting not in entries and finding.task_id:
-            inherited = self._entries(self._root, "defaults")
+            inherited = self._entries_of(self._root.entries.get("defaults"))
             if setting in inherited:
                 steps, entries = ["defaults"], inherited
                 finding = replace(finding, task_id="")
@@ -239,16 +230,6 @@ class Places:
         where = format_path(tuple(steps)) if steps else ""
         message = _short(finding.message.removeprefix(f"{finding.setting}: "), _SHOWN)
         return replace(finding, message=message, file=self.file, line=place.line, column=place.column, where=where)
-
-    def _around(self, task_id: str) -> tuple[list[str], dict[str, tuple[Position, Node]]]:
-        """The path to a task (or to the whole), and the keys there."""
-        if not task_id:
-            return [], self._root.entries
-        steps = ["tasks", task_id]
-        return steps, self._entries_of(self._tasks.get(task_id))
-
-    def _entries(self, node: Map, key: str) -> dict[str, tuple[Position, Node]]:
-        return self._entries_of(node.entries.get(key))
 
     def _entries_of(self, entry: tuple[Position, Node] | None) -> dict[str, tuple[Position, Node]]:
         return entry[1].entries if entry is not None and isinstance(entry[1], Map) else {}

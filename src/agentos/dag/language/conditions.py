@@ -121,19 +121,13 @@ def _negation(scanner: Scanner, depth: int) -> Term:
     while scanner.peek() == "not":
         scanner.take()
         negations += 1
-    term = _comparison(scanner, depth)
+    term = _operand(scanner, depth)
+    if (sign := scanner.peek()) in OPERATORS:
+        scanner.take()
+        term = Compare(sign, term, _operand(scanner, depth))
     if negations % 2:
         return Not(term)
     return Not(Not(term)) if negations else term
-
-
-def _comparison(scanner: Scanner, depth: int) -> Term:
-    left = _operand(scanner, depth)
-    sign = scanner.peek()
-    if sign not in OPERATORS:
-        return left
-    scanner.take()
-    return Compare(sign, left, _operand(scanner, depth))
 
 
 def _operand(scanner: Scanner, depth: int) -> Term:
@@ -147,21 +141,17 @@ def _operand(scanner: Scanner, depth: int) -> Term:
         return inner
     if token == "${{":
         scanner.take()
-        return _braced_term(scanner, depth + 1)
+        braced = _either(scanner, depth + 1)
+        if isinstance(braced, Reference) and scanner.peek() == "||":
+            scanner.take()
+            braced = Reference(braced.path, scanner.take_literal())
+        scanner.expect("}}")
+        return braced
     if kind in ("text", "number") or (kind == "name" and token in LITERALS):
         return Value(scanner.take_literal())
     if kind == "name" and token not in CONNECTIVES:
         return _path_or_status(scanner)
     raise scanner.error("expected a path, a literal or a status function" + _hint(scanner))
-
-
-def _braced_term(scanner: Scanner, depth: int) -> Term:
-    inner = _either(scanner, depth)
-    if isinstance(inner, Reference) and scanner.peek() == "||":
-        scanner.take()
-        inner = Reference(inner.path, scanner.take_literal())
-    scanner.expect("}}")
-    return inner
 
 
 def _path_or_status(scanner: Scanner) -> Term:

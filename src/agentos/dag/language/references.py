@@ -97,21 +97,15 @@ def positioned_parts(text: str) -> Iterator[tuple[int, Part]]:
         if found > start:
             yield start, text[start:found]
         scanner = Scanner(text, found + len(OPEN))
-        reference = parse_reference(scanner)
+        reference = Reference(parse_path(scanner))
+        if scanner.peek() == "||":
+            scanner.take()
+            reference = Reference(reference.path, scanner.take_literal())
         scanner.expect("}}")
         yield found, reference
         start = scanner.position
     if start < len(text):
         yield start, text[start:]
-
-
-def parse_reference(scanner: Scanner) -> Reference:
-    """A path and its default, read from where the scanner stands."""
-    path = parse_path(scanner)
-    if scanner.peek() != "||":
-        return Reference(path)
-    scanner.take()
-    return Reference(path, scanner.take_literal())
 
 
 def parse_path(scanner: Scanner) -> tuple[Step, ...]:
@@ -156,7 +150,15 @@ def resolve(value: Any, scope: Mapping[str, Any]) -> Any:
     Parts without a reference are shared with the value given, not copied.
     """
     if isinstance(value, str):
-        return _resolve_text(value, scope) if OPEN in value else value
+        if OPEN not in value:
+            return value
+        try:
+            parts = parse_text(value)
+        except ExpressionError as error:  # checked when the plan was made; a plan stored by hand may not have been
+            raise EvaluationError(error.message) from error
+        if len(parts) == 1 and isinstance(parts[0], Reference):
+            return look_up(parts[0], scope)
+        return "".join(part if isinstance(part, str) else as_text(look_up(part, scope)) for part in parts)
     if isinstance(value, Mapping):
         return {key: resolve(item, scope) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -192,16 +194,6 @@ def as_text(value: Any) -> str:
         raise EvaluationError(f"a {type(value).__name__} cannot stand inside a text: {error}") from error
     # What JSON can only write as text (dates, decimals, bytes) stands in a text without its quotes.
     return str(json.loads(text)) if text.startswith('"') else text
-
-
-def _resolve_text(text: str, scope: Mapping[str, Any]) -> Any:
-    try:
-        parts = parse_text(text)
-    except ExpressionError as error:  # checked when the plan was made; a plan stored by hand may not have been
-        raise EvaluationError(error.message) from error
-    if len(parts) == 1 and isinstance(parts[0], Reference):
-        return look_up(parts[0], scope)
-    return "".join(part if isinstance(part, str) else as_text(look_up(part, scope)) for part in parts)
 
 
 def _step_into(container: Any, step: Step) -> Any:

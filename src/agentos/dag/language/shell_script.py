@@ -8,6 +8,8 @@ refuses. A script without references is never looked at, so nobody else is distu
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from agentos.dag.language.references import Reference, format_path, positioned_parts
@@ -103,12 +105,15 @@ class _Scanner:
     def _scan(self) -> None:
         while self.at < self.end:
             frame = self.frames[-1]
-            if isinstance(frame, Words):
-                self._in_words(frame)
-            elif isinstance(frame, _Quotes):
-                self._in_quotes(frame)
-            else:
-                self._in_opaque(frame)
+            match frame:
+                case Words():
+                    self._in_words(frame)
+                case _Quotes():
+                    self._in_quotes(frame)
+                case _Opaque():
+                    self._in_opaque(frame)
+                case _:
+                    assert_never(frame)
 
     # --- moving ---------------------------------------------------------------------------------------------------
 

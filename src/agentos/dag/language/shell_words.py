@@ -156,9 +156,6 @@ class Words:
             option = self._prefix and (word.startswith("-") or self._owed == "surely")
             aside = self.position == "name" and not self._vague and (option or _ASSIGNMENT.match(word))
             return "" if aside else "would be the name of a command: write the name itself, or give run as a list"
-        return self._refusal_of_argument(word)
-
-    def _refusal_of_argument(self, word: str) -> str:
         if self.name in _DECLARES and (self._options or not _ASSIGNMENT.match(word)):
             return f"would be evaluated by {self.name}: assign it in a line of its own, NAME=${{{{ … }}}}"
         if self.name in _EVALUATES:

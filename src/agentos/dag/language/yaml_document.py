@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 import yaml
@@ -104,11 +104,14 @@ def read_document(data: bytes) -> YamlDocument:
 
 def value_of(node: Node) -> Any:
     """The value, made afresh: nothing is shared with another use of the same anchor."""
-    if isinstance(node, Scalar):
-        return plain_value(node.text) if node.plain else node.text
-    if isinstance(node, Items):
-        return [value_of(item) for item in node.items]
-    return {key: value_of(value) for key, (_, value) in node.entries.items()}
+    match node:
+        case Scalar():
+            return plain_value(node.text) if node.plain else node.text
+        case Items():
+            return [value_of(item) for item in node.items]
+        case Map():
+            return {key: value_of(value) for key, (_, value) in node.entries.items()}
+    assert_never(node)
 
 
 def text_of(node: Node) -> Any:
@@ -183,7 +186,11 @@ class _Builder:
             if self._documents > 1:
                 raise _Hopeless(Flaw("a second document begins here: a workflow file holds one", place))
         elif isinstance(event, yaml.ScalarEvent):
-            self._scalar(event, place)
+            if event.tag not in _TEXT_TAGS:
+                self._check_tag(event.tag, place)
+            plain = event.style in (None, "") and event.tag is None
+            self._add(Scalar(place, event.value, plain), place, 1, 0, event.anchor)
+            self._count(1, place)
         elif isinstance(event, yaml.AliasEvent):
             self._alias(str(event.anchor), place)
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -195,13 +202,6 @@ class _Builder:
             done = self._open.pop()
             self._add(done.node, done.place, done.size, done.height, done.anchor)
             self._count(1, done.place)  # what is inside was counted when it was read
-
-    def _scalar(self, event: Any, place: Position) -> None:
-        if event.tag not in _TEXT_TAGS:
-            self._check_tag(event.tag, place)
-        plain = event.style in (None, "") and event.tag is None
-        self._add(Scalar(place, event.value, plain), place, 1, 0, event.anchor)
-        self._count(1, place)
 
     def _alias(self, name: str, place: Position) -> None:
         found = self._anchors.get(name)
@@ -223,9 +223,6 @@ class _Builder:
         frame = self._open[-1]
         frame.size += size
         frame.height = max(frame.height, height + 1)
-        self._attach(frame, node, place)
-
-    def _attach(self, frame: _Open, node: Node, place: Position) -> None:
         if isinstance(frame.node, Items):
             frame.node.items.append(node)
         elif frame.awaits_key:
@@ -290,18 +287,16 @@ def _syntax_flaw(error: Exception, text: str) -> Flaw:
     mark = isinstance(error, yaml.MarkedYAMLError) and (error.problem_mark or error.context_mark)
     if not isinstance(error, yaml.MarkedYAMLError) or not mark:
         return Flaw(f"not YAML: {_shorten(str(error))}")
+    why = _shorten(" ".join(filter(None, (error.context, error.problem))))
     lines = text.split("\n")
     if mark.line >= len(lines):  # the parser counts one line more than there are at the end of a file
-        return Flaw(f"not YAML: {_why(error)}", _place_after(text))
+        return Flaw(f"not YAML: {why}", _place_after(text))
     line = lines[mark.line]
-    why = "a tab stands here, indent with spaces" if line[mark.column : mark.column + 1] == "\t" else _why(error)
+    if line[mark.column : mark.column + 1] == "\t":
+        why = "a tab stands here, indent with spaces"
     if "${{" in line:
         why += " (inside { } and [ ], text with ${{ }} has to stand in quotes)"
     return Flaw(f"not YAML: {why}", Position(mark.line + 1, mark.column + 1))
-
-
-def _why(error: yaml.MarkedYAMLError) -> str:
-    return _shorten(" ".join(filter(None, (error.context, error.problem))))
 
 
 _UNPRINTABLE = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"

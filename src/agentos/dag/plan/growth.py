@@ -6,24 +6,23 @@ Each function gives a new plan that shares what did not change with the old one,
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from agentos.dag.define.task import Repeat, TaskDef
+from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import resolve
 from agentos.dag.plan.binding import Parameters
-from agentos.dag.plan.checks import changes_files, id_problem, references_of, together_problems
+from agentos.dag.plan.checks import changes_files, id_problem, key_template, references_of, together_problems
 from agentos.dag.plan.findings import Finding, format_names
 from agentos.dag.plan.fingerprint import changed_fingerprint
-from agentos.dag.plan.items import item_tasks
 from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
 from agentos.dag.plan.linking import check_definition, group_of, link_definition, round_before, take_parameters
 from agentos.dag.plan.plan import Origin, Plan, PlannedTask, plan_task
-from agentos.exceptions import WorkflowDefinitionError
+from agentos.exceptions import EvaluationError, WorkflowDefinitionError
 from agentos.ids import TaskId
-
-__all__ = ["item_tasks", "round_tasks", "with_definition", "with_tasks", "without_tasks"]
 
 
 def with_tasks(
@@ -118,6 +117,54 @@ def round_tasks(plan: Plan, task_id: TaskId, number: int) -> list[TaskDef]:
     return tasks
 
 
+def item_tasks(
+    plan: Plan,
+    parent_id: TaskId,
+    items: Sequence[Any],
+    scope: Mapping[str, Any] | None = None,
+    *,
+    keys: Sequence[TaskId] | None = None,
+) -> list[TaskDef]:
+    """A task `id[key]` for each item, in order. EvaluationError where keys are missing, alike or no text.
+
+    What is settled once for all items stays with the task itself: its `if`, its `approve`, and the fan-out. References
+    to the item stay references, so that no item can be mistaken for one. `keys` gives the ids where they were settled
+    before.
+    """
+    definition = plan.tasks[parent_id].definition
+    ids = keys if keys is not None else [f"{parent_id}[{key}]" for key in item_keys(definition, items, scope or {})]
+    base = msgspec.structs.replace(definition, for_each=None, approve=None, condition="")
+    return [
+        msgspec.structs.replace(base, id=TaskId(task_id), item=to_stored(item))
+        for task_id, item in zip(ids, items, strict=True)
+    ]
+
+
+def item_keys(definition: TaskDef, items: Sequence[Any], scope: Mapping[str, Any]) -> list[str]:
+    """The key of each item: its index, or what `key` makes of it."""
+    for_each = definition.for_each
+    if for_each is None:
+        raise ValueError(f"task {definition.id!r} has no for_each")
+    if for_each.key is None:
+        return [str(index) for index in range(len(items))]
+    template = key_template(for_each)
+    seen: dict[str, int] = {}
+    for index, item in enumerate(items):
+        value = resolve(template, {**scope, for_each.as_: item})
+        if not (isinstance(value, str) and value) and (not isinstance(value, int) or isinstance(value, bool)):
+            raise EvaluationError(f"for_each: the key of item {index} is {value!r}, not a text or a whole number")
+        key = str(value)
+        if problem := id_problem(f"{definition.id}[{key}]"):
+            raise EvaluationError(f"for_each: the key of item {index} makes no good id: {problem}")
+        if key in seen:
+            raise EvaluationError(
+                f"for_each: items {seen[key]} and {index} have the same key {key!r}",
+                next_step="Choose a `key` that tells the items apart, or leave it out to count them.",
+            )
+        seen[key] = index
+    return list(seen)
+
+
 # --- checking -----------------------------------------------------------------------------------------------------
 
 
@@ -148,33 +195,27 @@ def _link_definitions(
     parameters = Parameters(plan.params, (), {})
     for_each = plan.tasks[parent].definition.for_each if parent is not None else None
     linked: dict[TaskId, TaskDef] = {}
-    new = list(definitions)
-    repeats = _repeats(plan, new)
-    for definition in new:
-        references = references_of(definition, definition.inputs, findings)
+    new = [(definition, references_of(definition, definition.inputs, findings)) for definition in definitions]
+    repeats = []
+    # Only looked for where a reference may mean the round before, and groups where a new task has one.
+    if any(not reference.required for _, references in new for _, reference in references):
+        every = (*(task.definition for task in plan.tasks.values()), *(definition for definition, _ in new))
+        repeats = [definition.repeat for definition in every if definition.repeat is not None]
+    groups: dict[str, int] = {}
+    if any(definition.concurrency is not None for definition, _ in new):
+        known = (task.definition.concurrency for task in plan.tasks.values())
+        groups = {group.group: group.slots for group in known if group is not None}
+    for definition, references in new:
         own = definition.for_each or for_each
-        before: frozenset[str] = frozenset()
-        if any(not reference.required for _, reference in references):
-            before = round_before(definition.id, repeats())
+        before = round_before(definition.id, repeats)
         check_definition(definition, references, own.as_ if own is not None else None, order, findings, before)
         take_parameters(definition.id, references, parameters)
         named = [*definition.needs, *group_of(definition)]
         needs = link_definition(definition, named, references, order, findings, before)
         linked[definition.id] = msgspec.structs.replace(definition, needs=needs)
     findings += parameters.findings()
-    findings += together_problems(linked.values(), plan.settings.schedule, _slots(plan, linked.values()))
+    findings += together_problems(linked.values(), plan.settings.schedule, groups)
     return linked
-
-
-def _repeats(plan: Plan, new: Sequence[TaskDef]) -> Callable[[], list[Repeat]]:
-    """Every `repeat` of the plan and of the new tasks; only looked for where a reference may mean the round before."""
-
-    @cache
-    def find_repeats() -> list[Repeat]:
-        old = (task.definition for task in plan.tasks.values())
-        return [task.repeat for task in (*old, *new) if task.repeat is not None]
-
-    return find_repeats
 
 
 class _Order(Mapping[str, str]):
@@ -196,14 +237,6 @@ class _Order(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._plan.tasks) + len(self._places)
-
-
-def _slots(plan: Plan, definitions: Iterable[TaskDef]) -> dict[str, int]:
-    """The concurrency groups of the plan; only looked for where a new task has one."""
-    if all(definition.concurrency is None for definition in definitions):
-        return {}
-    groups = (task.definition.concurrency for task in plan.tasks.values())
-    return {group.group: group.slots for group in groups if group is not None}
 
 
 def _waiting_for(plan: Plan, new: Mapping[TaskId, TaskDef]) -> list[PlannedTask]:
@@ -325,8 +358,5 @@ def _refresh_warnings(plan: Plan, touched: set[int]) -> Plan:
         if layer < len(plan.layers):
             tasks = [plan.tasks[task_id].definition for task_id in plan.layers[layer]]
             warnings += overlap_warnings(layer, tasks, plan.settings.max_concurrency)
-    return msgspec.structs.replace(plan, warnings=tuple(sorted(warnings, key=_layer_of)))
-
-
-def _layer_of(warning: str) -> int:
-    return int(warning[len("layer ") : warning.index(":")])
+    warnings.sort(key=lambda warning: int(warning.removeprefix("layer ").partition(":")[0]))
+    return msgspec.structs.replace(plan, warnings=tuple(warnings))

@@ -9,6 +9,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 from agentos.dag.define.task import TaskDef
@@ -50,7 +51,12 @@ def hints_of(definition: TaskDef, source: str = "") -> Hints:
     """What speaks against running the task twice; `source` is that of its Python function, where it is known."""
     if definition.kind == "shell":
         return _of_commands(definition.run)
-    return Hints(tuple(dict.fromkeys(_appends(source)))) if source else Hints()
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except (SyntaxError, ValueError):  # half of a statement, as that of a lambda in the middle of a call
+        return Hints()
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _appends(node))
+    return Hints(tuple(dict.fromkeys(f"opens {_opened_file(call)} for appending" for call in calls)))
 
 
 def hint_line(definition: TaskDef, hints: Hints) -> str:
@@ -95,7 +101,7 @@ def _of_commands(run: str | tuple[str, ...]) -> Hints:
     # What the script itself begins anew may be appended to: the second run begins it anew as well.
     fresh = {f"${name}" for name in _MKTEMP.findall(run)} if isinstance(run, str) else set()
     for words, redirections in commands:
-        name, *arguments = _without_assignments(words) or [""]
+        name, *arguments = [*dropwhile(_ASSIGNMENT.match, words)] or [""]
         targets = list(redirections)
         if name == "tee":
             operator = ">>" if {"-a", "--append"} & set(arguments) else ">"
@@ -122,13 +128,6 @@ def _of_targets(targets: Sequence[tuple[str, str]], fresh: set[str]) -> Iterator
         elif operator in (">>", "&>>") and target.replace("{", "").replace("}", "") not in fresh:
             yield f"appends to {_shorten(target)}"
         fresh.add(target)
-
-
-def _without_assignments(words: Sequence[str]) -> list[str]:
-    start = 0
-    while start < len(words) and _ASSIGNMENT.match(words[start]):
-        start += 1
-    return list(words[start:])
 
 
 def _ref_moving_command(arguments: Sequence[str]) -> str:
@@ -192,8 +191,11 @@ def _tokens(script: str) -> Iterator[tuple[bool, str]]:
                 word, at = _word(script, at)
                 documents.append(word)
             elif sign == "\n":
-                for delimiter in documents:
-                    at = _past_document(script, delimiter, at)
+                while documents and at < len(script):
+                    end = _find(script, "\n", at)
+                    if script[at:end].lstrip("\t") == documents[0]:
+                        del documents[0]
+                    at = end + 1
                 documents.clear()
         else:
             word, at = _word(script, at)
@@ -215,21 +217,16 @@ def _word(script: str, at: int) -> tuple[str, int]:
             end = _find(script, "'", at + 1)
             word, at = word + script[at + 1 : end], end + 1
         elif character == '"':
-            inner, at = _quoted_text(script, at + 1)
-            word += inner
+            at += 1
+            while at < len(script) and script[at] != '"':
+                end = _substitution(script, at) or at + 1 + (script[at] == "\\")
+                word, at = word + script[at:end], end
+            at += 1
         elif end := _substitution(script, at):
             word, at = word + script[at:end], end
         else:
             word, at = word + character, at + 1
     return word, at
-
-
-def _quoted_text(script: str, at: int) -> tuple[str, int]:
-    word = ""
-    while at < len(script) and script[at] != '"':
-        end = _substitution(script, at) or at + 1 + (script[at] == "\\")
-        word, at = word + script[at:end], end
-    return word, at + 1
 
 
 def _substitution(script: str, at: int) -> int:
@@ -248,15 +245,6 @@ def _substitution(script: str, at: int) -> int:
     return at
 
 
-def _past_document(script: str, delimiter: str, at: int) -> int:
-    while at < len(script):
-        end = _find(script, "\n", at)
-        line, at = script[at:end], end + 1
-        if line.lstrip("\t") == delimiter:
-            break
-    return at
-
-
 def _find(script: str, what: str, at: int) -> int:
     found = script.find(what, at)
     return len(script) if found < 0 else found
@@ -265,26 +253,15 @@ def _find(script: str, what: str, at: int) -> int:
 # --- Python --------------------------------------------------------------------------------------------------------
 
 
-def _appends(source: str) -> Iterator[str]:
-    """The calls in a function that open a file for appending."""
-    try:
-        tree = ast.parse(textwrap.dedent(source))
-    except (SyntaxError, ValueError):  # half of a statement, as that of a lambda in the middle of a call
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (mode := _mode(node)) is not None and _APPENDING.fullmatch(mode):
-            yield f"opens {_opened_file(node)} for appending"
-
-
-def _mode(call: ast.Call) -> str | None:
-    """The mode that a call of `open` names; None where it is no such call."""
+def _appends(call: ast.Call) -> bool:
+    """Whether it opens a file for appending."""
     is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
     if not is_method and not (isinstance(call.func, ast.Name) and call.func.id == "open"):
-        return None
+        return False
     # `path.open("a")`, but `open("a")` is a file of that name.
     given = [*(word.value for word in call.keywords if word.arg == "mode"), *call.args[0 if is_method else 1 : 2]]
     texts = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    return next((text for text in texts if _APPENDING.fullmatch(text)), None)
+    return any(_APPENDING.fullmatch(text) for text in texts)
 
 
 def _opened_file(call: ast.Call) -> str:

@@ -60,23 +60,20 @@ def cycle_findings(definitions: Mapping[TaskId, TaskDef]) -> list[Finding]:
         if task_id in definition.needs
     ]
     place = {task_id: index for index, task_id in enumerate(definitions)}
+    groups = [set(task.repeat.tasks) for task in definitions.values() if task.repeat is not None]
     for loop in islice(_loops(definitions), _MAX_CYCLES):
         start = loop.index(min(loop, key=place.__getitem__))
         path = (*loop[start:], *loop[:start])
         shown: tuple[str, ...] = path
         if len(path) > 20:
             shown = (*path[:10], f"… {len(path) - 20} more …", *path[-10:])
-        message = f"{' -> '.join((*shown, path[0]))} (each needs the next){_way_out(path, definitions)}"
+        message = f"{' -> '.join((*shown, path[0]))} (each needs the next)"
+        if any(group.issuperset(path) for group in groups):  # the loop may be meant: a `repeat` has rounds
+            message += (
+                ": an earlier task of a repeat refers to the round before with a default, as in ${{ x.y || 'text' }}"
+            )
         findings.append(Finding(problem="cycle", task_id=path[0], setting="needs", message=message))
     return findings
-
-
-def _way_out(path: Sequence[TaskId], definitions: Mapping[TaskId, TaskDef]) -> str:
-    """What to do where the loop is meant: a `repeat` has rounds."""
-    groups = (task.repeat.tasks for task in definitions.values() if task.repeat is not None)
-    if not any(all(task_id in group for task_id in path) for group in groups):
-        return ""
-    return ": an earlier task of a repeat refers to the round before with a default, as in ${{ x.y || 'text' }}"
 
 
 def _loops(definitions: Mapping[TaskId, TaskDef]) -> Iterator[list[TaskId]]:
@@ -110,7 +107,9 @@ def overlap_warnings(layer: int, tasks: Sequence[TaskDef], max_concurrency: int)
     """What to know of tasks that change files of one worktree side by side; empty where none do."""
     writers = [task for task in tasks if changes_files(task)]
     fanned_out = any(task.for_each is not None for task in writers)
-    if max_concurrency == 1 or (len(writers) < 2 and not fanned_out) or _one_at_a_time(writers):
+    groups = {task.concurrency for task in writers}
+    one_at_a_time = len(groups) == 1 and all(group is not None and group.slots == 1 for group in groups)
+    if max_concurrency == 1 or (len(writers) < 2 and not fanned_out) or one_at_a_time:
         return ()
     names = format_names(task.id for task in writers)
     items = " (or its items)" if len(writers) == 1 else ""
@@ -123,8 +122,3 @@ def overlap_warnings(layer: int, tasks: Sequence[TaskDef], max_concurrency: int)
             f"layer {layer}: edits of a failed attempt are not undone before it is retried: {format_names(retried)}"
         )
     return tuple(warnings)
-
-
-def _one_at_a_time(tasks: Sequence[TaskDef]) -> bool:
-    groups = {task.concurrency for task in tasks}
-    return len(groups) == 1 and all(group is not None and group.slots == 1 for group in groups)

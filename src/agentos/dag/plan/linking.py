@@ -166,7 +166,11 @@ class _Functions:
         """The id that a need names, by text or by the function itself; None, and a finding, where it names none."""
         if isinstance(need, str):
             return need
-        tasks = self._by_function().get(_identity(need), [])
+        if self._tasks is None:
+            self._tasks = {}
+            for other, function in self._flow.functions.items():
+                self._tasks.setdefault(_identity(function), []).append(other)
+        tasks = self._tasks.get(_identity(need), [])
         if len(tasks) == 1:
             return tasks[0]
         name = getattr(need, "__name__", repr(need))
@@ -175,13 +179,6 @@ class _Functions:
         )
         findings.append(Finding(problem="unknown need", task_id=task_id, message=f"the function {name!r} {which}"))
         return None
-
-    def _by_function(self) -> dict[Any, list[str]]:
-        if self._tasks is None:
-            self._tasks = {}
-            for task_id, function in self._flow.functions.items():
-                self._tasks.setdefault(_identity(function), []).append(task_id)
-        return self._tasks
 
     def _call(self, function: Callable[..., Any]) -> str:
         module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ from agentos.dag.define.run_settings import PlanSettings, read_parameters, read_
 from agentos.dag.define.task import TaskDef
 from agentos.dag.language.references import references_in
 from agentos.dag.plan.binding import stored_parameters
-from agentos.dag.plan.checks import References, item_id_problems, together_problems, undeclared_secrets
+from agentos.dag.plan.checks import item_id_problems, together_problems, undeclared_secrets
 from agentos.dag.plan.findings import Finding, locate_findings
 from agentos.dag.plan.fingerprint import plan_fingerprint, task_fingerprint
 from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
@@ -77,7 +78,8 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
     findings: list[Finding] = [*flow.findings]
     settings = read_settings(flow, findings)
     parameters = read_parameters(flow, params, findings)
-    take_parameters("", _references_in_env(settings), parameters)
+    with suppress(ExpressionError):  # read_settings has told it
+        take_parameters("", [("env", reference) for reference in references_in(settings.env)], parameters)
     definitions = link_workflow(flow, parameters, findings)
     findings += parameters.findings()
     values = stored_parameters(parameters.values, findings)
@@ -89,27 +91,14 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
         findings += cycle_findings({task_id: definitions[task_id] for task_id in definitions if task_id not in layers})
     if findings:
         told = locate_findings(findings, flow.locate)
-        raise WorkflowDefinitionError(told, name=flow.name, next_step=_what_to_give(told))
+        missing = [finding.parameter for finding in told]
+        give = f"Nothing was run; give what is missing: {' '.join(f'--param {name}=…' for name in missing)}"
+        raise WorkflowDefinitionError(told, name=flow.name, next_step=give if all(missing) else "")
     planned = [
         plan_task(definition, layers[task_id], f"{index:06d}")
         for index, (task_id, definition) in enumerate(definitions.items())
     ]
     return assemble_plan(flow.name, settings, values, planned)
-
-
-def _what_to_give(findings: Iterable[Finding]) -> str:
-    """What to type where nothing is wrong but that parameters were not given."""
-    missing = [finding.parameter for finding in findings]
-    if not all(missing):
-        return ""
-    return f"Nothing was run; give what is missing: {' '.join(f'--param {name}=…' for name in missing)}"
-
-
-def _references_in_env(settings: PlanSettings) -> References:
-    try:
-        return [("env", reference) for reference in references_in(settings.env)]
-    except ExpressionError:
-        return []  # read_settings has told it
 
 
 def plan_task(
