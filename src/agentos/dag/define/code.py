@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -76,9 +76,9 @@ def _digest_of(target: Any) -> str:
     while ahead:
         piece = ahead.pop()
         for name in piece.names:
-            for found in _find_pieces(name, piece.module):
-                if pieces.setdefault(found.label, found) is found:
-                    ahead.append(found)
+            found = _find_piece(name, piece.module)
+            if found is not None and pieces.setdefault(found.label, found) is found:
+                ahead.append(found)
     return digest(canonical_json([first.label, *sorted((piece.label, piece.tokens) for piece in pieces.values())]))
 
 
@@ -98,19 +98,14 @@ def _data(value: Any) -> Any:
 # --- pieces -------------------------------------------------------------------------------------------------------
 
 
-def _find_pieces(name: str, module: dict[str, Any]) -> Iterator[Piece]:
+def _find_piece(name: str, module: dict[str, Any]) -> Piece | None:
     """What the module itself defines under this name; nothing where it was imported."""
     value, home = module.get(name), module.get("__name__")
     # Looked up without asking the object: some answer every question, and some raise.
     if isinstance(value, (FunctionType, type)) or inspect.getattr_static(value, "__wrapped__", None) is not None:
-        if getattr(value, "__module__", None) == home:
-            piece = _piece(_unwrap(value))
-            if piece is not None:
-                yield piece
-    elif name in module and not type(value).__module__.startswith("agentos."):
-        piece = _assignment(name, module)
-        if piece is not None:
-            yield piece
+        return _piece(_unwrap(value)) if getattr(value, "__module__", None) == home else None
+    defined = name in module and not type(value).__module__.startswith("agentos.")
+    return _assignment(name, module) if defined else None
 
 
 def _piece(target: Any) -> Piece | None:

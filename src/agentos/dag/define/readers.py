@@ -6,7 +6,7 @@ A reader takes the name of a setting and what was written for it. `BadSetting` s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -19,6 +19,8 @@ from agentos.dag.plan.findings import Problem, nearest
 from agentos.exceptions import ValueEncodingError
 
 Reader = Callable[[str, Any], Any]
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 EFFECTS: tuple[str, ...] = get_args(Effect)
 IDEMPOTENT = {True: "yes", False: "no", "yes": "yes", "keyed": "keyed", "no": "no"}
@@ -175,7 +177,7 @@ def work_part(kind: str, name: str, value: Any) -> Any:
 # --- structs ------------------------------------------------------------------------------------------------------
 
 
-def _struct(name: str, value: Any, kind: type[Any], expected: str) -> Any:
+def _struct(name: str, value: Any, kind: type[S], expected: str) -> S:
     if isinstance(value, kind):
         return _convert(name, _fields(value), kind)  # its constructor checks nothing
     if not isinstance(value, Mapping):
@@ -193,7 +195,7 @@ def _fields(struct: msgspec.Struct) -> dict[str, Any]:
     return {written: getattr(struct, field) for written, field in names}
 
 
-def _convert(name: str, value: Any, kind: Any) -> Any:
+def _convert(name: str, value: Any, kind: type[T]) -> T:
     try:
         return typed.convert(value, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
@@ -203,23 +205,20 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
 def retry(name: str, value: Any) -> Retry:
     if isinstance(value, int) and not isinstance(value, bool):
         return Retry(retries=value)
-    read: Retry = _struct(name, value, Retry, "a number, or a map")
-    return read
+    return _struct(name, value, Retry, "a number, or a map")
 
 
 def concurrency(name: str, value: Any) -> Concurrency:
     if isinstance(value, str):
         return Concurrency(group=value)
-    read: Concurrency = _struct(name, value, Concurrency, "a group's name, or a map")
-    return read
+    return _struct(name, value, Concurrency, "a group's name, or a map")
 
 
 def approve(_: str, value: Any) -> Approve:
     """Called `approve` wherever it stands: an approval's question says the same."""
     if isinstance(value, str):
         return Approve(question=value)
-    read: Approve = _struct("approve", value, Approve, "a question, or a map")
-    return read
+    return _struct("approve", value, Approve, "a question, or a map")
 
 
 def budget(name: str, value: Any) -> Budget:
@@ -228,18 +227,16 @@ def budget(name: str, value: Any) -> Budget:
         return Budget(cost_usd=float(value))
     if isinstance(value, Budget):
         return value
-    read: Budget = _struct(name, value, Budget, "a number (US dollars), or a map of cost_usd and tokens")
-    return read
+    return _struct(name, value, Budget, "a number (US dollars), or a map of cost_usd and tokens")
 
 
 def repeat(name: str, value: Any) -> Repeat:
-    read: Repeat = _struct(name, value, Repeat, "a map of tasks, until and max")
-    return read
+    return _struct(name, value, Repeat, "a map of tasks, until and max")
 
 
 def for_each(name: str, value: Any) -> ForEach:
     written = isinstance(value, (Mapping, ForEach))
-    each: ForEach = _struct(name, value, ForEach, "") if written else ForEach(items=value)
+    each = _struct(name, value, ForEach, "") if written else ForEach(items=value)
     items = list(each.items) if isinstance(each.items, range) else each.items
     if not isinstance(items, (list, tuple, str)):
         raise BadSetting(f"{name} takes a list, or a reference to one, not {items!r}")
@@ -248,5 +245,4 @@ def for_each(name: str, value: Any) -> ForEach:
 
 def fan_out(each: ForEach, more: Mapping[str, Any]) -> ForEach:
     """With what stands beside `for_each`: `as`, `key` and `max_failures`."""
-    read: ForEach = _convert("for_each", {**_fields(each), **more}, ForEach)
-    return read
+    return _convert("for_each", {**_fields(each), **more}, ForEach)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from types import FrameType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
@@ -90,7 +89,11 @@ class Workflow:
         self.drafts: list[Draft] = []
         self.functions: dict[TaskId, Callable[..., Any]] = {}
         """The function of each python task that was given as one."""
-        self.source: WorkflowSource | None = _source_in(_caller(self).f_globals)
+        frame = sys._getframe(1)
+        # A subclass calls our constructor from its own: its caller is the one that defines the workflow.
+        while frame.f_back is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is self:
+            frame = frame.f_back
+        self.source = _source_in(frame.f_globals)
         self.findings: list[Finding] = []
         """What the file it was read from has wrong already; told together with the rest."""
         self.locate: Callable[[Finding], Finding] = lambda finding: finding
@@ -143,14 +146,6 @@ class Workflow:
 
 
 _SPELT = {"if_": "if", "as_": "as"}
-
-
-def _caller(flow: Workflow) -> FrameType:
-    frame = sys._getframe(2)
-    # A subclass calls our constructor from its own: its caller is the one that defines the workflow.
-    while frame.f_back is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is flow:
-        frame = frame.f_back
-    return frame
 
 
 def _source_in(names: Mapping[str, Any]) -> WorkflowSource | None:

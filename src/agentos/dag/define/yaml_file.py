@@ -33,18 +33,8 @@ from agentos.dag.language.yaml_document import (
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import WorkflowDefinitionError
 
-KEYS = (
-    "name",
-    "params",
-    "secrets",
-    "max_concurrency",
-    "schedule",
-    "decision_points",
-    "budget",
-    "env",
-    "defaults",
-    "tasks",
-)
+_PLAIN_KEYS = ("secrets", "max_concurrency", "schedule", "decision_points", "budget")
+KEYS = ("name", "params", *_PLAIN_KEYS, "env", "defaults", "tasks")
 _SHOWN = 600
 _ABOUT = {"until": "repeat", "question": "approval", "call": "python"}
 """Where the checks speak of a part, or in Python's words: the key that holds it."""
@@ -82,15 +72,14 @@ class _Reader:
             if key not in KEYS:
                 self._complain(place, "", f"unknown key {_short(key)!r}{nearest(key, KEYS)}")
         given = {key: value_of(node) for key, (_, node) in self.root.entries.items() if key in _PLAIN_KEYS}
-        flow = Workflow(self._name(name))
-        flow.params = self._params()
+        given["secrets"] = given.get("secrets") or ()
+        written = self._node("name")
+        if isinstance(written, Scalar):
+            name = str(text_of(written))
+        elif written is not None:
+            self._complain(written.place, "name", "the name is text")
+        flow = Workflow(name, params=self._params(), env=texts(self._node("env")) or None, **given)
         flow.params_closed = True
-        flow.max_concurrency = given.get("max_concurrency", flow.max_concurrency)
-        flow.schedule = given.get("schedule", flow.schedule)
-        flow.decision_points = given.get("decision_points", flow.decision_points)
-        flow.secrets = given.get("secrets") or ()
-        flow.budget = given.get("budget")
-        flow.env = texts(self._node("env")) or None
         defaults = self._defaults()
         for task_id, node in self._tasks():
             flow.drafts.append(draft_mapping(task_id, _with_defaults(task_values(node), defaults)))
@@ -105,15 +94,6 @@ class _Reader:
 
     def _complain(self, place: Position, where: str, message: str) -> None:
         self.findings.append(_flaw(self.places.file, message, place, where))
-
-    def _name(self, name: str) -> str:
-        node = self._node("name")
-        if node is None:
-            return name
-        if isinstance(node, Scalar):
-            return str(text_of(node))
-        self._complain(node.place, "name", "the name is text")
-        return name
 
     def _params(self) -> Any:
         node = self._node("params")
@@ -155,9 +135,6 @@ class _Reader:
             self._complain(node.place, "tasks", "tasks takes a map of ids and what each task does")
         else:
             yield from ((task_id, task) for task_id, (_, task) in node.entries.items())
-
-
-_PLAIN_KEYS = ("max_concurrency", "schedule", "decision_points", "secrets", "budget")
 
 
 def task_values(node: Node) -> Any:

@@ -17,9 +17,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
+from types import NoneType
 from typing import Any, assert_never
 
 import msgspec
@@ -29,6 +30,18 @@ from agentos.dag.language.tokens import CONNECTIVES, LITERALS, MISTYPED, OPERATO
 from agentos.exceptions import EvaluationError
 
 _MAX_DEPTH = 50
+_ORDERED = ("number", "text", "date", "datetime", "time", "timedelta")
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (NoneType, "null"),
+    (bool, "boolean"),  # before int, which it is
+    ((int, float, Decimal), "number"),
+    (str, "text"),
+    ((list, tuple), "list"),
+    (Mapping, "map"),
+    (datetime, "datetime"),  # before date
+    (date, "date"),
+)
+"""What a value is called in a comparison; any other by its type."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -218,7 +231,7 @@ def _compare(sign: str, left: Any, right: Any) -> bool:
     if sign == "!=":
         return not _equal(left, right)
     kind = _kind(left)
-    if kind != _kind(right) or kind not in ("number", "text", "date", "datetime", "time", "timedelta"):
+    if kind != _kind(right) or kind not in _ORDERED:
         raise EvaluationError(
             f"{_kind(left)} {sign} {_kind(right)}: only two numbers, two texts or two dates have an order"
         )
@@ -240,25 +253,4 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float() | Decimal():
-            return "number"
-        case str():
-            return "text"
-        case list() | tuple():
-            return "list"
-        case Mapping():
-            return "map"
-        case datetime():
-            return "datetime"
-        case date():
-            return "date"
-        case time():
-            return "time"
-        case timedelta():
-            return "timedelta"
-    return type(value).__name__
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), type(value).__name__)

@@ -173,7 +173,11 @@ def look_up(reference: Reference, scope: Mapping[str, Any]) -> Any:
     found: Any = scope
     for depth, step in enumerate(reference.path):
         try:
-            found = _step_into(found, step)
+            # Never getattr: a reference sees data, not the methods of the objects that hold it.
+            container: Any = Mapping if isinstance(step, str) else (list, tuple)
+            if not isinstance(found, container):
+                raise LookupError
+            found = found[step]
         except LookupError:
             if not reference.required:
                 return reference.default
@@ -194,16 +198,6 @@ def as_text(value: Any) -> str:
         raise EvaluationError(f"a {type(value).__name__} cannot stand inside a text: {error}") from error
     # What JSON can only write as text (dates, decimals, bytes) stands in a text without its quotes.
     return str(json.loads(text)) if text.startswith('"') else text
-
-
-def _step_into(container: Any, step: Step) -> Any:
-    # Never getattr: a reference sees data, not the methods of the objects that hold it.
-    if isinstance(container, Mapping):
-        if isinstance(step, str):
-            return container[step]
-    elif isinstance(step, int) and isinstance(container, (list, tuple)):
-        return container[step]
-    raise LookupError
 
 
 def _missing(path: tuple[Step, ...], depth: int, container: Any) -> str:

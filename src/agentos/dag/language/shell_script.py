@@ -216,7 +216,10 @@ class _Scanner:
         if self._follows("$(("):
             self._open(_Opaque("))", COMPUTED, quoted=quoted), 3)
         elif self._follows("$("):
-            self._open(Words(")", refuses=self._inherited_refusal()), 2)
+            # Where nothing that a substitution gives may stand, no reference may stand in it either.
+            frame = self.frames[-1]
+            refuses = frame.why if isinstance(frame, _Opaque) and frame.close != "}" else words.refusal
+            self._open(Words(")", refuses=refuses), 2)
         elif self._follows("${"):
             self._open(_Opaque("}", _IN_EXPANSION, quoted=quoted), 2)
         elif self._follows("$["):
@@ -228,11 +231,6 @@ class _Scanner:
                 return
             while isinstance(unit := self._next(), str) and (unit.isalnum() or unit == "_"):
                 self.at += 1
-
-    def _inherited_refusal(self) -> str:
-        """Why nothing that a substitution gives may stand here: then no reference may stand in it either."""
-        frame = self.frames[-1]
-        return frame.why if isinstance(frame, _Opaque) and frame.close != "}" else self._words().refusal
 
     def _open_quotes(self, words: Words, length: int) -> None:
         words.bare = False

@@ -113,14 +113,10 @@ class Scanner:
 
     def _take_text(self) -> str:
         quoted, at = self.peek(), self.position
-        inner = quoted[1:-1]
-        if quoted[0] == "'":
-            # The same escapes in both quotes: rewrite to what JSON reads.
-            inner = re.sub(
-                r"\\(.)|\"", lambda m: '\\"' if m[0] == '"' else "'" if m[1] == "'" else m[0], inner, flags=re.S
-            )
-        else:
-            inner = re.sub(r"\\(.)", lambda m: "'" if m[1] == "'" else m[0], inner, flags=re.S)
+        # The same escapes in both quotes: rewritten to what JSON reads.
+        inner = re.sub(
+            r"\\(.)|\"", lambda m: '\\"' if m[0] == '"' else "'" if m[1] == "'" else m[0], quoted[1:-1], flags=re.S
+        )
         try:
             text: str = json.loads(f'"{inner}"', strict=False)
         except ValueError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
@@ -86,16 +86,14 @@ def retry_line(definition: TaskDef) -> str:
 # --- shell ---------------------------------------------------------------------------------------------------------
 
 
-class _ShellCommand(NamedTuple):
-    words: tuple[str, ...]
-    redirections: tuple[tuple[str, str], ...]
-    """Operator and target."""
+_ShellCommand = tuple[Sequence[str], Sequence[tuple[str, str]]]
+"""Its words, and its redirections: operator and target."""
 
 
 def _of_commands(run: str | tuple[str, ...]) -> Hints:
     if isinstance(run, str) and not _WORTH_READING.search(run):
         return Hints()
-    commands = [_ShellCommand(run, ())] if isinstance(run, tuple) else list(_commands(run))
+    commands: Iterable[_ShellCommand] = [(run, ())] if isinstance(run, tuple) else _commands(run)
     doubts: dict[str, None] = {}
     moves_refs = ""
     # What the script itself begins anew may be appended to: the second run begins it anew as well.
@@ -164,14 +162,14 @@ def _commands(script: str) -> Iterator[_ShellCommand]:
             words.append(text)
         elif text[0] in _END and text not in ("&>", "&>>"):
             if words or redirections:
-                yield _ShellCommand(tuple(words), tuple(redirections))
+                yield words, redirections
             words, redirections, operator = [], [], ""
         else:
             operator = text if text in _WRITES else "<"
             if words and words[-1].isdecimal():
                 words.pop()  # the number of what is redirected
     if words or redirections:
-        yield _ShellCommand(tuple(words), tuple(redirections))
+        yield words, redirections
 
 
 def _tokens(script: str) -> Iterator[tuple[bool, str]]:
