@@ -178,7 +178,8 @@ def _significant_tokens(lines: Sequence[str], *, one_statement: bool = False) ->
         elif token.type in _ENDS:
             inside -= 1
             if not inside:
-                found.append(_between(lines, begin, token.end))
+                text = "".join(lines[begin[0] - 1 : token.end[0]])
+                found.append(text[begin[1] : len(text) - len(lines[token.end[0] - 1]) + token.end[1]])
         elif not inside and token.type not in _SKIPPED:
             found.append(_MARKS.get(token.type, token.string))
             if one_statement and token.type == tokenize.NEWLINE:
@@ -188,11 +189,6 @@ def _significant_tokens(lines: Sequence[str], *, one_statement: bool = False) ->
     while found and found[-1] in _MARKS.values():
         del found[-1]
     return found
-
-
-def _between(lines: Sequence[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
-    text = "".join(lines[begin[0] - 1 : end[0]])
-    return text[begin[1] : len(text) - len(lines[end[0] - 1]) + end[1]]
 
 
 def _without_task_decorator(tokens: list[str]) -> tuple[set[str], list[str]]:

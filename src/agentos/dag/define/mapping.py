@@ -27,10 +27,7 @@ def task_from_mapping(task_id: str, mapping: Mapping[str, Any]) -> TaskDef:
 
     What it refers to is not looked at: `with_tasks` and `compile_plan` do that.
     """
-    definition, findings = read_mapping(task_id, mapping)
-    if findings:
-        raise WorkflowDefinitionError(tuple(findings), name=str(task_id))
-    return definition
+    return tasks_from_mappings({task_id: mapping}, name=str(task_id))[0]
 
 
 def tasks_from_mappings(mappings: Mapping[str, Mapping[str, Any]], *, name: str = "tasks") -> list[TaskDef]:

@@ -235,20 +235,16 @@ class Words:
         if self._vague:
             return False
         if self._prefix and word.startswith("-"):
+            self._owed = ""
             if self._prefix == "command" and word in ("-v", "-V"):  # it only looks the next word up
                 self.name, self.position = "command", "arguments"
-            else:
-                self._owed = self._takes_word(word)
+            elif word.startswith("--"):
+                self._owed = "" if "=" in word else "maybe"
+            elif word[-1] in _PREFIXES[self._prefix]:
+                self._owed = "surely" if len(word) == 2 else "maybe"  # -nu takes a word, -uroot has taken it
             return True
         owed, self._owed = self._owed, ""
         return bool(owed or _ASSIGNMENT.match(word) or (self._prefix and "=" in word))
-
-    def _takes_word(self, option: str) -> Literal["", "surely", "maybe"]:
-        if option.startswith("--"):
-            return "" if "=" in option else "maybe"
-        if option[-1] not in _PREFIXES[self._prefix]:
-            return ""
-        return "surely" if len(option) == 2 else "maybe"  # -nu takes a word, -uroot has taken it
 
     def _argument(self, word: str, bare: bool) -> None:
         if bare and not word.replace(EXPANSION, ""):

@@ -26,11 +26,6 @@ from agentos.dag.plan.findings import Finding, format_names, nearest
 from agentos.exceptions import ValueEncodingError
 
 CONTEXT = "ctx"
-_POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.VAR_POSITIONAL,
-    inspect.Parameter.VAR_KEYWORD,
-)
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -129,17 +124,17 @@ def signature_of(function: Callable[..., Any]) -> Signature:
         return Signature((), True, ())
     names, unbindable = [], []
     for parameter in parameters:
-        optional = parameter.default is not inspect.Parameter.empty
-        if parameter.kind is _VAR_POSITIONAL:
+        optional = parameter.default is not parameter.empty
+        if parameter.kind is parameter.VAR_POSITIONAL:
             unbindable.append(
                 f"*{parameter.name} cannot be bound, arguments are passed by name: name the parameters, or keep those "
                 "of the wrapped function with functools.wraps"
             )
-        elif parameter.kind is _POSITIONAL_ONLY and not optional:
+        elif parameter.kind is parameter.POSITIONAL_ONLY and not optional:
             unbindable.append(f"the parameter {parameter.name!r} is positional-only, arguments are passed by name")
-        elif parameter.kind not in (_POSITIONAL_ONLY, _VAR_KEYWORD):
+        elif parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_KEYWORD):
             names.append((parameter.name, optional))
-    return Signature(tuple(names), any(p.kind is _VAR_KEYWORD for p in parameters), tuple(unbindable))
+    return Signature(tuple(names), any(one.kind is one.VAR_KEYWORD for one in parameters), tuple(unbindable))
 
 
 def bind(
@@ -166,22 +161,12 @@ def bind(
             needs.append(name)
         elif parameters.take(name, task_id, optional=optional):
             inputs[name] = f"{OPEN} params.{name} }}}}"
-    problems += _bind_extra_inputs(given, inputs, signature)
+    for name, value in given.items():
+        if name == CONTEXT:
+            problems.append(f"{CONTEXT!r} is the attempt's context and cannot be given in inputs")
+        elif name not in inputs and signature.extra:
+            inputs[name] = value
+        elif name not in inputs:
+            problems.append(f"the function takes no {name!r}{nearest(name, [known for known, _ in signature.names])}")
     findings += [Finding(problem="bad argument", task_id=task_id, message=problem) for problem in problems]
     return inputs, needs
-
-
-def _bind_extra_inputs(given: Mapping[str, Any], inputs: dict[str, Any], signature: Signature) -> list[str]:
-    """Inputs that no parameter is named like: `**kwargs` takes them, else they are wrong."""
-    problems = []
-    if CONTEXT in given:
-        problems.append(f"{CONTEXT!r} is the attempt's context and cannot be given in inputs")
-    for name, value in given.items():
-        if name in inputs or name == CONTEXT:
-            continue
-        if signature.extra:
-            inputs[name] = value
-        else:
-            names = [name for name, _ in signature.names]
-            problems.append(f"the function takes no {name!r}{nearest(name, names)}")
-    return problems
