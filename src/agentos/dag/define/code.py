@@ -111,7 +111,13 @@ def _find_piece(name: str, module: dict[str, Any]) -> Piece | None:
 def _piece(target: Any) -> Piece | None:
     try:
         if isinstance(target, type):
-            return _class_piece(target)
+            module = sys.modules.get(target.__module__)
+            lines = inspect.findsource(module)[0] if module is not None else []
+            place = _outline("".join(lines)).classes.get(target.__qualname__)
+            if module is None or place is None:
+                return None
+            tokens = _significant_tokens(lines[place[0] - 1 : place[1]])
+            return Piece(target.__qualname__, tuple(tokens), frozenset(_free_names(tokens)), vars(module))
         target = inspect.unwrap(target)
         if target.__name__ == "<lambda>":
             tokens = _lambda_tokens(target)
@@ -122,16 +128,6 @@ def _piece(target: Any) -> Piece | None:
     used, tokens = _without_task_decorator(tokens)
     names = (_free_names(tokens) & _names_of(target.__code__)) | used
     return Piece(target.__qualname__, tuple(tokens), frozenset(names), target.__globals__)
-
-
-def _class_piece(target: type) -> Piece | None:
-    module = sys.modules.get(target.__module__)
-    lines = inspect.findsource(module)[0] if module is not None else []
-    place = _outline("".join(lines)).classes.get(target.__qualname__)
-    if module is None or place is None:
-        return None
-    tokens = _significant_tokens(lines[place[0] - 1 : place[1]])
-    return Piece(target.__qualname__, tuple(tokens), frozenset(_free_names(tokens)), vars(module))
 
 
 def _assignment(name: str, module: dict[str, Any]) -> Piece | None:

@@ -163,23 +163,19 @@ def _operand(scanner: Scanner, depth: int) -> Term:
     if kind in ("text", "number") or (kind == "name" and token in LITERALS):
         return Value(scanner.take_literal())
     if kind == "name" and token not in CONNECTIVES:
-        return _path_or_status(scanner)
+        before = scanner.position
+        scanner.take()
+        calls = scanner.peek() == "("
+        after, scanner.position = scanner.position, before
+        if not calls:
+            return Reference(parse_path(scanner))
+        if token not in STATUSES:
+            raise scanner.error("expected success(), failure() or always()")
+        scanner.position = after
+        scanner.expect("(")
+        scanner.expect(")")
+        return Status(token)
     raise scanner.error("expected a path, a literal or a status function" + _hint(scanner))
-
-
-def _path_or_status(scanner: Scanner) -> Term:
-    before = scanner.position
-    name = scanner.take()
-    if scanner.peek() != "(":
-        scanner.position = before
-        return Reference(parse_path(scanner))
-    scanner.position, after = before, scanner.position
-    if name not in STATUSES:
-        raise scanner.error("expected success(), failure() or always()")
-    scanner.position = after
-    scanner.expect("(")
-    scanner.expect(")")
-    return Status(name)
 
 
 def _hint(scanner: Scanner) -> str:

@@ -151,7 +151,10 @@ class _Scanner:
         elif unit in " \t\n;&|()<>":
             self._between_words(words, unit)
         elif unit == "#" and words.word is None:
-            self._comment()
+            while (unit := self._next()) not in ("", "\n"):
+                if isinstance(unit, Reference):
+                    self.slots[self.at] = Slot(unit, True, False)
+                self.at += 1
         elif unit == "'":
             self._skip(words, 1, "'", _IN_SINGLE_QUOTES)
         elif unit == '"':
@@ -184,7 +187,15 @@ class _Scanner:
         """What means the same inside and outside of double quotes."""
         words = self._words()
         if unit == "\\":
-            self._escape(words)
+            self.at += 1
+            following = self._next()
+            if isinstance(following, Reference):
+                self._take(following, "stands behind a backslash: for a plain ${{ write $${{")
+                return
+            if following != "\n":
+                words.bare = False
+                words.add(following)
+            self.at += 1
         elif unit == "`":
             self._skip(words, 1, "`", _IN_BACKQUOTES)
         elif unit == "$":
@@ -192,17 +203,6 @@ class _Scanner:
         else:
             words.add(unit)
             self.at += 1
-
-    def _escape(self, words: Words) -> None:
-        following = self._next(1)
-        self.at += 1
-        if isinstance(following, Reference):
-            self._take(following, "stands behind a backslash: for a plain ${{ write $${{")
-            return
-        if following != "\n":
-            words.bare = False
-            words.add(following)
-        self.at += 1
 
     def _dollar(self, words: Words) -> None:
         quoted = isinstance(self.frames[-1], _Quotes)
@@ -236,12 +236,6 @@ class _Scanner:
         words.bare = False
         words.add("")
         self._open(_Quotes('"'), length)
-
-    def _comment(self) -> None:
-        while (unit := self._next()) not in ("", "\n"):
-            if isinstance(unit, Reference):
-                self.slots[self.at] = Slot(unit, True, False)
-            self.at += 1
 
     def _skip(self, words: Words, opening: int, close: str, why: str) -> None:
         """Past quotes that no reference may stand in."""

@@ -55,8 +55,8 @@ def hints_of(definition: TaskDef, source: str = "") -> Hints:
         tree = ast.parse(textwrap.dedent(source))
     except (SyntaxError, ValueError):  # half of a statement, as that of a lambda in the middle of a call
         return Hints()
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _appends(node))
-    return Hints(tuple(dict.fromkeys(f"opens {_opened_file(call)} for appending" for call in calls)))
+    files = (_appended_file(node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return Hints(tuple(dict.fromkeys(f"opens {file} for appending" for file in files if file)))
 
 
 def hint_line(definition: TaskDef, hints: Hints) -> str:
@@ -251,18 +251,16 @@ def _find(script: str, what: str, at: int) -> int:
 # --- Python --------------------------------------------------------------------------------------------------------
 
 
-def _appends(call: ast.Call) -> bool:
-    """Whether it opens a file for appending."""
+def _appended_file(call: ast.Call) -> str:
+    """The file that a call opens for appending; empty where it does nothing of that kind."""
     is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
     if not is_method and not (isinstance(call.func, ast.Name) and call.func.id == "open"):
-        return False
+        return ""
     # `path.open("a")`, but `open("a")` is a file of that name.
     given = [*(word.value for word in call.keywords if word.arg == "mode"), *call.args[0 if is_method else 1 : 2]]
-    texts = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    return any(_APPENDING.fullmatch(text) for text in texts)
-
-
-def _opened_file(call: ast.Call) -> str:
+    modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    if not any(_APPENDING.fullmatch(mode) for mode in modes):
+        return ""
     if isinstance(call.func, ast.Name) and call.args:
         return _shorten(ast.unparse(call.args[0]))
     if isinstance(call.func, ast.Attribute) and len(call.args) < 2:

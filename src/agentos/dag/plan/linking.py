@@ -155,7 +155,10 @@ class _Functions:
 
     def look_at(self, function: Callable[..., Any]) -> tuple[Signature, str, str]:
         """What it takes, what it is called, and the digest of its code."""
-        key = _code_identity(function)
+        key: Any = id(function)
+        if type(function) is FunctionType and not function.__dict__:
+            # The same for functions that only a loop made different: `for n in …: flow.add(f"t{n}", lambda x: x)`.
+            key = id(function.__code__), len(function.__defaults__ or ()), *(function.__kwdefaults__ or ())
         known = self._looked_at.get(key)
         if known is None:
             known = (signature_of(function), self._call(function), code_digest(function))
@@ -187,13 +190,6 @@ class _Functions:
         if module == "__main__":
             return f"{self._flow.source.module}:{name}" if self._flow.source else ""
         return f"{module}:{name}"
-
-
-def _code_identity(function: Callable[..., Any]) -> Any:
-    """The same for functions that only a loop made different ones: `for n in …: flow.add(f"t{n}", lambda x: x)`."""
-    if type(function) is FunctionType and not function.__dict__:
-        return id(function.__code__), len(function.__defaults__ or ()), *(function.__kwdefaults__ or ())
-    return id(function)
 
 
 def _identity(function: Any) -> Any:
