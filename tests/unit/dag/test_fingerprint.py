@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from agentos.dag.define import code
 from agentos.dag.define.code import code_digest
+from agentos.dag.define.mapping import task_from_mapping
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
 from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
 from agentos.dag.define.workflow import Workflow
@@ -63,6 +64,54 @@ def test_a_fingerprint_names_its_algorithm() -> None:
 def test_a_fingerprint_never_changes_by_itself() -> None:
     stored = TaskDef(id=TaskId("a"), kind="shell", run="make ${{ params.x }}", effects=("files",), needs=(TaskId("b"),))
     assert task_fingerprint(stored) == "1:dea6a0cce4bf6be96c8a16bfa4d6e1b5"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "fingerprint"),
+    [
+        (
+            {"run": ["make", "all"], "retries": 3, "timeout_s": 5, "env": {"CI": 1}, "output": "json"},
+            "1:36e146975e3816911acf6178fd6ecdc5",
+        ),
+        (
+            {
+                "python": "mypkg.notes:write",
+                "inputs": {"n": 1},
+                "if": "tasks.a.status == 'failed'",
+                "effects": "external",
+                "idempotent": "keyed",
+            },
+            "1:3fbc828f8f45335ae436bbc7bff634b9",
+        ),
+        (
+            {"agent": "claude", "prompt": "Review", "permissions": "read", "max_turns": 3, "budget": 2},
+            "1:e0d527c517e2538e42633d8f0cc387e4",
+        ),
+        (
+            {"llm": "gpt", "prompt": "Sum up", "temperature": 0, "schema": {"type": "object"}},
+            "1:a4d44366ec075ef12afe97d1095451ce",
+        ),
+        (
+            {"approval": {"question": "Ship?", "choices": ["yes", "no"]}, "timeout_s": 60},
+            "1:d7a822bfb51293a5e62528388d3dfb0f",
+        ),
+        (
+            {
+                "run": "wc ${{ file }}",
+                "for_each": ["a", "b"],
+                "as": "file",
+                "key": "file",
+                "isolation": "worktree",
+                "concurrency": "io",
+            },
+            "1:8282e4d4e03b7736e5fdf18a0d6e1616",
+        ),
+        ({"repeat": {"tasks": ["draft"], "until": "true", "max": 2}}, "1:7a28790549e671799b0a7b4888d835da"),
+    ],
+)
+def test_fingerprints_of_every_kind_are_those_recorded(mapping: dict[str, Any], fingerprint: str) -> None:
+    """Stored runs are compared by them: another one would repeat what is done."""
+    assert task_fingerprint(task_from_mapping("a", mapping)) == fingerprint
 
 
 # Two values of each, and neither the default: a field that is looked at only for being there would be found out.
