@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
@@ -20,16 +20,18 @@ from agentos.exceptions import ExpressionError
 if TYPE_CHECKING:
     from agentos.dag.define.workflow import Workflow
 
-SCHEDULES = ("layers", "ready")
-DECISION_POINTS = ("per_layer", "on_error", "never")
+Schedule = Literal["layers", "ready"]
+DecisionPoints = Literal["per_layer", "on_error", "never"]
+SCHEDULES = get_args(Schedule)
+DECISION_POINTS = get_args(DecisionPoints)
 
 
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What holds for the whole run."""
 
     max_concurrency: int = 16
-    schedule: Literal["layers", "ready"] = "layers"
-    decision_points: Literal["per_layer", "on_error", "never"] = "never"
+    schedule: Schedule = "layers"
+    decision_points: DecisionPoints = "never"
     env: Mapping[str, str] = {}
     """Values may refer to `params` and `secrets`, to nothing else."""
     secrets: tuple[str, ...] = ()

@@ -71,37 +71,27 @@ class Parameters:
         return False
 
     def findings(self) -> list[Finding]:
-        missing = [
-            Finding(
-                problem="bad reference",
-                task_id=task_id,
-                setting=setting,
-                message=f"`params.{name}`: `params` declares no {name!r}{nearest(name, self.declared)}",
+        """Parameters that are missing, were not declared, or that nothing takes."""
+        found = []
+        for name, asking in self.undeclared.items():
+            message = f"`params.{name}`: `params` declares no {name!r}{nearest(name, self.declared)}"
+            found += [
+                Finding(problem="bad reference", task_id=task_id, setting=setting, message=message)
+                for task_id, setting in asking
+            ]
+        for name, tasks in self.asked.items():
+            message = f"the run's parameter {name!r} is missing"
+            message += f"; tasks {format_names(tasks, 5)} take it" if len(tasks) > 1 else ""
+            message += nearest(name, (self.declared | self.given.keys()) - {name})
+            task_id = tasks[0] if len(tasks) == 1 else ""
+            found.append(
+                Finding(problem="bad argument", task_id=task_id, setting="params", parameter=name, message=message)
             )
-            for name, tasks in self.undeclared.items()
-            for task_id, setting in tasks
-        ]
-        missing += [
-            Finding(
-                problem="bad argument",
-                task_id=tasks[0] if len(tasks) == 1 else "",
-                setting="params",
-                parameter=name,
-                message=f"the run's parameter {name!r} is missing"
-                + (f"; tasks {format_names(tasks, 5)} take it" if len(tasks) > 1 else "")
-                + nearest(name, (self.declared | self.given.keys()) - {name}),
-            )
-            for name, tasks in self.asked.items()
-        ]
-        unknown = [] if self.all_taken else [name for name in self.given if name not in self.known]
-        return missing + [
-            Finding(
-                problem="bad argument",
-                setting="params",
-                message=f"no task takes the parameter {name!r}{nearest(name, self.known)}",
-            )
-            for name in unknown
-        ]
+        for name in self.given:
+            if name not in self.known and not self.all_taken:
+                message = f"no task takes the parameter {name!r}{nearest(name, self.known)}"
+                found.append(Finding(problem="bad argument", setting="params", message=message))
+        return found
 
 
 def stored_parameters(values: Mapping[str, Any], findings: list[Finding]) -> dict[str, Any]:
