@@ -87,6 +87,7 @@ def test_what_keeps_the_driver_from_driving_is_raised_here(repo: Path) -> None:
     with pytest.raises(LeaseHeldError) as held:
         client.resume_detached("slow-1")
     assert str(begun.pid) in held.value.message
+    assert begun.log.exists(), "what the first one prints is kept, whoever comes second"
     flow = Workflow("here")
     flow.source = None
     with pytest.raises(RunRefusedError, match="not defined in a file"):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from agentos.cli.exits import Exit
-from agentos.cli.output import say
+from agentos.cli.output import forget, say
 from agentos.cli.render.text import printable, printable_lines
 from agentos.exceptions import (
     AgentosError,
@@ -63,7 +63,7 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
         if sys.stdout is not None:  # closed by the caller: `agentos list >&-`
             sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        forget(sys.stdout)
         code = Exit.COMPLETE  # the reader had enough: `agentos list | head -1`
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
@@ -73,7 +73,7 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         print_error(printable(f"agentos: {error.strerror or error}{where}"))
-        _forget_stdout()  # it may be what could not be written: a full disk behind `> file`
+        forget(sys.stdout)  # it may be what could not be written: a full disk behind `> file`
         code = Exit.FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary
         # Python has no exception of its own for a thread that the system refuses.
@@ -92,7 +92,7 @@ def run_and_exit(program: Callable[[], int]) -> NoReturn:
         if sys.stderr is not None:
             sys.stderr.flush()
     except OSError:  # the terminal was closed; Python would flush once more at exit, and make it 120
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        forget(sys.stderr)
     # It has ended: one more Ctrl-C while the interpreter shuts down is no reason for a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
@@ -109,9 +109,3 @@ def _mask_secrets(text: str) -> str:
     from agentos.secrets import Masker  # few commands end with an error
 
     return Masker.for_run((), os.environ).text(text)
-
-
-def _forget_stdout() -> None:
-    """Python flushes stdout once more at exit, and would complain about the pipe that is gone."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -41,6 +42,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
     for row in table:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo(line.rstrip())
+
+
+def forget(stream: IO[str] | None) -> None:
+    """Lead the stream nowhere: Python flushes it once more at exit, and would complain about what is gone."""
+    if stream is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def say_outcome(found: FoundRun, what: str, became: Became) -> None:

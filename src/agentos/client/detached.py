@@ -179,16 +179,19 @@ def _start_driver(place: Place, settings: dict[str, Any], *, workflow_id: str, *
     refuse_foreign(place.kept_beside, workflow_id)
     folder = run_folder(place.kept_beside, workflow_id)
     assert folder is not None  # it is beside a file
-    file = LogWriter(folder.parent, workflow_id).make(LOG)
+    log = folder / LOG
+    is_new = not log.exists()
+    if is_new:
+        LogWriter(folder.parent, workflow_id).replace(LOG, ())
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         said = _ask_driver(msgspec.json.encode(request), file, place.root)
     finally:
         os.close(file)
-    log = folder / LOG
     report = typed.decode(said, _Report) if said else None
     if report is not None and not report.error:
         return Detached(workflow_id=workflow_id, pid=report.pid, log=log)
-    if not log.stat().st_size:  # nothing began, and nothing was said but the error
+    if is_new and not log.stat().st_size:  # nothing began, and nothing was said but the error
         with suppress(OSError):
             log.unlink()
             folder.rmdir()

@@ -63,19 +63,8 @@ def run(
     runs; a run keeps those it began with.
     """
     refuse_while_loading("run")
-    return _blocking(
-        arun(
-            workflow,
-            params,
-            workflow_id,
-            repo=repo,
-            gates=gates,
-            durability=durability,
-            keep=keep,
-            labels=labels,
-        ),
-        "arun(...)",
-    )
+    work = arun(workflow, params, workflow_id, repo=repo, gates=gates, durability=durability, keep=keep, labels=labels)
+    return _blocking(work, "arun(...)")
 
 
 async def arun(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import IO, Protocol, TextIO
+from typing import Protocol, TextIO
 
+from agentos.cli.output import forget
 from agentos.client.runs import in_thread
 from agentos.client.types import events as ev
 
@@ -105,11 +105,3 @@ class Feed:
         async with self._changed:
             self._over = True
             self._changed.notify_all()
-
-
-def forget(stream: IO[str] | None) -> None:
-    """Lead the stream nowhere: Python flushes it once more at exit, and would complain about what is gone."""
-    if stream is not None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)

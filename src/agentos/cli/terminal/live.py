@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from agentos.cli.terminal.feed import forget
+from agentos.cli.output import forget
 from agentos.cli.terminal.frame import FrameRow, frame
 from agentos.client.changes import RunModel
 from agentos.client.types import events as ev
