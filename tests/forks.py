@@ -109,6 +109,12 @@ def _closed_pipe() -> int:
     return writer
 
 
+def start_forked(*arguments: str | Path, cwd: Path, env: Mapping[str, str]) -> Fork:
+    """`python ARGUMENTS` under way, with nothing to read and nobody who reads what it says."""
+    with open(os.devnull, "r+b") as nothing:
+        return shared_forks().start(arguments, cwd=cwd, env=env, streams=[nothing.fileno()] * 3)
+
+
 def run_anew(
     *arguments: str | Path, cwd: Path, env: Mapping[str, str], input: str | bytes = b"", timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
@@ -136,7 +142,7 @@ class Fork:
     def poll(self) -> int | None:
         return self.wait(0.0)
 
-    def wait(self, seconds: float) -> int | None:
+    def wait(self, seconds: float = 60.0) -> int | None:
         until = time.monotonic() + seconds
         while self.returncode is None:
             left = until - time.monotonic()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +14,7 @@ from agentos.workflow.files.worktree_files import WorktreeLock
 from agentos.worktree.snapshots.store import open_worktree
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import git
+from tests.forks import start_forked
 from tests.worktree.support import Model, model
 
 FLOW = """
@@ -68,19 +66,14 @@ def shown(agentos: Agentos, root: Path, *args: str) -> Any:
 
 def killed(root: Path, id: str = "cut-1") -> None:
     """A run that was killed while its second task was changing a file; the task's process is gone, too."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agentos", "run", "cut", "--id", id, "-q"],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    process = start_forked("-m", "agentos", "run", "cut", "--id", id, "-q", cwd=root, env=environment)
     deadline = time.monotonic() + 30
     while "two" not in _read(root / "cut.txt"):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     (root.parent / "go").touch()
 

@@ -1,7 +1,7 @@
 """The kill matrix: a run killed at any pass of any point and resumed ends as if it had not been.
 
-What it did to the files is compared byte for byte. `make test` plays a few cases of each scenario, drawn by lot; the
-seed stands in the report's header. `make matrix` plays all.
+What it did to the files is compared byte for byte. A few cases of each scenario are drawn by lot, in `make test` for
+the first four and in `make test-rest` for the others; the seed stands in the report's header. `make matrix` plays all.
 """
 
 from __future__ import annotations
