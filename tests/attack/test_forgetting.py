@@ -72,6 +72,7 @@ def test_all_runs_and_snapshots_are_forgotten_together(agentos: Agentos, repo: P
     assert not list((repo / ".agentos").glob("logs/*/*"))
 
 
+@pytest.mark.full
 def test_a_run_known_by_its_snapshots_alone_is_forgotten_by_name(agentos: Agentos, repo: Path) -> None:
     edits.complete(agentos, repo)
     shutil.rmtree(repo / ".agentos")
@@ -84,6 +85,7 @@ def test_a_run_known_by_its_snapshots_alone_is_forgotten_by_name(agentos: Agento
     assert agentos("restore", edits.checkpoints(agentos, repo, "run-2")[0], cwd=repo).code == 0
 
 
+@pytest.mark.full
 def test_other_worktrees_keep_what_is_theirs(agentos: Agentos, repo: Path) -> None:
     other = repo.parent / "other"
     git("worktree", "add", "--quiet", str(other), cwd=repo)
@@ -106,6 +108,7 @@ def test_nothing_is_forgotten_while_somebody_is_at_work(agentos: Agentos, repo: 
     assert in_git_folder(repo)
 
 
+@pytest.mark.full
 def test_a_half_done_restore_is_forgotten_too(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     assert agentos("restore", first, cwd=repo, env={"AGENTOS_CRASH_AT": "restore.inside"}).code == -9

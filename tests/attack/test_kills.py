@@ -214,6 +214,7 @@ def test_a_no_after_a_kill_decides_nothing_about_what_was_cut_off(place: Place) 
     assert not (place.root / "x.txt").exists()
 
 
+@pytest.mark.full
 def test_an_answer_after_a_kill_leaves_edits_by_hand_to_be_asked_about(place: Place) -> None:
     place.write(GATED)
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL
@@ -238,6 +239,7 @@ def test_what_an_orderly_stop_cut_off_is_put_back_as_after_a_kill(
     place.check_exact()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("signals", quick_first((stop,) for stop in STOPS.values()), ids=STOPS)
 def test_an_answer_after_an_orderly_stop_decides_nothing_about_what_was_cut_off(
     place: Place, signals: tuple[signal.Signals, ...]
@@ -252,6 +254,7 @@ def test_an_answer_after_an_orderly_stop_decides_nothing_about_what_was_cut_off(
     assert place.read("x.txt") == "x\n"
 
 
+@pytest.mark.full
 def test_edits_after_an_orderly_stop_are_shown_and_the_user_chooses(place: Place) -> None:
     assert place.stop_at_work(signal.SIGINT, signal.SIGINT) == 130
     texts = place.edit_by_hand()
@@ -297,6 +300,7 @@ def test_a_resume_killed_while_it_puts_files_back_is_finished_by_the_next(place:
     place.check_exact()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("point", quick_first(["restore.inside", "restore.intent", "restore.before_clear"]))
 def test_edits_after_a_kill_inside_a_restore_are_asked_about(place: Place, point: str) -> None:
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL

@@ -210,6 +210,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_nothing_but_sqlite_opens_a_live_database(agentos: Agentos, tmp_git_repo: Path, opened: Path) -> None:
     (tmp_git_repo / "busy.py").write_text(BUSY)
     (tmp_git_repo / "flow.py").write_text(ATTACKED.format(attack="pass"))

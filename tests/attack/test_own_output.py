@@ -76,6 +76,7 @@ def test_a_resume_that_prints_into_the_worktree_goes_on(tmp_git_repo: Path, log:
     assert "starts" in (tmp_git_repo / "log.txt").read_text(), "what was printed stays"
 
 
+@pytest.mark.full
 def test_the_preview_says_what_the_resume_does(tmp_git_repo: Path) -> None:
     cut_off(tmp_git_repo)
     assert printed(tmp_git_repo, "plan.json", "resume", "r", "--dry-run", "--json") == 0
@@ -84,6 +85,7 @@ def test_the_preview_says_what_the_resume_does(tmp_git_repo: Path) -> None:
     assert files["asks"] == ""
 
 
+@pytest.mark.full
 def test_restore_and_undo_leave_their_own_output_and_that_of_the_run(tmp_git_repo: Path, agentos: Agentos) -> None:
     (tmp_git_repo / "flow.yaml").write_text(FILES)
     assert printed(tmp_git_repo, "log.txt", "run", "flow.yaml", "--id", "r") == 0

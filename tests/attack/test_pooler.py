@@ -239,6 +239,7 @@ def test_news_is_looked_for_where_it_cannot_be_told(pooled: str, schema: str) ->
     reading.close()
 
 
+@pytest.mark.full
 def test_backends_that_die_behind_the_pooler_lose_and_double_nothing(pooled: str, schema: str, server: Server) -> None:
     store = open_store(f"{pooled}?schema={schema}")
     ended = threading.Event()
@@ -303,6 +304,7 @@ def test_a_server_that_restarts_behind_the_pooler_is_waited_for(kind: str) -> No
         store.close()
 
 
+@pytest.mark.full
 def test_a_pooler_that_changes_its_mode_under_a_live_process_is_borne(server: Server) -> None:
     with OwnPooler(server.url, "session") as pooler:
         store = open_store(f"{pooler.url}?schema=modes")
@@ -313,6 +315,7 @@ def test_a_pooler_that_changes_its_mode_under_a_live_process_is_borne(server: Se
         store.close()
 
 
+@pytest.mark.full
 def test_a_pooler_that_passes_for_the_server_spoils_nothing(server: Server) -> None:
     """It gives out the keys of real backends, so that a session seems to be there: what was prepared is gone."""
     with OwnPooler(server.url, passes=True) as pooler:

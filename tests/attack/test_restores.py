@@ -262,6 +262,7 @@ assert oct((root / "src").stat().st_mode)[-3:] == oct((root / "src/deep").stat()
     )
 
 
+@pytest.mark.full
 @needs_root
 def test_a_folder_that_was_closed_before_is_closed_again(shared: Path) -> None:
     as_nobody(
@@ -277,6 +278,7 @@ assert oct((root / "src").stat().st_mode)[-3:] == "555"
     )
 
 
+@pytest.mark.full
 @needs_root
 def test_an_unreadable_file_of_the_task_is_put_back(shared: Path) -> None:
     as_nobody(
@@ -293,6 +295,7 @@ assert model(root) == before
     )
 
 
+@pytest.mark.full
 @needs_root
 def test_where_nothing_can_be_written_nothing_is(shared: Path) -> None:
     """Somebody else's folder cannot be opened: that shows before the first file is touched."""
@@ -332,6 +335,7 @@ assert restoring.find_interrupted(worktree) is None
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_keep_gets_past_a_restore_that_cannot_end(agentos: Agentos, root: Path, home: Path) -> None:
     write_flow(root, "echo more >> src/main.py; echo half > half.txt")
     kill_in_the_middle(root)

@@ -59,6 +59,7 @@ def test_checkpoints_that_were_purged_outlive_a_prune(agentos: Agentos, repo: Pa
     assert agentos("restore", first, cwd=repo).code == 0
 
 
+@pytest.mark.full
 def test_what_only_a_restore_put_there_is_taken_out_too(agentos: Agentos, repo: Path) -> None:
     """The tree that replaced the files is kept with them, so that an undo knows what to bring back."""
     first, *_ = edits.complete(agentos, repo)
@@ -98,6 +99,7 @@ def test_it_asks_first(agentos: Agentos, repo: Path) -> None:
     assert stored(repo)
 
 
+@pytest.mark.full
 def test_the_snapshots_of_other_worktrees_lose_it_too(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     aside = tmp_path / "aside"
@@ -122,6 +124,7 @@ def test_snapshots_go_with_their_checkpoints_and_runs(agentos: Agentos, repo: Pa
     assert after["snapshot_bytes"] < before["snapshot_bytes"]
 
 
+@pytest.mark.full
 def test_a_prune_beside_a_run_that_changes_files_lets_go_of_no_snapshot(agentos: Agentos, repo: Path) -> None:
     edits.complete(agentos, repo)
     with edits.busy(repo):

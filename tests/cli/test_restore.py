@@ -71,6 +71,7 @@ def test_the_workflows_own_file_and_the_settings_stay(agentos: Agentos, repo: Pa
     assert (repo / "workflows" / "edits.yaml").read_text().endswith("# edited\n")
 
 
+@pytest.mark.full
 def test_a_snapshot_can_be_named_instead(agentos: Agentos, repo: Path) -> None:
     edits.complete(agentos, repo)
     snapshot = edits.shown(agentos, repo, "checkpoints", "run-1")[0]["snapshot"]
@@ -108,6 +109,7 @@ def test_it_is_refused_while_a_run_changes_files_here(agentos: Agentos, repo: Pa
     assert edits.files(repo) == before
 
 
+@pytest.mark.full
 def test_names_that_are_no_text_are_put_back_too(agentos: Agentos, repo: Path) -> None:
     odd = os.fsencode(repo) + b"/caf\xe9\nline"
     Path(os.fsdecode(odd)).write_text("odd\n")
@@ -131,6 +133,7 @@ def test_what_is_no_checkpoint_is_told_in_one_message(agentos: Agentos, repo: Pa
     assert edits.files(repo) == before
 
 
+@pytest.mark.full
 def test_a_commit_of_the_user_is_no_snapshot(agentos: Agentos, repo: Path) -> None:
     edits.complete(agentos, repo)
     done = agentos("restore", git("rev-parse", "HEAD", cwd=repo), cwd=repo)
@@ -147,6 +150,7 @@ def test_a_checkpoint_without_a_snapshot_is_refused(agentos: Agentos, repo: Path
     assert "no snapshot" in done.err
 
 
+@pytest.mark.full
 def test_another_worktrees_checkpoint_is_not_put_back_here(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     git("worktree", "add", "--quiet", str(tmp_path / "other"), cwd=repo)
@@ -159,6 +163,7 @@ def test_another_worktrees_checkpoint_is_not_put_back_here(agentos: Agentos, rep
     assert agentos("restore", first, "--repo", repo, cwd=tmp_path).code == 0
 
 
+@pytest.mark.full
 def test_a_pruned_snapshot_is_told(agentos: Agentos, repo: Path) -> None:
     edits.complete(agentos, repo)
     snapshot = edits.shown(agentos, repo, "checkpoints", "run-1")[0]["snapshot"]
@@ -280,6 +285,7 @@ def test_a_fork_does_not_write_where_something_is(agentos: Agentos, repo: Path, 
     assert git("worktree", "list", "--porcelain", cwd=repo).count("worktree ") == 1
 
 
+@pytest.mark.full
 def test_a_fork_that_cannot_begin_leaves_no_worktree(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     (repo / ".gitignore").write_text("*.log\nhidden.yaml\n")
     (repo / "hidden.yaml").write_text(edits.FLOW)
@@ -292,6 +298,7 @@ def test_a_fork_that_cannot_begin_leaves_no_worktree(agentos: Agentos, repo: Pat
     assert git("worktree", "list", "--porcelain", cwd=repo).count("worktree ") == 1
 
 
+@pytest.mark.full
 def test_a_fork_of_a_run_without_file_tasks_gets_the_files_as_they_are(
     agentos: Agentos, repo: Path, tmp_path: Path
 ) -> None:
@@ -304,6 +311,7 @@ def test_a_fork_of_a_run_without_file_tasks_gets_the_files_as_they_are(
     assert (tmp_path / "aside" / "mine.txt").read_text() == "not committed\n"
 
 
+@pytest.mark.full
 def test_a_closed_pipe_is_no_error(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     command = f"{sys.executable} -m agentos restore {first} --dry-run | head -1"

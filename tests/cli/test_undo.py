@@ -37,6 +37,7 @@ def test_an_undone_restore_leaves_the_files_as_they_were(agentos: Agentos, repo:
     assert {path: kept for path, kept in edits.files(repo).items() if path != "empty"} == after
 
 
+@pytest.mark.full
 def test_what_the_restore_did_not_touch_stays(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     assert agentos("restore", first, cwd=repo).code == 0
@@ -58,6 +59,7 @@ def test_what_was_done_since_to_a_path_that_comes_back_is_kept_for_another_undo(
     assert (repo / "two.txt").read_text() == "mine, after the restore\n"
 
 
+@pytest.mark.full
 def test_a_file_where_a_folder_was_gives_way(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     (repo / "two.txt").mkdir()
@@ -77,6 +79,7 @@ def test_a_restore_that_changed_nothing_is_not_what_is_undone(agentos: Agentos, 
     assert edits.files(repo) == before
 
 
+@pytest.mark.full
 def test_files_that_have_other_times_and_the_same_content_are_no_obstacle(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     before = edits.files(repo)
@@ -108,6 +111,7 @@ def test_nothing_to_undo_is_said(agentos: Agentos, repo: Path) -> None:
         edits.complete(agentos, repo, when.replace(" ", "-"))
 
 
+@pytest.mark.full
 def test_the_list_is_of_this_worktree(agentos: Agentos, repo: Path, tmp_path: Path) -> None:
     first, second, _ = edits.complete(agentos, repo)
     git("worktree", "add", "--quiet", str(tmp_path / "other"), cwd=repo)
@@ -137,6 +141,7 @@ def test_a_restore_that_was_killed_is_finished_and_can_be_undone(agentos: Agento
     assert edits.files(repo) == before
 
 
+@pytest.mark.full
 def test_deleting_the_run_takes_its_undo_along(agentos: Agentos, repo: Path) -> None:
     first, *_ = edits.complete(agentos, repo)
     assert agentos("restore", first, cwd=repo).code == 0

@@ -162,6 +162,7 @@ def test_a_fix_by_hand_after_a_failed_task_stays(repo: Path) -> None:
     assert "files_restored" not in kinds(repo, "x")
 
 
+@pytest.mark.full
 def test_an_edit_at_an_open_gate_stays_even_if_the_task_behind_it_is_cut_off(repo: Path) -> None:
     gated = FLOW.replace('needs=["before"],', 'needs=["before"], approve="Edit?",')
     (repo / "flow.py").write_text(gated)
@@ -185,6 +186,7 @@ def test_a_retry_starts_from_the_files_the_first_attempt_started_from(repo: Path
     assert (repo / "shared.txt").read_text() == "mine\nx/t/2\n"
 
 
+@pytest.mark.full
 def test_tasks_finished_beside_one_that_was_cut_off_run_again_if_their_files_are_undone(repo: Path) -> None:
     beside = FLOW.replace("echo before > before.txt", "echo beside >> beside.txt").replace('needs=["before"], ', "")
     waiting = "until test -s beside.txt; do sleep 0.01; done; sleep 0.5\n"  # until its end is on the record
@@ -241,6 +243,7 @@ def test_checkpoints_name_the_files_after_their_layer(repo: Path) -> None:
     assert (repo / "one.txt").read_text() == "one\n"
 
 
+@pytest.mark.full
 def test_a_run_gives_space_back_at_its_end_once_that_pays(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = Workflow("layers")
     flow.add("one", "shell", run="echo one > one.txt")
@@ -281,6 +284,7 @@ exec {real} "$@"
     assert Client(repo).checkpoints("r")[-1].snapshot
 
 
+@pytest.mark.full
 def test_runs_of_one_id_in_two_worktrees_keep_their_own_snapshots(tmp_worktree: LinkedWorktree) -> None:
     flow = Workflow("edits")
     flow.add("edit", "shell", run="date +%N > edited.txt")

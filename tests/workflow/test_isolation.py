@@ -131,6 +131,7 @@ def test_what_a_human_did_meanwhile_survives(repo: Path) -> None:
     assert (repo / "hand.txt").read_text() == "new\n"
 
 
+@pytest.mark.full
 def test_a_python_function_has_a_process_in_its_worktree(repo: Path) -> None:
     (repo / "flow.py").write_text(
         "from pathlib import Path\n"
@@ -342,6 +343,7 @@ def test_an_answer_that_does_not_fit_is_refused(repo: Path, answer: dict[str, st
     assert Client(repo).find("r").status == "waiting"
 
 
+@pytest.mark.full
 def test_what_a_human_edits_at_the_gate_stays(repo: Path) -> None:
     conflict(repo)
     (repo / "notes.txt").write_text("thoughts\n")
@@ -349,6 +351,7 @@ def test_what_a_human_edits_at_the_gate_stays(repo: Path) -> None:
     assert (repo / "notes.txt").read_text() == "thoughts\n"
 
 
+@pytest.mark.full
 def test_an_answer_holds_for_what_was_shown(repo: Path) -> None:
     conflict(repo)
     (repo / "shared.txt").write_text("rewritten at the gate\n")
@@ -516,6 +519,7 @@ def test_commits_made_aside_stay_aside(repo: Path) -> None:
     no_trace(repo)
 
 
+@pytest.mark.full
 def test_variables_of_a_hook_do_not_lead_back_to_the_worktree(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", str(repo / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(repo / ".git" / "index"))
@@ -544,6 +548,7 @@ def test_an_aborted_attempt_leaves_no_worktree(repo: Path) -> None:
     no_trace(repo)
 
 
+@pytest.mark.full
 def test_a_fork_has_nothing_left_to_merge(repo: Path) -> None:
     flow = isolated(a=f"{row(1, 'by a')}")
     flow.add("b", "shell", run="cat shared.txt", needs=["a"], effects="none")

@@ -146,6 +146,7 @@ def test_what_somebody_paused_or_has_to_answer_is_left_alone(repo: Path, start: 
     assert statuses(repo) == {"asks": "waiting"}
 
 
+@pytest.mark.full
 def test_a_run_that_was_answered_is_gone_on_with_unless_it_was_paused_too(repo: Path, start: Start) -> None:
     (repo / "asks.yaml").write_text('name: asks\ntasks: {ship: {run: "true", approve: "Ship?", effects: none}}\n')
     for name in ("goes", "stays", "refused"):
@@ -182,6 +183,7 @@ def test_an_answer_from_where_the_files_are_not_leaves_the_run_to_a_worker(
     assert statuses(repo) == {"asks": "complete"}, out
 
 
+@pytest.mark.full
 def test_a_run_that_cannot_go_on_is_told_once_and_the_others_go_on(repo: Path, start: Start) -> None:
     interrupted(repo, start, count=2)
     (repo / "slow.yaml").rename(repo / "gone.yaml")
