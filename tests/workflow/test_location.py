@@ -124,7 +124,7 @@ def test_a_postgresql_url_is_returned_as_it_is_and_shown_without_its_password(
     monkeypatch.setenv("AGENTOS_WORKFLOW_DB", url)
     location = find_location()
     assert get_checkpoint_db_path() == location.database == url
-    assert location.is_postgresql
+    assert location.backend.is_shared
     assert "secret" not in location.shown
     assert list(tmp_path.iterdir()) == []
 

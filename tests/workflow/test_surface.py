@@ -109,7 +109,7 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
     assert missing == []
 
 
-UNDERSTOOD = {"close", "start", "utc_now", "put", "facts", "release", "encode_plan", "decode_plan", "is_postgresql"} | {
+UNDERSTOOD = {"close", "start", "utc_now", "put", "facts", "release", "encode_plan", "decode_plan"} | {
     "append",
     "read",
 }

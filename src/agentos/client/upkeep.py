@@ -13,6 +13,7 @@ from agentos import __version__
 from agentos.client.places import Location, Place, find_location, find_place, find_root, load_settings
 from agentos.client.runs import resolve_drive_options
 from agentos.exceptions import AgentosError, UntrustedSettingsError, WorkflowConfigurationError
+from agentos.store.backends import find_backend
 from agentos.tasks.process.adoption import adopt_orphans
 from agentos.workflow.look.doctor import Checkup, examine
 from agentos.workflow.place.trust import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkup", "Imported", "Reaching", "Report", "Stored", "Trusted", "Worker", "database_stats", "doctor",
-    "find_reaching", "interrupted_runs", "list_trusted", "migrate", "refuse_untrusted", "revoke_trust", "set_aside",
+    "find_backend", "find_reaching", "interrupted_runs", "list_trusted", "migrate", "refuse_untrusted", "revoke_trust", "set_aside",
     "tidy", "trust_settings", "trusted_since", "work",
 ]  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Remembering in SQL. Both stores answer one port and pass one contract suite.
 
 port            what the engine asks of a store
+backends        which stores there are, by how a database is named
 codec           events to rows and back
 records         rows to the records of the port
 journal_reader  reading a journal, every digest checked

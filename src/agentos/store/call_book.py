@@ -16,11 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
-from agentos import typed
-from agentos.store.holder import current_holder, is_alive
-from agentos.store.port import Holder
+from agentos.store.holder import current_holder, decode_holder, encode_holder, is_alive
 from agentos.store.private_files import make_folders
 from agentos.store.sqlfiles import queries, script, statements
 from agentos.store.sqlite.driver import Transaction
@@ -35,7 +31,6 @@ BUSY_S = 0.05
 KEEP_DAYS = 60
 
 T = TypeVar("T")
-_holder = typed.decoder(Holder).decode
 
 
 class Situation(NamedTuple):
@@ -71,7 +66,7 @@ class CallBook:
     def enter(self, credential: str) -> int:
         """Wait from now on, behind all who wait already; the number of the line."""
         with self._write:
-            return self._one("enter", credential, _own_holder(), self._clock())
+            return self._one("enter", credential, encode_holder(current_holder()), self._clock())
 
     def ask(self, call: int, credential: str, decide: Callable[[Situation], T | None]) -> T | None:
         """Begin the call where `decide` gives None; else what it gives, and the call goes on waiting.
@@ -85,7 +80,7 @@ class CallBook:
             if (answer := decide(self._situation(call, credential))) is not None:
                 return answer
             now = self._clock()
-            self._run("see", call, credential, _own_holder(), now, now)
+            self._run("see", call, credential, encode_holder(current_holder()), now, now)
             self._run("note_start", credential, now)
         return None
 
@@ -93,7 +88,7 @@ class CallBook:
         """The call's process lives; strikes out those whose process does not."""
         with self._write:
             now = self._clock()
-            self._run("see", call, credential, _own_holder(), now, now if under_way else None)
+            self._run("see", call, credential, encode_holder(current_holder()), now, now if under_way else None)
             self._strike_out_lost(credential)
 
     def leave(self, call: int) -> None:
@@ -139,7 +134,7 @@ class CallBook:
         lost: dict[str, bool] = {}  # many calls of one process: looked for once
         for call, holder, seen in self._db.execute(self._sql["holders"], (credential,)).fetchall():
             if holder not in lost:
-                lost[holder] = is_alive(_holder(holder)) is False
+                lost[holder] = is_alive(decode_holder(holder)) is False
             if lost[holder] or now - seen > LEASE_S:
                 self._run("leave", call)
         self._run("forget_starts", now - MINUTE_S, now + 5)
@@ -153,10 +148,6 @@ class CallBook:
     def _one(self, name: str, *values: object) -> int:
         found: int = self._db.execute(self._sql[name], values).fetchone()[0]
         return found
-
-
-def _own_holder() -> str:
-    return msgspec.json.encode(current_holder()).decode()
 
 
 def open_book(path: Path, clock: Callable[[], float] = time.time) -> CallBook:

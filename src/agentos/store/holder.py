@@ -13,9 +13,19 @@ import time
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
+from agentos import typed
 from agentos.store.port import Holder
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_encode = msgspec.json.Encoder().encode
+decode_holder = typed.decoder(Holder).decode
+"""A holder as stores keep it."""
+
+
+def encode_holder(holder: Holder) -> str:
+    return _encode(holder).decode()
 
 
 def boot_clock() -> float:

@@ -21,6 +21,9 @@ UNDER_WAY: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "
 """Of runs that may ask something, or be gone on with as they are."""
 UNFINISHED: tuple[RunStatus, ...] = (*UNDER_WAY, "failed")
 """Of runs that a resume can bring further."""
+Durability = Literal["full", "process"]
+"""`full`: what a verb wrote survives loss of power. `process`: a killed process only; the last writes may be gone after
+the power failed, never a part of one."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
-from agentos.store.port import Holder
+from agentos.store.port import Holder, Scope
 
 
 class RunSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,3 +72,22 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
     workflow_id: str
     holder: Holder
     live: bool
+
+
+class Statistics(Protocol):
+    """The module `stats` of a store: questions about a database. They only read; `scope` says whose runs are meant."""
+
+    def size_up(self, database: str, scope: Scope | None) -> DatabaseSize:
+        """The database at a glance."""
+
+    def measure(self, database: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
+        """The database in numbers."""
+
+    def pending_migrations(self, database: str) -> PendingMigrations:
+        """The steps between the database and the schema this AgentOS writes."""
+
+    def held_leases(self, database: str, scope: Scope | None) -> list[HeldLease]:
+        """Every lease that somebody took and nobody let go."""
+
+    def damage(self, database: str, *, thorough: bool = False) -> list[str]:
+        """What is wrong with its files; nothing where they are whole, or a server looks after them."""

@@ -15,13 +15,11 @@ import msgspec
 
 from agentos import RunResult
 from agentos.machine.events import Event
-from agentos.store.holder import current_holder
+from agentos.store.holder import current_holder, encode_holder
 from agentos.store.port import Lease, Progress
 from agentos.store.postgres import database as opening
-from agentos.store.postgres import leases
 from agentos.store.postgres.store import PostgresStore
 from agentos.store.sqlite import database
-from agentos.store.sqlite import leases as sqlite_leases
 from agentos.store.sqlite.store import SqliteStore
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.place.place import find_place
@@ -48,7 +46,7 @@ class UnfencedStore(SqliteStore):
     ) -> None:
         query = "SELECT token, sequence FROM run WHERE id = ?"
         token, sequence = self._connection.execute(query, (lease.workflow_id,)).fetchone()
-        holder = sqlite_leases.encode_holder(current_holder())
+        holder = encode_holder(current_holder())
         self._connection.execute("UPDATE run SET holder = ? WHERE holder IS NULL", (holder,))
         self._heads.pop(lease.workflow_id, None)
         moved = [msgspec.structs.replace(event, seq=sequence + n) for n, event in enumerate(events, 1)]
@@ -73,7 +71,7 @@ class UnfencedPostgresStore(PostgresStore):
         with self._pool.lend() as connection:
             query = "UPDATE $schema.run SET holder = coalesce(holder, $2) WHERE id = $1 RETURNING token, sequence"
             query = self._pool.statements.complete(query)
-            holder = leases.encode_holder(current_holder())
+            holder = encode_holder(current_holder())
             token, sequence = connection.execute(query, (lease.workflow_id, holder)).fetchone() or (0, 0)
         self._heads.pop(lease.workflow_id, None)
         moved = [msgspec.structs.replace(event, seq=sequence + n) for n, event in enumerate(events, 1)]

@@ -217,4 +217,4 @@ def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
 
 def _path_without_password(location: Location) -> str:
     """The path as it is; a URL without its password."""
-    return location.shown if location.is_postgresql else location.database
+    return location.shown if location.backend.is_shared else location.database

@@ -89,7 +89,7 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
             if checkup.database_bytes
             else "not made yet"
         )
-        where = " on this host" if "://" in checkup.database else ""
+        where = " on this host" if upkeep.find_backend(checkup.database).is_shared else ""
         free = f"{checkup.free_disk // 1_000_000:,} MB free{where}"
         click.echo(f"database  {printable(checkup.database)} ({size}; {free})")
         click.echo(f"          because {checkup.because}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from urllib.parse import unquote
 
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.backends import without_password
 
 SCHEMA = "agentos"
 """Where our tables are, unless the URL says `?schema=name`."""
@@ -41,14 +41,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         """Our schema alone; temporary tables of others must not stand in for ours."""
         quoted = self.schema.replace('"', '""')
         return f'"{quoted}", pg_temp'
-
-
-def without_password(url: str) -> str:
-    """A URL as it may be printed; a path as it is. Where it cannot be told what is a password, more is hidden."""
-    hidden = re.sub(r"(?<=[?&])((?:ssl)?password)=[^&]*", r"\1=***", url, flags=re.IGNORECASE)
-    if "@" in url and "@" not in hidden:  # of `?password=a@b`, or of a password with `?password=` in it
-        return re.sub(r"(?<=://)([^:/?#]*):.*?(?=\?|$)", r"\1:***", hidden)
-    return re.sub(r"(?<=://)([^:/?#]*):.*@", r"\1:***@", hidden)
 
 
 def read_address(url: str) -> Address:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentos.store.codec import BLOB_LIMIT
-from agentos.store.port import HERE, Scope
+from agentos.store.port import HERE, Durability, Scope
 from agentos.store.postgres import migrations
 from agentos.store.postgres.address import Address, read_address
 from agentos.store.postgres.driver import PATIENCE_S, insist
 from agentos.store.postgres.pool import POOLS, Pool
 from agentos.store.postgres.session import QuerySession, autocommit_session, write_transaction
-from agentos.store.postgres.store import Durability, PostgresStore
+from agentos.store.postgres.store import PostgresStore
 from agentos.store.sqlfiles import Migration
 
 OPENING_S = 10.0

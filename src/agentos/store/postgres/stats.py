@@ -1,10 +1,11 @@
-"""What a schema holds. Opens read-only, changes nothing."""
+"""What a schema holds. Opens read-only, changes nothing. As `store.stats` says."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from typing import Any
 
+from agentos.store.holder import decode_holder
 from agentos.store.port import Scope
 from agentos.store.postgres import leases, migrations
 from agentos.store.postgres.address import read_address
@@ -19,7 +20,6 @@ _Q = queries("postgres/stats.sql")
 
 
 def size_up(url: str, scope: Scope | None) -> DatabaseSize:
-    """The schema at a glance, with how many runs a scope has."""
     address = read_address(url)
     with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
 
@@ -37,7 +37,6 @@ def size_up(url: str, scope: Scope | None) -> DatabaseSize:
 
 
 def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
-    """The schema in numbers, with the runs of one scope."""
     schema = read_address(url).schema
     with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
         statuses = {record.workflow_id: str(record.status) for record in store.list_runs()}
@@ -78,7 +77,6 @@ def _ask(session: QuerySession, name: str, *arguments: Any) -> list[tuple[Any, .
 
 
 def pending_migrations(url: str) -> PendingMigrations:
-    """The steps between the schema and the one this AgentOS writes."""
     address, known = read_address(url), migrations.known_migrations()
     pool = POOLS.acquire(address, lazy_commits=False)
     try:
@@ -96,13 +94,17 @@ def pending_migrations(url: str) -> PendingMigrations:
 
 
 def held_leases(url: str, scope: Scope | None) -> list[HeldLease]:
-    """Every lease of a scope that somebody took and nobody let go."""
     with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
         rows = store.ask(lambda session: session.rows("held_leases", store.scopes(session)))
-    found = []
-    for workflow_id, stored, current in rows:
-        holder = leases.decode_holder(stored)
-        assert holder is not None  # only held ones are asked for
-        live = leases.live_holder(stored, current) is not None
-        found.append(HeldLease(workflow_id=workflow_id, holder=holder, live=live))
-    return found
+    return [
+        HeldLease(
+            workflow_id=workflow_id,
+            holder=decode_holder(stored),
+            live=leases.live_holder(stored, current) is not None,
+        )
+        for workflow_id, stored, current in rows
+    ]
+
+
+def damage(url: str, *, thorough: bool = False) -> list[str]:
+    return []  # a server looks after its own files

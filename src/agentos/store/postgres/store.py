@@ -9,7 +9,7 @@ one finds out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -24,9 +24,11 @@ from agentos.exceptions import (
 from agentos.ids import WorkflowId
 from agentos.machine.events import Event
 from agentos.store import codec, copies, records
+from agentos.store.holder import encode_holder
 from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import (
     CheckpointRecord,
+    Durability,
     Holder,
     Lease,
     NewRun,
@@ -46,7 +48,6 @@ from agentos.store.postgres.session import QuerySession, autocommit_session, rea
 from agentos.store.postgres.watched_runs import FOLLOW_S, Watch
 from agentos.values import decode_value, encode_value
 
-Durability = Literal["full", "process"]
 T = TypeVar("T")
 R = TypeVar("R", RunRecord, CheckpointRecord)
 
@@ -110,7 +111,7 @@ class PostgresStore:
         digest = codec.first_digest(run.workflow_id)
         plan = (run.plan, codec.plan_digest(run.workflow_id, 1, run.plan)) if run.plan else (None, None)
         at = codec.to_microseconds(run.created_at)
-        lease = (leases.encode_holder(holder), lease_s)
+        lease = (encode_holder(holder), lease_s)
         with autocommit_session(self._pool, self.scopes) as session:
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
             crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
@@ -128,15 +129,17 @@ class PostgresStore:
 
     def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
         crashpoints.reach("lease.before")
-        lease, head = self._take(leases.Taker(workflow_id, holder, lease_s, self._schema, []))
+        lease, head = self._take(workflow_id, holder, lease_s, [])
         self._know(workflow_id, head)
         crashpoints.reach("lease.after")
         return lease
 
     @verb
-    def _take(self, taker: leases.Taker) -> tuple[Lease, JournalHead]:
+    def _take(
+        self, workflow_id: WorkflowId, holder: Holder, lease_s: float, seen: leases.Seen
+    ) -> tuple[Lease, JournalHead]:
         with autocommit_session(self._pool, self.scopes) as session:
-            return taker.take(session)
+            return leases.take(session, workflow_id, holder, lease_s, self._schema, seen)
 
     @brief_verb
     def renew_lease(self, lease: Lease) -> None:

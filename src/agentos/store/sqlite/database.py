@@ -18,6 +18,7 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
 )
 from agentos.store.codec import BLOB_LIMIT
+from agentos.store.port import Durability
 from agentos.store.private_files import link_private, make_private, remove_database
 from agentos.store.sqlfiles import Migration, migrations
 from agentos.store.sqlite import locks
@@ -26,7 +27,7 @@ from agentos.store.sqlite.driver import BUSY_S, BUSY_TIMEOUT_S, insist, translat
 from agentos.store.sqlite.files import LOG_BYTES
 from agentos.store.sqlite.leases import Clock
 from agentos.store.sqlite.live import LiveConnection
-from agentos.store.sqlite.store import Durability, SqliteStore
+from agentos.store.sqlite.store import SqliteStore
 
 OLDEST_SQLITE = (3, 38, 0)  # -> and ->> in the views
 _SMALLEST = 512  # bytes of a page, and so of a database

@@ -16,6 +16,14 @@ LOG_BYTES = 500 * 8192
 """A longer log is folded into the database, and cut back to this: leftovers stay near 4 MB."""
 
 
+def file_size(path: str) -> int:
+    """0 where it is not there: the last connection to close takes -wal and -shm with it."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
 class Trouble(Enum):
     """What became of the files."""
 

@@ -10,11 +10,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
-
-from agentos import typed
 from agentos.exceptions import LeaseHeldError
-from agentos.store.holder import boot_clock, boot_id, is_alive
+from agentos.store.holder import boot_clock, boot_id, decode_holder, encode_holder, is_alive
 from agentos.store.port import Holder, Lease
 from agentos.store.sqlfiles import queries
 
@@ -22,8 +19,6 @@ FOREIGN_MARGIN_S = 60.0
 """A lease from another boot of another machine has a clock we cannot read: trust the wall clocks, with this margin."""
 
 _Q = queries()
-_encode = msgspec.json.Encoder().encode
-_decode = typed.decoder(Holder).decode
 
 
 class Clock(NamedTuple):
@@ -43,13 +38,6 @@ class StoredLease(NamedTuple):
     expires: float
     until: int
 
-    def decode_holder(self) -> Holder | None:
-        return None if self.holder is None else _decode(self.holder)
-
-
-def encode_holder(holder: Holder) -> str:
-    return _encode(holder).decode()
-
 
 def expiry(clock: Clock, lease_s: float) -> tuple[str, float, int]:
     """boot id, the boot clock's time, and the wall clock's (in microseconds) at which a lease taken now runs out."""
@@ -58,16 +46,16 @@ def expiry(clock: Clock, lease_s: float) -> tuple[str, float, int]:
 
 def live_holder(clock: Clock, lease: StoredLease) -> Holder | None:
     """The process that drives the run now. None: the lease is free, run out, or its holder is dead."""
-    holder = lease.decode_holder()
-    if holder is None or clock.alive(holder) is False or _has_run_out(clock, lease):
+    if lease.holder is None:
         return None
-    return holder
-
-
-def _has_run_out(clock: Clock, lease: StoredLease) -> bool:
+    holder = decode_holder(lease.holder)
+    if clock.alive(holder) is False:
+        return None
     if lease.boot == clock.boot():
-        return clock.since_boot() >= lease.expires
-    return clock.wall() >= lease.until / 1_000_000 + FOREIGN_MARGIN_S
+        has_run_out = clock.since_boot() >= lease.expires
+    else:
+        has_run_out = clock.wall() >= lease.until / 1_000_000 + FOREIGN_MARGIN_S
+    return None if has_run_out else holder
 
 
 def take(
@@ -82,7 +70,7 @@ def take(
     holding = live_holder(clock, stored)
     if holding is not None:
         raise LeaseHeldError(workflow_id, str(holding))
-    before = stored.decode_holder()
+    before = None if stored.holder is None else decode_holder(stored.holder)
     connection.execute(_Q["take_lease"], (encode_holder(holder), *expiry(clock, lease_s), no))
     lease = Lease(
         workflow_id=workflow_id,  # type: ignore[arg-type]

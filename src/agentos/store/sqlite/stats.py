@@ -1,8 +1,7 @@
-"""What a database file holds, and whether it is whole. Opens read-only, changes nothing."""
+"""What a database file holds, and whether it is whole. Opens read-only, changes nothing. As `store.stats` says."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -10,9 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentos.ids import WorkflowId
+from agentos.store.holder import decode_holder
+from agentos.store.port import Scope
 from agentos.store.sqlfiles import migrations, queries
 from agentos.store.sqlite.database import connect_readonly, open_store
 from agentos.store.sqlite.driver import BUSY_S, insist
+from agentos.store.sqlite.files import file_size
 from agentos.store.sqlite.leases import Clock, StoredLease, live_holder
 from agentos.store.sqlite.migrations import backup_path, schema_version
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
@@ -21,40 +23,42 @@ _Q = queries("stats.sql")
 T = TypeVar("T")
 
 
-def size_up(path: Path) -> DatabaseSize:
-    """The database at a glance."""
-    open_store(path, create=False, readonly=True).close()  # refuses what is not ours
+def size_up(database: str, scope: Scope | None) -> DatabaseSize:
+    open_store(database, create=False, readonly=True).close()  # refuses what is not ours
 
     def read(connection: sqlite3.Connection) -> DatabaseSize:
-        [runs] = connection.execute(_Q["count"]).fetchone()
         return DatabaseSize(
-            bytes=_size(path) + _size(Path(f"{path}-wal")),
+            bytes=file_size(database) + file_size(f"{database}-wal"),
             schema=schema_version(connection),
             known_schema=len(migrations()),
-            runs=runs,
+            runs=connection.execute(_Q["count"]).fetchone()[0],
         )
 
-    return _query(path, read)
+    return _query(database, read)
 
 
-def measure(path: Path, *, keep: int) -> DatabaseStats:
-    """The database in numbers. Reads every page once."""
-    with closing(open_store(path, create=False, readonly=True)) as store:
+def measure(database: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
+    """Reads every page once."""
+    with closing(open_store(database, create=False, readonly=True)) as store:
         statuses = {record.workflow_id: str(record.status) for record in store.list_runs()}
 
     def read(connection: sqlite3.Connection) -> DatabaseStats:
         page: int = connection.execute("PRAGMA page_size").fetchone()[0]
         free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
         blobs, blob_bytes = connection.execute(_Q["blobs"]).fetchone()
+        try:
+            tables = dict(connection.execute(_Q["tables"]).fetchall())
+        except sqlite3.OperationalError:  # built without the dbstat table
+            tables = {}
         return DatabaseStats(
-            file_bytes=_size(path),
-            log_bytes=_size(Path(f"{path}-wal")),
+            file_bytes=file_size(database),
+            log_bytes=file_size(f"{database}-wal"),
             schema=schema_version(connection),
             known_schema=len(migrations()),
             free_bytes=page * free,
             blobs=blobs,
             blob_bytes=blob_bytes,
-            tables=_tables(connection),
+            tables=tables,
             runs=tuple(
                 RunSize(
                     workflow_id=id_,
@@ -69,57 +73,41 @@ def measure(path: Path, *, keep: int) -> DatabaseStats:
             ),
         )
 
-    return _query(path, read)
+    return _query(database, read)
 
 
-def damage(path: Path, *, thorough: bool = False) -> list[str]:
-    """What SQLite finds wrong with the file itself; nothing where it is whole."""
+def damage(database: str, *, thorough: bool = False) -> list[str]:
     pragma = "PRAGMA integrity_check(20)" if thorough else "PRAGMA quick_check(20)"
-    found = _query(path, lambda connection: [str(row[0]) for row in connection.execute(pragma)])
+    found = _query(database, lambda connection: [str(row[0]) for row in connection.execute(pragma)])
     return [] if found == ["ok"] else found
 
 
-def pending_migrations(path: Path) -> PendingMigrations:
-    """The steps between the database and the schema this AgentOS writes."""
-    found, known = _query(path, schema_version), migrations()
+def pending_migrations(database: str) -> PendingMigrations:
+    found, known = _query(database, schema_version), migrations()
     return PendingMigrations(
         found=found,
         known=len(known),
         steps=tuple(step.name for step in known if step.number > found),
-        backup=str(backup_path(path, found)),
+        backup=str(backup_path(Path(database), found)),
     )
 
 
-def held_leases(path: Path) -> list[HeldLease]:
-    """Every lease that somebody took and nobody let go."""
-
+def held_leases(database: str, scope: Scope | None) -> list[HeldLease]:
     def read(connection: sqlite3.Connection) -> list[HeldLease]:
-        clock, found = Clock(), []
-        for workflow_id, *columns in connection.execute(queries()["held_leases"]).fetchall():
-            lease = StoredLease(*columns)
-            holder = lease.decode_holder()
-            if holder is not None:
-                live = live_holder(clock, lease) is not None
-                found.append(HeldLease(workflow_id=workflow_id, holder=holder, live=live))
-        return found
+        clock, rows = Clock(), connection.execute(queries()["held_leases"]).fetchall()
+        return [
+            HeldLease(
+                workflow_id=workflow_id,
+                holder=decode_holder(holder),
+                live=live_holder(clock, StoredLease(holder, *more)) is not None,
+            )
+            for workflow_id, holder, *more in rows
+        ]
 
-    return _query(path, read)
+    return _query(database, read)
 
 
-def _query(path: Path, question: Callable[[sqlite3.Connection], T]) -> T:
+def _query(database: str, question: Callable[[sqlite3.Connection], T]) -> T:
+    path = Path(database)
     with closing(connect_readonly(path)) as connection:
         return insist(lambda: question(connection), path, BUSY_S)
-
-
-def _tables(connection: sqlite3.Connection) -> dict[str, int]:
-    try:
-        return dict(connection.execute(_Q["tables"]).fetchall())
-    except sqlite3.OperationalError:  # built without the dbstat table
-        return {}
-
-
-def _size(path: Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from agentos import crashpoints
 from agentos.exceptions import (
@@ -23,9 +22,11 @@ from agentos.exceptions import (
 from agentos.ids import WorkflowId
 from agentos.machine.events import Checkpointed, Event, RolledBack
 from agentos.store import codec, copies, records
+from agentos.store.holder import encode_holder
 from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import (
     CheckpointRecord,
+    Durability,
     Holder,
     Lease,
     NewRun,
@@ -39,11 +40,10 @@ from agentos.store.port import (
 from agentos.store.sqlfiles import queries
 from agentos.store.sqlite import leases
 from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, verb
+from agentos.store.sqlite.files import file_size
 from agentos.store.sqlite.leases import Clock, StoredLease
 from agentos.store.sqlite.live import LiveConnection, Reading, Writing
 from agentos.values import decode_value, encode_value
-
-Durability = Literal["full", "process"]
 
 _Q = queries()
 _ADVANCE, _SET_STATUS, _INSERT_EVENT = _Q["advance_run"], _Q["set_status"], _Q["insert_event"]
@@ -65,8 +65,6 @@ class SqliteStore:
         self.live = live
         self.path = live.path
         self.durability: Durability = durability
-        """`full`: what a verb wrote survives loss of power. `process`: a killed process only; the last writes may be
-        gone after the power failed, never a part of one."""
         self.busy_s = busy_s
         self._schema_version = schema_version
         self._blob_limit = blob_limit
@@ -89,7 +87,7 @@ class SqliteStore:
     def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
         crashpoints.reach("lease.before")
         digest = codec.first_digest(run.workflow_id)
-        lease = (leases.encode_holder(holder), *leases.expiry(self._clock, lease_s))
+        lease = (encode_holder(holder), *leases.expiry(self._clock, lease_s))
         at = codec.to_microseconds(run.created_at)
         named = (run.workflow_id, run.name, run.kind, digest, 1 if run.plan else 0)
         with self._writing:
@@ -442,7 +440,7 @@ class SqliteStore:
         return version
 
     def size(self) -> int:
-        return sum(_file_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
+        return sum(file_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
 
     def close(self) -> None:
         self.live.close()
@@ -459,10 +457,3 @@ class _SqliteQueries:
 
     def each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
         self._live.get().executemany(_Q[name], arguments)
-
-
-def _file_size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:  # the last connection to close takes -wal and -shm with it
-        return 0

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.backends import find_backend
 from agentos.workflow.place.location import FOLDER
 
 MAX_NAME = 120
@@ -55,7 +56,7 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def logs_folder(database: str) -> Path | None:
     """The folder of all logs that belong to a database; None for one that is no file."""
-    if "://" in database:
+    if find_backend(database).is_shared:
         return None
     path = Path(database)
     return path.parent / "logs" if path.parent.name == FOLDER else path.with_name(f"{path.name}.logs")

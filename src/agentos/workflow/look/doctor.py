@@ -136,13 +136,13 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         else:
             settings, in_force = explain_settings(root), load_settings(root)
             findings += refused
-        path = location.root if location.is_postgresql else Path(location.database)
+        path = location.root if location.backend.is_shared else Path(location.database)
         free = shutil.disk_usage(_existing(path)).free
-        if not refused or location.source is not LocationSource.SETTINGS or not location.is_postgresql:
+        if not refused or location.source is not LocationSource.SETTINGS or not location.backend.is_shared:
             size, found = _database(_place(location), in_force, deep=deep)
             findings += [*found, *_snapshots(_place(location))]
         findings += [*_unfinished_restore(location.root), *_space(path, free)]
-        if not location.is_postgresql:
+        if not location.backend.is_shared:
             # Permissions after that: looking in makes a log beside the database, with the same mode.
             findings += _permissions(location, path)
     findings += [*_elsewhere(location), *_folders()]
@@ -285,7 +285,7 @@ def _space(path: Path, free: int) -> Iterator[CheckupFinding]:
 
 
 def _place(location: Location) -> Place:
-    if not location.is_postgresql:
+    if not location.backend.is_shared:
         return Place(database=location.database, root=location.root)
     return find_place(location.root, make=False)
 

@@ -36,13 +36,15 @@ def set_aside(location: Location) -> SetAside:
     RunRefusedError where it is sound or not ours, LeaseHeldError or StoreUnavailableError while somebody uses it;
     then nothing is moved.
     """
-    if location.is_postgresql:
-        raise RunRefusedError("a PostgreSQL database is not set aside from here", next_step="Ask who looks after it.")
+    if location.backend.is_shared:
+        raise RunRefusedError(
+            f"a {location.backend.title} database is not set aside from here", next_step="Ask who looks after it."
+        )
     path = Path(location.database)
     if not path.exists():
         raise NotFoundError(f"there is no database at {location.shown}", next_step="The first run makes one.")
     _refuse_sound(location, path)
-    _refuse_used(path)
+    _refuse_used(location, path)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = _free_name(path, f"damaged-{stamp}")
     moved: dict[str, str] = {}
@@ -64,13 +66,11 @@ def _free_name(path: Path, ending: str) -> Path:
 
 
 def _refuse_sound(location: Location, path: Path) -> None:
-    from agentos.store.sqlite.database import open_store
-    from agentos.store.sqlite.stats import damage
-
+    backend, database = location.backend, location.database
     try:
-        if damage(path, thorough=True):
+        if backend.statistics(database).damage(database, thorough=True):
             return
-        store = open_store(path, create=False, readonly=True)
+        store = backend.open(database, durability="full", create=False, readonly=True)
         try:
             for run in store.list_runs():
                 store.verify(run.workflow_id)
@@ -90,11 +90,9 @@ def _refuse_sound(location: Location, path: Path) -> None:
     )
 
 
-def _refuse_used(path: Path) -> None:
-    from agentos.store.sqlite.stats import held_leases
-
+def _refuse_used(location: Location, path: Path) -> None:
     try:
-        leases = held_leases(path)
+        leases = location.backend.statistics(location.database).held_leases(location.database, None)
     except AgentosError:  # too damaged to tell: whoever has the file open is asked for below
         leases = []
     for lease in leases:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
-from agentos.store.postgres.address import without_password
+from agentos.store.backends import URL_KINDS, Backend, find_backend, is_url, without_password
 from agentos.store.private_files import SQLITE_FILES, make_folders
 from agentos.workflow.place.settings_file import SETTINGS, SettingsFile, read_settings_file
 from agentos.worktree import git
@@ -36,10 +35,8 @@ _ELSEWHERE = (
     f"{VARIABLE}=/path/to/file.db chooses another place; "
     f"{VARIABLE}={OLD_DATABASE} goes on with the old global database."
 )
-_OWN_FOLDER = f'Write a path in a folder of its own, as in database = "{FOLDER}/{DATABASE}", or a postgresql:// URL.'
+_OWN_FOLDER = f'Write a path in a folder of its own, as in database = "{FOLDER}/{DATABASE}", or a {URL_KINDS} URL.'
 _MOVE_AWAY = "Find out where it came from, and move it out of the way."
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres(ql)?:", re.IGNORECASE)
-"""What is meant as a URL, if not well written: nobody calls a file so."""
 
 
 class LocationSource(StrEnum):
@@ -52,7 +49,7 @@ class LocationSource(StrEnum):
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
     database: str
-    """Absolute path of the database file, which need not exist yet, or a PostgreSQL URL."""
+    """Absolute path of the database file, which need not exist yet, or the URL of a server."""
     source: LocationSource
     root: Path
     """Root of the repository or worktree. Under the variable git is not asked: the directory that was asked about."""
@@ -60,13 +57,14 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     """The settings file that names it, where one does."""
 
     @property
-    def is_postgresql(self) -> bool:
-        return is_url(self.database)
+    def backend(self) -> Backend:
+        """Which kind of store it is."""
+        return find_backend(self.database)
 
     @property
     def shown(self) -> str:
         """`database` as it may be printed: a URL without its password."""
-        return without_password(self.database) if self.is_postgresql else one_line(self.database)
+        return without_password(self.database) if self.backend.is_shared else one_line(self.database)
 
     @property
     def why(self) -> str:
@@ -78,11 +76,6 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{one_line(self.root / self.settings)} names it"
             case LocationSource.REPOSITORY:
                 return f"{one_line(self.root)} is the root of this git repository or worktree"
-
-
-def is_url(database: str) -> bool:
-    """Whether a database is named by a URL, and not by a path."""
-    return _URL.match(database) is not None
 
 
 def find_location(target: Path | None = None) -> Location:
@@ -104,7 +97,7 @@ def find_location(target: Path | None = None) -> Location:
         return Location(database=str(database), source=LocationSource.REPOSITORY, root=root)
     where = file.path.name
     if is_url(named):
-        return Location(database=_postgresql(named, where), source=LocationSource.SETTINGS, root=root, settings=where)
+        return Location(database=_check_url(named, where), source=LocationSource.SETTINGS, root=root, settings=where)
     database = _inside(root, named, where)
     check_private(database, root, repository)
     return Location(database=str(database), source=LocationSource.SETTINGS, root=root, settings=where)
@@ -112,7 +105,7 @@ def find_location(target: Path | None = None) -> Location:
 
 def prepare(location: Location) -> Location:
     """Make the folder of the database, not the database. Safe to repeat, and to race with other processes."""
-    if location.is_postgresql:
+    if location.backend.is_shared:
         return location
     database = Path(location.database)
     if location.source is LocationSource.VARIABLE:
@@ -162,7 +155,7 @@ def _repository(directory: Path) -> git.Repository:
 
 def _named_by_variable(value: str) -> str:
     if is_url(value.strip()):
-        return _postgresql(value.strip(), VARIABLE)
+        return _check_url(value.strip(), VARIABLE)
     fix = f"Name a file in {VARIABLE}, or unset it."
     try:
         path = Path(os.path.realpath(Path(value).expanduser()))
@@ -185,20 +178,20 @@ def _settings(root: Path) -> SettingsFile | None:
 def _named_by_settings(file: SettingsFile) -> str | None:
     named = file.table.get("database")
     if named is not None and not (isinstance(named, str) and named.strip()):
-        raise location_error(f"`database` in {file.shown} is neither a path nor a PostgreSQL URL", _OWN_FOLDER)
+        raise location_error(f"`database` in {file.shown} is neither a path nor a {URL_KINDS} URL", _OWN_FOLDER)
     return named
 
 
-def _postgresql(url: str, where: str) -> str:
-    scheme, slashes, _ = url.partition("://")
-    if not slashes:
+def _check_url(url: str, where: str) -> str:
+    try:
+        backend = find_backend(url)
+    except KeyError as error:
+        scheme = url.partition("://")[0]
         raise location_error(
-            f"{where} is meant as a URL and lacks its slashes", "Write postgresql://user@host/database."
-        )
-    if scheme.lower() not in ("postgresql", "postgres"):
-        raise location_error(
-            f"{where} names a kind of URL that is not supported, {scheme}://", "Use postgresql:// or a path."
-        )
+            f"{where} names a kind of URL that is not supported, {scheme}://", f"Use {URL_KINDS} or a path."
+        ) from error
+    if "://" not in url:
+        raise location_error(f"{where} is meant as a URL and lacks its slashes", f"Write {backend.example}.")
     return url
 
 

@@ -7,14 +7,14 @@ import platform
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 
 from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
 from agentos.ids import MAX_ID
-from agentos.store.port import RunRecord, Scope, StorePort
-from agentos.store.postgres.address import without_password
+from agentos.store.backends import Backend, find_backend
+from agentos.store.port import Durability, RunRecord, Scope, StorePort
 from agentos.workflow.place.location import (
     DATABASE,
     FOLDER,
@@ -38,16 +38,21 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     named: bool = False
     """The user named this root: a run that was begun elsewhere has moved here."""
-    durability: Literal["full", "process"] = "full"
+    durability: Durability = "full"
     scope: Scope | None = None
     """Whose runs are meant, where the database is shared; None: those of the root."""
     everywhere: bool = False
     """All runs of a shared database, for reading."""
 
     @property
+    def backend(self) -> Backend:
+        """Which kind of store it is."""
+        return find_backend(self.database)
+
+    @property
     def is_shared(self) -> bool:
         """Whether the database is a server's, which other hosts and repositories use as well."""
-        return "://" in self.database
+        return self.backend.is_shared
 
     def of(self, scope: Scope) -> Place:
         """The same database, seen from one scope: ids name one run there, as they need not among all."""
@@ -64,37 +69,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
         """A store of this place. WorkflowConfigurationError where there is none and `create` is False."""
+        around: dict[str, Any] = {}
         if self.is_shared:
-            return self._open_shared(create=create, readonly=readonly)
-        # sqlite3 is loaded only by those who keep something.
-        from agentos.store.sqlite.database import open_store
-
-        folder = Path(self.database).parent
-        git = self.root / ".git"
-        return open_store(
-            self.database,
-            durability=self.durability,
-            create=create,
-            readonly=readonly,
-            make_folder=lambda: make_private(folder),
-            repository=git if folder.is_relative_to(self.root) and os.path.lexists(git) else None,
-        )
-
-    def _open_shared(self, *, create: bool, readonly: bool) -> StorePort:
-        try:
-            from agentos.store.postgres.database import open_store
-        except ImportError as error:
-            raise WorkflowConfigurationError(
-                f"PostgreSQL is named ({without_password(self.database)}), and its driver is not installed",
-                next_step="Install it with `pip install 'agentos-workflow[postgres]'`, or unset AGENTOS_WORKFLOW_DB.",
-            ) from error
-        scope = None if self.everywhere else self.scope or find_scope(self.root, load_settings(self.root).repository)
-        return open_store(self.database, durability=self.durability, create=create, readonly=readonly, scope=scope)
+            around["scope"] = None if self.everywhere else self.scope or scope_now(self.root)
+        else:
+            folder, git = Path(self.database).parent, self.root / ".git"
+            around["make_folder"] = lambda: make_private(folder)
+            around["repository"] = git if folder.is_relative_to(self.root) and os.path.lexists(git) else None
+        return self.backend.open(self.database, durability=self.durability, create=create, readonly=readonly, **around)
 
 
-def find_place(
-    repo: str | Path | None = None, *, durability: Literal["full", "process"] = "full", make: bool = True
-) -> Place:
+def find_place(repo: str | Path | None = None, *, durability: Durability = "full", make: bool = True) -> Place:
     """Where runs of this worktree (default: the current directory's) are kept.
 
     The folder is made, unless `make` is False: who only looks writes nothing, and may look at a read-only tree.
@@ -102,14 +87,14 @@ def find_place(
     """
     location = find_location(Path(repo) if repo is not None else None)
     _refuse_no_text(location.root, location.database)
-    if location.source is LocationSource.SETTINGS and location.is_postgresql:
+    if location.source is LocationSource.SETTINGS and location.backend.is_shared:
         from agentos.workflow.place.trust import refuse_untrusted  # most settings name no server
 
         refuse_untrusted(location.root, "database")
     if make:
         prepare(location)
     root, repository = location.root, None
-    if location.source is LocationSource.VARIABLE or location.is_postgresql:
+    if location.source is LocationSource.VARIABLE or location.backend.is_shared:
         # The variable says where state lives and git was not asked; tasks still work on the worktree they are in.
         with suppress(WorkflowConfigurationError):
             repository = find_repository(root)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.store.backends import URL_KINDS, without_password
 from agentos.store.port import LEASE_S
-from agentos.store.postgres.address import without_password
 from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
 from agentos.workflow.place import setting_kinds as kinds
 from agentos.workflow.place.location import VARIABLE
@@ -76,7 +76,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KINDS: Mapping[str, Kind] = {
-    "database": kinds.text("a path in a folder of its own, or a postgresql:// URL"),
+    "database": kinds.text(f"a path in a folder of its own, or a {URL_KINDS} URL"),
     "repository": kinds.text("a name that every clone of this repository uses"),
     "durability": kinds.choice("full", "process"),
     "keep": kinds.whole(at_least=0),

@@ -25,9 +25,8 @@ import msgspec
 
 from agentos import typed
 from agentos.exceptions import CommandRefusedError, UntrustedSettingsError, WorkflowConfigurationError
-from agentos.store.postgres.address import without_password
+from agentos.store.backends import is_url, without_password
 from agentos.store.private_files import replace_private, user_state_folder
-from agentos.workflow.place.location import is_url
 from agentos.workflow.place.settings import KINDS, variable_of
 from agentos.workflow.place.settings_file import read_settings_file
 from agentos.worktree.git import Repository, find_repository, one_line

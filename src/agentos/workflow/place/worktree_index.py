@@ -20,8 +20,8 @@ import msgspec
 
 from agentos import typed
 from agentos.exceptions import AgentosError, WorkflowConfigurationError
+from agentos.store.backends import find_backend, without_password
 from agentos.store.port import RunRecord
-from agentos.store.postgres.address import without_password
 from agentos.store.private_files import make_folders, replace_private, user_state_folder
 from agentos.workflow.place.location import check_private
 from agentos.workflow.place.place import Place, is_home, scope_now, was_begun_here
@@ -75,7 +75,9 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
 
 def remember(root: Path, database: str) -> None:
     """Note that `root` has runs in `database`. Never raises; without a state folder to write to, nothing is noted."""
-    if "://" in database:  # would put a password into the index; a server's runs are found through the server
+    if find_backend(
+        database
+    ).is_shared:  # would put a password into the index; a server's runs are found through the server
         return
     entry = _IndexEntry(root=str(root), database=database)
     try:
