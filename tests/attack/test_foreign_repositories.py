@@ -17,6 +17,7 @@ from agentos.worktree import linked_worktrees, merge
 from agentos.worktree.git import find_repository, is_tracked
 from agentos.worktree.restore import git_state, restore
 from agentos.worktree.restore import intent as intents
+from agentos.worktree.restore.changes import preview_changes
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.restore.writes import Ground
 from agentos.worktree.snapshots import bundles, known_files, retention, snapshots
@@ -143,7 +144,7 @@ def everything(root: Path, tmp_path: Path) -> Iterator[str]:
     snapshots.patch(worktree, first, second)
     yield "patch"
     now = restore.capture_current(worktree, first, workflow_id=RUN, name="look")
-    restore.preview_changes(worktree, first, now)
+    preview_changes(worktree, first, now)
     yield "foresee"
     done = back(worktree, first)
     yield "restore"
@@ -374,7 +375,6 @@ def test_ids_of_an_imported_journal_are_ids(root: Path, worktree: Worktree, give
     first = snap(worktree)
     asks: list[Callable[[], object]] = [
         lambda: snapshots.find(worktree, given),
-        lambda: restore.apply_tree(worktree, given, workflow_id=RUN),
         lambda: restore.apply_changes(worktree, first.tree, given, workflow_id=RUN),
         lambda: restore.apply_changes(worktree, given, first.tree, workflow_id=RUN),
         lambda: snapshots.tree_patch(worktree, first.tree, given),
@@ -428,7 +428,7 @@ def test_a_forged_note_of_a_restore_is_not_followed(root: Path, worktree: Worktr
     with pytest.raises(RestoreError, match="cannot be used"):
         restore.finish_interrupted(worktree)
     assert restore.give_up_interrupted(worktree) == ""
-    assert intents.read(worktree) is None
+    assert intents.find_interrupted(worktree) is None
 
 
 def test_a_crafted_export_makes_nothing_outside(agentos: Agentos, root: Path, home: Path, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from agentos.exceptions import RestoreError, SnapshotNotFoundError
 from agentos.workflow.files import restore_preview
 from agentos.workflow.files.decisions import BEAT_S
 from agentos.worktree.restore import restore as restoring
-from agentos.worktree.restore.restore import capture_current, finish_interrupted, preview_changes
+from agentos.worktree.restore.changes import preview_changes
+from agentos.worktree.restore.intent import find_interrupted
+from agentos.worktree.restore.restore import capture_current, finish_interrupted
 from agentos.worktree.snapshots.snapshots import Snapshot, find, patch
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.attack.cut_off import RUN, kill_in_the_middle, wait_past_the_last_sign_of_life, write_flow
@@ -109,7 +111,7 @@ def test_a_killed_task_that_changed_ignore_rules_leaves_nothing(agentos: Agentos
 
 def test_what_cannot_be_captured_is_named(root: Path, worktree: Worktree) -> None:
     """Whatever stays in place although the snapshot does not have it is told, path by path."""
-    from agentos.worktree.snapshots.budget import SnapshotLimits
+    from agentos.worktree.snapshots.capture import SnapshotLimits
 
     first = snap(worktree)
     (root / "large").write_bytes(b"x" * 3000)
@@ -230,6 +232,7 @@ from agentos.exceptions import RestoreError
 from agentos.worktree import linked_worktrees as linked
 from agentos.worktree.restore import restore as restoring
 from agentos.worktree.snapshots import bundles, capture
+from agentos.worktree.restore.intent import find_interrupted
 from agentos.worktree.restore.restore import finish_interrupted, give_up_interrupted
 from agentos.worktree.snapshots.store import open_worktree
 from tests.worktree.support import back, model, snap
@@ -315,7 +318,7 @@ snap(worktree)
             f"import os; os.chown({str(shared / 'other')!r}, 0, 0); os.chmod({str(shared / 'other')!r}, 0o755)\n"
             + PROLOGUE
             + """
-from agentos.worktree.snapshots.snapshots import find_named
+from tests.worktree.support import find_named
 try:
     back(worktree, find_named(worktree, "run-1", "one"))
 except RestoreError as error:
@@ -324,7 +327,7 @@ except RestoreError as error:
 else:
     raise SystemExit("it was put back")
 assert (root / "README").read_text() == "changed"
-assert restoring.find_interrupted(worktree) is None
+assert find_interrupted(worktree) is None
 """,
             str(shared),
         ],
@@ -437,11 +440,11 @@ def test_a_restore_proves_what_it_put_back(
         _meddle(patched, "restore.inside", lambda: meddle(root))
         with pytest.raises(RestoreError, match="not what they should be"):
             back(worktree, first)
-    assert restoring.find_interrupted(worktree) is not None  # and it is not forgotten
+    assert find_interrupted(worktree) is not None  # and it is not forgotten
     done = finish_interrupted(worktree)
     assert done is not None
     assert (root / "src/main.py").read_text() == "print('one')\n"
-    assert restoring.find_interrupted(worktree) is None
+    assert find_interrupted(worktree) is None
 
 
 def test_a_restore_proves_the_whole_tree(root: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ from agentos.workflow.files.worktree_files import WorktreeFiles
 from agentos.workflow.place.place import find_place
 from agentos.workflow.start.ready_run import DriveOptions
 from agentos.workflow.start.resume import resume_run
-from agentos.worktree.snapshots.collection import Loose, collect_if_it_pays, loose_objects
-from agentos.worktree.snapshots.retention import collect
+from agentos.worktree.snapshots.retention import Loose, collect, collect_if_it_pays, loose_objects
 from agentos.worktree.snapshots.snapshots import snapshot_refs
 from agentos.worktree.snapshots.store import open_worktree
 from tests.conftest import LinkedWorktree, git
@@ -252,7 +251,7 @@ def test_a_run_gives_space_back_at_its_end_once_that_pays(repo: Path, monkeypatc
     worktree = open_worktree(repo)
     assert loose_objects(worktree).files > 1
     soon = functools.partial(collect_if_it_pays, pays=Loose(files=1, total_bytes=1))
-    monkeypatch.setattr("agentos.worktree.snapshots.collection.collect_if_it_pays", soon)
+    monkeypatch.setattr("agentos.worktree.snapshots.retention.collect_if_it_pays", soon)
     run(flow, workflow_id="many")
     assert loose_objects(worktree).files == 0
     first, _ = Client(repo).checkpoints("few")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from agentos.crashpoints import VARIABLE
 from agentos.worktree.restore.restore import finish_interrupted, restore
-from agentos.worktree.snapshots.snapshots import find_named, take
+from agentos.worktree.snapshots.snapshots import take
 from agentos.worktree.snapshots.store import open_worktree
+from tests.worktree.support import find_named
 
 RUN = "run-1"
 SOURCE = Path(__file__).parents[2]

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agentos.exceptions import SnapshotNotFoundError
 from agentos.worktree.restore.restore import Restored, restore
-from agentos.worktree.snapshots.snapshots import Snapshot, take
-from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.snapshots import Snapshot, read, snapshot_refs, take
+from agentos.worktree.snapshots.store import Worktree, ref_name
 from tests.conftest import git
 
 Model = dict[str, tuple[object, ...]]
@@ -45,6 +46,15 @@ def model(root: Path, *, bits: bool = True) -> Model:
 
 def snap(worktree: Worktree, name: str = "one", **options: object) -> Snapshot:
     return take(worktree, workflow_id=RUN, name=name, **options)  # type: ignore[arg-type]
+
+
+def find_named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
+    """The snapshot that stands under this name."""
+    ref = ref_name(worktree, workflow_id, name)
+    oid = snapshot_refs(worktree, workflow_id).get(ref)
+    if oid is None:
+        raise SnapshotNotFoundError(ref)
+    return read(worktree.store_git(), oid, ref, ref=ref)
 
 
 def back(worktree: Worktree, target: Snapshot, **options: object) -> Restored:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentos.crashpoints import FILE_POINTS
-from agentos.worktree.restore.restore import find_interrupted, finish_interrupted
+from agentos.worktree.restore.intent import find_interrupted
+from agentos.worktree.restore.restore import finish_interrupted
 from agentos.worktree.snapshots.retention import collect
-from agentos.worktree.snapshots.snapshots import Snapshot, find, find_named
+from agentos.worktree.snapshots.snapshots import Snapshot, find
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import git
 from tests.worktree.child import play
-from tests.worktree.support import RUN, Model, back, model, snap, user_state
+from tests.worktree.support import RUN, Model, back, find_named, model, snap, user_state
 
 NAMES = ("a", "b", "d/a", "d/b", "d/e/a", "d/e/f/a", "new\nline", os.fsdecode(b"\xff"), "c.ignored")
 paths = st.sampled_from(NAMES)

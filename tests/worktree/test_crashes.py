@@ -13,12 +13,13 @@ import pytest
 from agentos import crashpoints
 from agentos.crashpoints import FILE_POINTS
 from agentos.exceptions import RestoreError, SnapshotNotFoundError
-from agentos.worktree.restore.restore import find_interrupted, finish_interrupted
-from agentos.worktree.snapshots.snapshots import find, find_named, snapshot_refs
+from agentos.worktree.restore.intent import find_interrupted
+from agentos.worktree.restore.restore import finish_interrupted
+from agentos.worktree.snapshots.snapshots import find, snapshot_refs
 from agentos.worktree.snapshots.store import Worktree
 from tests.marks import quick_first
 from tests.worktree.child import play, start
-from tests.worktree.support import RUN, back, model, snap, untouched
+from tests.worktree.support import RUN, back, find_named, model, snap, untouched
 
 
 def edit(root: Path) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import SnapshotRefusedError, WorktreeBusyError
-from agentos.worktree.snapshots.budget import SnapshotLimits
+from agentos.worktree.snapshots.capture import SnapshotLimits
 from agentos.worktree.snapshots.index import lock_file
 from agentos.worktree.snapshots.retention import collect
-from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, patch, same_tree, snapshot_refs, take
+from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, patch, snapshot_refs, take
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.child import start
@@ -157,10 +157,10 @@ def test_differences_are_listed_and_shown(root: Path, worktree: Worktree) -> Non
         ("M", "src/main.py"),
     ]
     assert b"+print('two')" in patch(worktree, first, second, paths=["src/main.py"])
-    assert not same_tree(first, second)
+    assert first.tree != second.tree
     (root.parent / "x.patch").write_bytes(patch(worktree, second, first))
     git("apply", str(root.parent / "x.patch"), cwd=root)
-    assert same_tree(first, snap(worktree, "third"))
+    assert first.tree == snap(worktree, "third").tree
 
 
 def test_a_repository_can_be_moved(root: Path, worktree: Worktree) -> None:

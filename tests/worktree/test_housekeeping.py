@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import GitError, SnapshotNotFoundError
-from agentos.worktree.snapshots.collection import Loose, collect_if_it_pays, loose_objects
 from agentos.worktree.snapshots.index import session
-from agentos.worktree.snapshots.retention import collect, forget, purge, retain, sizes
-from agentos.worktree.snapshots.snapshots import find, find_named, snapshot_refs, take
+from agentos.worktree.snapshots.retention import (
+    Loose,
+    collect,
+    collect_if_it_pays,
+    forget,
+    loose_objects,
+    purge,
+    retain_ids,
+    sizes,
+)
+from agentos.worktree.snapshots.snapshots import find, snapshot_refs, take
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
-from tests.worktree.support import RUN, back, model, run_git, snap
+from tests.worktree.support import RUN, back, find_named, model, run_git, snap
 
 
 def fsck(worktree: Worktree) -> None:
@@ -32,7 +40,7 @@ def test_only_the_snapshots_asked_for_stay(root: Path, worktree: Worktree) -> No
     other = take(worktree, workflow_id="other", name="base")
     before = sizes(worktree)
     assert before.snapshots == 5
-    assert retain(worktree, RUN, ["layer/3", "layer/1"]) == 2
+    assert retain_ids(worktree, RUN, [snaps[3].id, snaps[1].id]) == 2
     after = collect(worktree)
     assert after.snapshots == 3
     assert after.total_bytes < before.total_bytes - 90_000
@@ -51,7 +59,7 @@ def test_undo_snapshots_are_kept_by_age(root: Path, worktree: Worktree) -> None:
     for number in range(4):
         (root / "file").write_text(str(number))
         undone.append(back(worktree, first).undo.id)
-    assert retain(worktree, RUN, ["first"], undo=2) == 2
+    assert retain_ids(worktree, RUN, [first.id], undo=2) == 2
     assert set(snapshot_refs(worktree).values()) == {first.id, *undone[2:]}
     assert forget(worktree, RUN) == 3
     assert collect(worktree).snapshots == 0

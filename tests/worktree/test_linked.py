@@ -12,7 +12,7 @@ import pytest
 from agentos.exceptions import SnapshotError
 from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
 from agentos.worktree.merge import Version, content, merge, resolve, version_from_file
-from agentos.worktree.restore.restore import apply_tree
+from agentos.worktree.restore.restore import apply_changes
 from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import git
@@ -93,7 +93,7 @@ def test_it_is_locked_while_in_use_and_found_again(root: Path, worktree: Worktre
     assert linked_worktrees(worktree) == []
     assert not linked.root.exists()
     assert len(git("worktree", "list", cwd=root).splitlines()) == 1
-    apply_tree(worktree, taken.tree, workflow_id=RUN)
+    apply_changes(worktree, snap(worktree).tree, taken.tree, workflow_id=RUN)
 
 
 @pytest.mark.usefixtures("hidden")
@@ -162,7 +162,7 @@ def test_what_goes_together_is_merged_in_order(
     two = tree({"text": LINES.replace("19\n", "nineteen\n"), "from-two": "2", "README": None})
     merged = merge(worktree, base, [("one", one), ("two", two), ("nothing", base)])
     assert merged.conflicts == ()
-    done = apply_tree(worktree, merged.tree, workflow_id=RUN)
+    done = apply_changes(worktree, base, merged.tree, workflow_id=RUN)
     assert (root / "text").read_text() == LINES.replace("1\n", "one\n", 1).replace("19\n", "nineteen\n")
     assert (root / "from-one").exists()
     assert (root / "from-two").exists()
@@ -185,14 +185,15 @@ def test_a_conflict_keeps_the_first_and_shows_all_versions(
     assert content(worktree, conflict.ours) == b"one\n"
     assert content(worktree, conflict.theirs) == b"two\n"
     assert b"<<<<<<< merged so far\none\n" in content(worktree, Version(mode="100644", oid=conflict.marked))
-    apply_tree(worktree, merged.tree, workflow_id=RUN)
+    apply_changes(worktree, base, merged.tree, workflow_id=RUN)
     assert (root / "text").read_text() == "one\n"
     assert (root / "README").read_text() == "two"
-    apply_tree(worktree, resolve(worktree, merged.tree, {"text": conflict.theirs}), workflow_id=RUN)
+    theirs = resolve(worktree, merged.tree, {"text": conflict.theirs})
+    apply_changes(worktree, merged.tree, theirs, workflow_id=RUN)
     assert (root / "text").read_text() == "two\n"
     (root.parent / "mine").write_text("both\n")
     chosen = resolve(worktree, merged.tree, {"text": version_from_file(worktree, root.parent / "mine"), "README": None})
-    apply_tree(worktree, chosen, workflow_id=RUN)
+    apply_changes(worktree, theirs, chosen, workflow_id=RUN)
     assert (root / "text").read_text() == "both\n"
     assert not (root / "README").exists()
 
@@ -227,6 +228,6 @@ def test_a_mode_and_a_text_change_go_together(
     two = tree({"text": "changed\n"})
     merged = merge(worktree, base, [("one", one), ("two", two)])
     assert not merged.conflicts
-    apply_tree(worktree, merged.tree, workflow_id=RUN)
+    apply_changes(worktree, base, merged.tree, workflow_id=RUN)
     assert os.access(root / "text", os.X_OK)
     assert (root / "text").read_text() == "changed\n"

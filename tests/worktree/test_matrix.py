@@ -15,7 +15,7 @@ import pytest
 
 from agentos.worktree.restore.restore import restore
 from agentos.worktree.snapshots import snapshots
-from agentos.worktree.snapshots.budget import SnapshotLimits
+from agentos.worktree.snapshots.capture import SnapshotLimits
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.guard import Guard

@@ -160,6 +160,12 @@ def join_names(names: Iterable[str]) -> bytes:
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
+def parents(path: str) -> list[str]:
+    """The folders that `path` lies in, from the top."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
 def one_line(path: PurePath | str) -> str:
     """`path` for a message: on one line, whatever its name holds."""
     text = str(path)

@@ -19,7 +19,7 @@ from agentos.worktree.git import join_names, one_line, path_text, split_names
 from agentos.worktree.restore.git_state import refresh_index
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.restore.writes import Ground, place_extras
-from agentos.worktree.snapshots.budget import SnapshotLimits
+from agentos.worktree.snapshots.capture import LIMITS
 from agentos.worktree.snapshots.index import session
 from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree, open_worktree
@@ -48,7 +48,6 @@ def make_linked(
     *,
     workflow_id: str,
     label: str,
-    limits: SnapshotLimits = SnapshotLimits(),
 ) -> Worktree:
     """A new linked worktree at `path` with the files of `snapshot`, uncommitted changes included, on a detached HEAD.
 
@@ -60,9 +59,9 @@ def make_linked(
             "a linked worktree needs a commit, and this repository had none",
             next_step="Commit something first, or run without isolation.",
         )
-    check_whole(worktree.store_git(timeout_s=limits.seconds), snapshot.tree, snapshot.id, snapshot.head.oid)
+    check_whole(worktree.store_git(timeout_s=LIMITS.seconds), snapshot.tree, snapshot.id, snapshot.head.oid)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    user = worktree.user_git(timeout_s=limits.seconds)
+    user = worktree.user_git(timeout_s=LIMITS.seconds)
     reason = " ".join([_MARK, quote(workflow_id, safe=""), quote(label, safe="")])
     where = ("--detach", "--no-checkout", str(path), snapshot.head.oid)
     if worktree.git_version >= (2, 33):
@@ -71,17 +70,17 @@ def make_linked(
         user.ask("worktree", "add", "--quiet", *where)
         user.ask("worktree", "lock", "--reason", reason, str(path))
     linked = open_worktree(Path(os.path.realpath(path)))
-    _fill(linked, snapshot, limits)
+    _fill(linked, snapshot)
     _copy_included(worktree, linked)
     return linked
 
 
-def _fill(linked: Worktree, snapshot: Snapshot, limits: SnapshotLimits) -> None:
-    user = linked.user_git(timeout_s=limits.seconds)
+def _fill(linked: Worktree, snapshot: Snapshot) -> None:
+    user = linked.user_git(timeout_s=LIMITS.seconds)
     user.ask("read-tree", "HEAD")
     if user.run("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).stdout.strip() == b"true":
         user.ask("sparse-checkout", "reapply")  # before there are files, so that only marks are set
-    with session(linked, seconds=limits.seconds) as opened:
+    with session(linked, seconds=LIMITS.seconds) as opened:
         paths = opened.git().names("ls-tree", "-r", "-t", "-z", "--name-only", snapshot.tree)
         if (path := unsafe_path(paths)) is not None:
             raise SnapshotError(f"snapshot {snapshot.id} has {path_text(path)!r} in it, which no snapshot may write to")

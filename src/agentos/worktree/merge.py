@@ -8,12 +8,12 @@ trees and their order alone, with every version of git.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from agentos.worktree.git import Git
+from agentos.worktree.git import Git, parents
 from agentos.worktree.snapshots.index import IndexSession, session
 from agentos.worktree.snapshots.store import Worktree
 from agentos.worktree.snapshots.trees import PathChange, check_ids, diff_trees, files_in, tree_with
@@ -135,17 +135,12 @@ def _conflict(change: PathChange, before: PathChange, name: str, marked: str) ->
 def _colliding(taken: Mapping[str, Version | None], mine: Mapping[str, PathChange]) -> list[str]:
     """What would be a file where the sides before have a folder, or the other way round."""
     standing = {path for path, change in mine.items() if change.status != "D" and taken.get(path, change) is not None}
-    folders = {above for path in standing for above in _parents(path)}
+    folders = {above for path in standing for above in parents(path)}
     return [
         path
         for path, version in taken.items()
-        if version is not None and (path in folders or any(above in standing for above in _parents(path)))
+        if version is not None and (path in folders or any(above in standing for above in parents(path)))
     ]
-
-
-def _parents(path: str) -> Iterable[str]:
-    parts = path.split("/")
-    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
 def _merge_text(opened: IndexSession, ours: PathChange, theirs: PathChange, name: str) -> tuple[Version | None, str]:

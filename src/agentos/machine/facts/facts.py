@@ -129,10 +129,6 @@ class FilePoint(NamedTuple):
     """What was captured after the last of these attempts, until its end is on record: cut off in between, the attempt
     has no result, and goes back to the files before it."""
 
-    @property
-    def can_be_put_back(self) -> bool:
-        return bool(self.snapshot) and not self.partial
-
 
 class HalfDone(NamedTuple):
     """Attempts that ended without a result, and whose edits are still in the files: undone before the next attempt."""

@@ -148,7 +148,7 @@ async def _end_drive(
 
 async def _give_space_back(files: WorktreeFiles) -> None:
     """Collect what old snapshots left, where that pays: everything else is over, and it takes seconds at most."""
-    from agentos.worktree.snapshots.collection import collect_if_it_pays
+    from agentos.worktree.snapshots.retention import collect_if_it_pays
 
     try:
         if await in_thread(collect_if_it_pays, files.worktree):

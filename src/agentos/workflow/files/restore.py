@@ -27,9 +27,10 @@ from agentos.workflow.place.place import Place, find_place
 from agentos.workflow.place.run_search import find_checkpoint, reading
 from agentos.workflow.place.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
+from agentos.worktree.restore.changes import preview_changes, touched_paths
 from agentos.worktree.restore.git_state import check_git, restore_git
-from agentos.worktree.restore.protection import Protection
-from agentos.worktree.restore.restore import Restored, capture_current, preview_changes, restore, touched_paths, undo
+from agentos.worktree.restore.restore import Restored, capture_current, restore, undo
+from agentos.worktree.restore.safe_names import Protection
 from agentos.worktree.restore.undo_points import find_by_prefix, last_replaced, undo_points
 from agentos.worktree.snapshots.manifest import SkippedPath
 from agentos.worktree.snapshots.snapshots import Snapshot, find

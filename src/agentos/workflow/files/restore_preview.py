@@ -16,7 +16,9 @@ from agentos.workflow.files.decisions import BEAT_S, Decided, FilesChoice, last_
 from agentos.workflow.files.restore import LOOK, FileChange, LeftAlone, file_changes
 from agentos.workflow.files.worktree_files import last_beat
 from agentos.worktree.git import path_text
-from agentos.worktree.restore.restore import capture_current, find_interrupted, preview_changes
+from agentos.worktree.restore.changes import preview_changes
+from agentos.worktree.restore.intent import find_interrupted
+from agentos.worktree.restore.restore import capture_current
 from agentos.worktree.snapshots.snapshots import Snapshot, find
 from agentos.worktree.snapshots.store import Worktree, known_worktree
 from agentos.worktree.snapshots.survey import read_head

@@ -20,14 +20,9 @@ from agentos.machine.inputs import CaptureEnded
 from agentos.store.holder import boot_clock, boot_id, current_holder
 from agentos.workflow.place.settings_file import SETTINGS
 from agentos.worktree.git import path_text, text_paths
-from agentos.worktree.restore.intent import RestoreIntent
-from agentos.worktree.restore.restore import (
-    find_interrupted,
-    finish_interrupted,
-    give_up_interrupted,
-    preview_changes,
-    restore,
-)
+from agentos.worktree.restore.changes import preview_changes
+from agentos.worktree.restore.intent import RestoreIntent, find_interrupted
+from agentos.worktree.restore.restore import finish_interrupted, give_up_interrupted, restore
 from agentos.worktree.snapshots.manifest import SkippedPath
 from agentos.worktree.snapshots.retention import retain_ids
 from agentos.worktree.snapshots.snapshots import Snapshot, diff, find, is_unchanged, take

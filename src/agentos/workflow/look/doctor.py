@@ -337,7 +337,7 @@ def _snapshots(place: Place) -> Iterator[CheckupFinding]:
 
 def _unfinished_restore(root: Path) -> Iterator[CheckupFinding]:
     """A restore that was interrupted: the next run here finishes it, if it can."""
-    from agentos.worktree.restore.restore import find_interrupted
+    from agentos.worktree.restore.intent import find_interrupted
     from agentos.worktree.snapshots.store import known_worktree
 
     worktree = known_worktree(root)

@@ -13,7 +13,6 @@ from agentos.exceptions import RestoreError
 from agentos.worktree.restore.safe_names import refuse_no_oid, refuse_unsafe
 from agentos.worktree.snapshots.manifest import PERMISSIONS, Modes, check_modes
 from agentos.worktree.snapshots.store import Worktree, write_durably
-from agentos.worktree.snapshots.trees import PathChange
 
 _MODES = {"0", "100644", "100755", "120000"}
 
@@ -49,12 +48,6 @@ class RestoreIntent(msgspec.Struct, frozen=True, kw_only=True):
         return [change.path for change in self.changes]
 
 
-def wanted_from(change: PathChange) -> Wanted:
-    if change.status == "D":
-        return Wanted(path=change.path, mode="0")
-    return Wanted(path=change.path, mode=change.new_mode, oid=change.new_oid)
-
-
 def write(worktree: Worktree, intent: RestoreIntent) -> None:
     """Durable on return."""
     path = worktree.folder / "restoring.json"
@@ -62,7 +55,7 @@ def write(worktree: Worktree, intent: RestoreIntent) -> None:
     write_durably(path.with_name("restoring.json.new"), content, path)
 
 
-def read(worktree: Worktree) -> RestoreIntent | None:
+def find_interrupted(worktree: Worktree) -> RestoreIntent | None:
     """The restore that was begun in this worktree and has not ended."""
     return read_from(worktree.folder)
 

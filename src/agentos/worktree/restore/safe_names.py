@@ -1,11 +1,11 @@
-"""Which paths of a snapshot may be written to a worktree. What came with an export was made by somebody else."""
+"""Which paths a restore may write: sound ones (an export was made by somebody else), and none that is protected."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from agentos.worktree.git import path_text
+from agentos.worktree.git import parents, path_text
 
 _GIT, _OURS = ".git", ".agentos"
 _SHORT = "git~1"
@@ -65,3 +65,19 @@ def _is_sound_part(part: str) -> bool:
         return False
     # NTFS ignores blanks and dots at the end, and takes what follows a colon for a part of the file.
     return _UNSEEN.sub("", part).lower().partition(":")[0].rstrip(" .") not in (_GIT, _SHORT)
+
+
+class Protection:
+    """A set of paths; one that ends in `/`, or names a folder or repository, covers all that lies below it."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = {path.rstrip("/") for path in paths if path.strip("/")}
+        self._above = {above for path in self._paths for above in parents(path)}
+
+    def covers(self, path: str) -> bool:
+        """Whether `path` is protected, or lies in something that is."""
+        return path in self._paths or any(above in self._paths for above in parents(path))
+
+    def lies_below(self, path: str) -> bool:
+        """Whether something protected lies below `path`: then no file can take its place."""
+        return path in self._above

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from agentos.worktree.git import parents
 from agentos.worktree.restore.safe_names import refuse_unsafe
 from agentos.worktree.snapshots.manifest import PERMISSIONS, Modes
 
@@ -213,7 +214,7 @@ def locked_folders(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], li
     """The folders above `paths` that we may not write to: those that we can open to ourselves, and the others."""
     ours: dict[str, int] = {}
     others: list[str] = []
-    for folder in sorted({above for path in paths for above in _folders_above(path)}):
+    for folder in sorted({above for path in paths for above in ("", *parents(path))}):
         found = root / folder
         try:
             seen = os.lstat(found)
@@ -229,12 +230,6 @@ def locked_folders(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], li
 
 
 _EFFECTIVE = os.access in os.supports_effective_ids
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 @contextlib.contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from agentos.exceptions import GitError, SnapshotError, SnapshotNotFoundError
 from agentos.worktree.git import Git
 from agentos.worktree.restore.safe_names import refuse_unsafe
-from agentos.worktree.snapshots.snapshots import read
+from agentos.worktree.snapshots.snapshots import list_refs, read, snapshot_refs
 from agentos.worktree.snapshots.store import Worktree, ref_folder, safe_part
 from agentos.worktree.snapshots.trees import check_whole
 
@@ -23,14 +22,13 @@ _PATIENCE_S = 600.0
 def write_bundle(worktree: Worktree, workflow_id: str, file: Path) -> int:
     """Every snapshot of the run, with all it needs, in a new file; how many. 0, and no file, where there is none."""
     git = worktree.store_git(timeout_s=_PATIENCE_S)
-    listed = os.fsdecode(git.ask("for-each-ref", "--format=%(refname)", f"{ref_folder(worktree, workflow_id)}/"))
-    refs = listed.splitlines()
+    refs = snapshot_refs(worktree, workflow_id)
     if refs:
         try:
-            git.ask("bundle", "create", "--quiet", str(file), "--stdin", stdin=listed.encode())
+            git.ask("bundle", "create", "--quiet", str(file), "--stdin", stdin="\n".join([*refs, ""]).encode())
         except GitError:
-            for ref in refs:
-                found = read(git, git.line("rev-parse", ref), ref)
+            for ref, oid in refs.items():
+                found = read(git, oid, ref)
                 check_whole(git, found.tree, found.id, found.head.oid)
             raise
     return len(refs)
@@ -48,8 +46,11 @@ def take_bundle(worktree: Worktree, file: Path, *, came_as: str, workflow_id: st
     try:
         spec = f"+{_folder_in(checking, file, came_as)}/*:{_INCOMING}/*"
         checking.ask("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", str(file), spec, env=_FROM_FILE)
-        came = _incoming_refs(git)
-        _check(git, came)
+        came = list_refs(git, f"{_INCOMING}/")
+        # Whoever made the file may have written into it what he liked: nothing of it is ours before it was read.
+        for ref, oid in came.items():
+            tree = read(git, oid, ref.removeprefix(f"{_INCOMING}/")).tree
+            refuse_unsafe(git.names("ls-tree", "-r", "-z", "--name-only", tree))
     except (GitError, SnapshotNotFoundError, ValueError) as error:
         _let_go(git)
         said = error.said if isinstance(error, GitError) else ""
@@ -63,22 +64,10 @@ def take_bundle(worktree: Worktree, file: Path, *, came_as: str, workflow_id: st
     return len(came)
 
 
-def _incoming_refs(git: Git) -> dict[str, str]:
-    listed = os.fsdecode(git.ask("for-each-ref", "--format=%(refname) %(objectname)", f"{_INCOMING}/"))
-    return dict(line.split(" ", 1) for line in listed.splitlines())
-
-
 def _let_go(git: Git) -> None:
     """Of what came and was not taken in: now, or by a process that was killed."""
-    if gone := [f"delete {ref}\n" for ref in _incoming_refs(git)]:
+    if gone := [f"delete {ref}\n" for ref in list_refs(git, f"{_INCOMING}/")]:
         git.ask("update-ref", "--stdin", stdin="".join(gone).encode())
-
-
-def _check(git: Git, came: Mapping[str, str]) -> None:
-    """Whoever made the file may have written into it what he liked: nothing of it is ours before it was read."""
-    for ref, oid in came.items():
-        tree = read(git, oid, ref.removeprefix(f"{_INCOMING}/")).tree
-        refuse_unsafe(git.names("ls-tree", "-r", "-z", "--name-only", tree))
 
 
 def _folder_in(git: Git, file: Path, workflow_id: str) -> str:

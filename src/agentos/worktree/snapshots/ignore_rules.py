@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.worktree.git import Git, join_names, split_names
-from agentos.worktree.restore.protection import Protection
-from agentos.worktree.restore.safe_names import unsafe_path
+from agentos.worktree.restore.safe_names import Protection, unsafe_path
 from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Manifest
 from agentos.worktree.snapshots.store import Worktree, blank_repository

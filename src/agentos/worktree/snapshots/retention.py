@@ -1,29 +1,31 @@
-"""Space: which snapshots stay, what their objects take, and how a file is taken out of all of them."""
+"""Space: which snapshots stay, what their objects take, when it is given back, and how a file is taken out of all."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
-from agentos.exceptions import RestoreError
+from agentos.exceptions import GitError, RestoreError, WorktreeBusyError
 from agentos.ids import new_id
 from agentos.worktree.git import Git, join_names
 from agentos.worktree.restore.intent import read_from
 from agentos.worktree.snapshots import known_files
 from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, lock_file, make_session
 from agentos.worktree.snapshots.own_objects import own_folder, own_objects
-from agentos.worktree.snapshots.snapshots import Snapshot, read, snapshot_refs, write_snapshot
-from agentos.worktree.snapshots.store import FOLDER, Worktree, ref_name, run_of, safe_part, write_durably
+from agentos.worktree.snapshots.snapshots import Snapshot, list_refs, read, snapshot_refs, write_snapshot
+from agentos.worktree.snapshots.store import FOLDER, Worktree, run_of, safe_part, write_durably
 from agentos.worktree.snapshots.trees import tree_with
 
 _SECONDS = 3600.0
 _UNDO = safe_part("undo")
+END_S = 5.0
+"""The end of a run waits at most so long for space to be given back."""
 _PRIVATE = ("index", "known.json", "restoring.json", "alive")
 """What is known of a worktree beside its snapshots: the index holds content of files, too."""
 
@@ -37,36 +39,33 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
 
 
-def retain(worktree: Worktree, workflow_id: str, names: Collection[str], *, undo: int = 5) -> int:
-    """Let go of the snapshots of a run but those of these names and its newest `undo` ones; gives how many went.
-
-    Other runs are not looked at. Space comes back with `collect`.
-    """
-    return _retain(worktree, workflow_id, {ref_name(worktree, workflow_id, name) for name in names}, undo)
-
-
-def _retain(worktree: Worktree, workflow_id: str, keep: set[str], undo: int) -> int:
-    refs = snapshot_refs(worktree, workflow_id)
-    undone = sorted(ref for ref in refs if ref.split("/")[3] == _UNDO)  # their names sort by time
-    keep |= set(undone[len(undone) - undo :]) if undo else set()
-    gone = [f"delete {ref}\0{oid}\0" for ref, oid in refs.items() if ref not in keep]
-    if gone:
-        worktree.store_git(timeout_s=60).ask("update-ref", "-z", "--stdin", stdin="".join(gone).encode())
-    return len(gone)
-
-
 def retain_ids(worktree: Worktree, workflow_id: str, ids: Collection[str], *, undo: int = 5) -> int:
-    """The same by the snapshots' ids, those included that they had before a purge."""
+    """Let go of the snapshots of a run but these and its newest `undo` ones; gives how many went.
+
+    They are named by the ids that they have, or had before a purge. Other runs are not looked at. Space comes back with
+    `collect`.
+    """
     purged = purged_ids(worktree)
     kept = {purged.get(snapshot_id, snapshot_id) for snapshot_id in ids}
-    return _retain(
-        worktree, workflow_id, {ref for ref, oid in snapshot_refs(worktree, workflow_id).items() if oid in kept}, undo
-    )
+    refs = snapshot_refs(worktree, workflow_id)
+    undone = sorted(ref for ref in refs if ref.split("/")[3] == _UNDO)  # their names sort by time
+    kept_undone = undone[len(undone) - undo :] if undo else []
+    gone = {ref: oid for ref, oid in refs.items() if oid not in kept and ref not in kept_undone}
+    if gone:
+        _delete_refs(worktree.store_git(timeout_s=60), gone)
+    return len(gone)
 
 
 def forget(worktree: Worktree, workflow_id: str) -> int:
     """Let go of every snapshot of a run."""
-    return retain(worktree, workflow_id, (), undo=0)
+    return retain_ids(worktree, workflow_id, (), undo=0)
+
+
+def _delete_refs(git: Git, refs: Mapping[str, str]) -> None:
+    """Those that still have the ids that stand beside them."""
+    git.ask(
+        "update-ref", "-z", "--stdin", stdin="".join(f"delete {ref}\0{oid}\0" for ref, oid in refs.items()).encode()
+    )
 
 
 def captured_runs(worktree: Worktree) -> dict[str, int]:
@@ -74,18 +73,18 @@ def captured_runs(worktree: Worktree) -> dict[str, int]:
     return Counter(run_of(ref) for ref in _own_refs(worktree))
 
 
-def forget_worktree(worktree: Worktree, *, patience_s: float = PATIENCE_S) -> int:
+def forget_worktree(worktree: Worktree) -> int:
     """Let go of every snapshot of this worktree's runs, and of all else that is kept of it; how many went.
 
     Their content is gone from the store on return. Other worktrees of the repository keep theirs.
     """
     with (
-        lock_file(worktree.folder / "lock", patience_s=patience_s) as own,
-        lock_file(worktree.store.parent / "store.lock", patience_s=patience_s) as store,
+        lock_file(worktree.folder / "lock") as own,
+        lock_file(worktree.store.parent / "store.lock") as store,
     ):
         opened = make_session(worktree, (own, store), _SECONDS)
-        gone = [f"delete {ref}\0{oid}\0" for ref, oid in _own_refs(worktree).items()]
-        opened.git().ask("update-ref", "-z", "--stdin", stdin="".join(gone).encode())
+        gone = _own_refs(worktree)
+        _delete_refs(opened.git(), gone)
         for name in _PRIVATE:
             (worktree.folder / name).unlink(missing_ok=True)
         _collect(opened)
@@ -116,13 +115,16 @@ def collect(worktree: Worktree, *, patience_s: float = PATIENCE_S, seconds: floa
 
 
 def _collect(opened: IndexSession) -> None:
-    worktree = opened.worktree
+    worktree, git = opened.worktree, opened.git()
     objects = worktree.store / "objects"
     old = [path for path in _files(objects) if path.parent.name != "info"]
-    _forget_purged(worktree, opened.git())
-    needed = _referenced_objects(worktree, opened.git())
-    keep = sorted(own_objects(opened.git(), worktree.store) & needed)
-    _new_generation(worktree)
+    # Nobody asks for the old ids of a snapshot that was let go of; and they would keep it.
+    present = set(snapshot_refs(worktree).values())
+    if unasked := [f"delete refs/purged/{old_id}\n" for old_id, new in _purged_ids(git).items() if new not in present]:
+        git.ask("update-ref", "--stdin", stdin="".join(unasked).encode())
+    keep = sorted(own_objects(git, worktree.store) & _referenced_objects(worktree, git))
+    generation = worktree.store.parent / "generation"
+    write_durably(generation.with_name("generation.new"), new_id().encode(), generation)
     kept: set[Path] = set()
     if keep:
         own = {"GIT_OBJECT_DIRECTORY": str(own_folder(worktree.store))}
@@ -139,21 +141,11 @@ def _collect(opened: IndexSession) -> None:
 
 def purged_ids(worktree: Worktree) -> dict[str, str]:
     """The present id of each snapshot that a purge has changed, by each id that it had before."""
-    return _read_purged_ids(worktree.store_git(timeout_s=60))
+    return _purged_ids(worktree.store_git(timeout_s=60))
 
 
-def _read_purged_ids(git: Git) -> dict[str, str]:
-    listed = git.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/purged/")
-    pairs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
-    return {ref.rpartition("/")[2]: oid for oid, ref in pairs}
-
-
-def _forget_purged(worktree: Worktree, git: Git) -> None:
-    """Nobody asks for the old ids of a snapshot that was let go of; and they would keep it."""
-    kept = set(snapshot_refs(worktree).values())
-    gone = [f"delete refs/purged/{old}\n" for old, new in _read_purged_ids(git).items() if new not in kept]
-    if gone:
-        git.ask("update-ref", "--stdin", stdin="".join(gone).encode())
+def _purged_ids(git: Git) -> dict[str, str]:
+    return {ref.rpartition("/")[2]: oid for ref, oid in list_refs(git, "refs/purged/").items()}
 
 
 def _referenced_objects(worktree: Worktree, git: Git) -> set[str]:
@@ -165,15 +157,9 @@ def _referenced_objects(worktree: Worktree, git: Git) -> set[str]:
             roots |= {entry.split(" ")[1] for entry in listed if not entry.startswith("160000")}
         if (intent := read_from(folder)) is not None:
             roots |= {intent.target, intent.undo, *(change.oid for change in intent.changes if change.oid)}
-    refs = [oid for oid in os.fsdecode(git.ask("for-each-ref", "--format=%(objectname)")).splitlines() if oid]
-    asked = "\n".join([*refs, *sorted(roots), ""]).encode()
+    asked = "\n".join([*list_refs(git, "refs/").values(), *sorted(roots), ""]).encode()
     argv = ("rev-list", "--objects", "--no-object-names", "--missing=allow-any", "--ignore-missing", "--stdin")
     return set(os.fsdecode(git.ask(*argv, stdin=asked)).splitlines())
-
-
-def _new_generation(worktree: Worktree) -> None:
-    path = worktree.store.parent / "generation"
-    write_durably(path.with_name("generation.new"), new_id().encode(), path)
 
 
 def _private_folders(worktree: Worktree) -> list[Path]:
@@ -186,7 +172,7 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(top, name) for name in names)
 
 
-def purge(worktree: Worktree, path: str, *, patience_s: float = PATIENCE_S) -> dict[str, str]:
+def purge(worktree: Worktree, path: str) -> dict[str, str]:
     """Take a file or folder out of every snapshot of this repository, and its content out of the store.
 
     Gives the new id of each snapshot that had it; `find` knows the old ones still. A restore of them leaves the path
@@ -195,8 +181,8 @@ def purge(worktree: Worktree, path: str, *, patience_s: float = PATIENCE_S) -> d
     """
     with ExitStack() as stack:
         folders = _private_folders(worktree)
-        held = [stack.enter_context(lock_file(folder / "lock", patience_s=patience_s)) for folder in folders]
-        held.append(stack.enter_context(lock_file(worktree.store.parent / "store.lock", patience_s=patience_s)))
+        held = [stack.enter_context(lock_file(folder / "lock")) for folder in folders]
+        held.append(stack.enter_context(lock_file(worktree.store.parent / "store.lock")))
         if any(read_from(folder) is not None for folder in folders):
             raise RestoreError("a restore is not finished in one of the worktrees", next_step="Finish it first.")
         opened = make_session(worktree, tuple(held), _SECONDS)
@@ -207,9 +193,14 @@ def purge(worktree: Worktree, path: str, *, patience_s: float = PATIENCE_S) -> d
             if fresh is not None:
                 replaced[oid] = fresh
                 git.ask("update-ref", "--stdin", stdin=f"update {ref} {fresh} {oid}\n".encode())
-        _remember(git, replaced)
-        for folder in folders:
-            _drop(git, folder / "index", path)
+        known = {old: replaced[oid] for old, oid in _purged_ids(git).items() if oid in replaced} | replaced
+        noted = [f"update refs/purged/{old} {new}\n" for old, new in known.items()]
+        git.ask("update-ref", "--stdin", stdin="".join(noted).encode())
+        for index in (folder / "index" for folder in folders if (folder / "index").exists()):
+            env = {"GIT_INDEX_FILE": str(index)}
+            names = git.names("ls-files", "-z", "--", f":(top,literal){path}", env=env)
+            if names:
+                git.ask("update-index", "--force-remove", "-z", "--stdin", stdin=join_names(names), env=env)
         _collect(opened)
     return replaced
 
@@ -229,7 +220,7 @@ def _without(opened: IndexSession, snapshot: Snapshot, path: str) -> str | None:
         return None
     purged = tuple(sorted({*snapshot.manifest.purged, path}))
     manifest = msgspec.structs.replace(snapshot.manifest, index=new_staged, replaced_by=new_replaced_by, purged=purged)
-    return write_snapshot(git, tree, manifest, 0)
+    return write_snapshot(git, tree, manifest)
 
 
 def _tree_without(opened: IndexSession, tree: str, path: str) -> str:
@@ -238,19 +229,54 @@ def _tree_without(opened: IndexSession, tree: str, path: str) -> str:
     return tree_with(opened, tree, [(name, "0", "") for name in names if name == path or name.startswith(below)])
 
 
-def _remember(git: Git, replaced: dict[str, str]) -> None:
-    moved = [
-        f"update refs/purged/{old} {replaced[oid]}\n" for old, oid in _read_purged_ids(git).items() if oid in replaced
-    ]
-    added = [f"update refs/purged/{old} {new}\n" for old, new in replaced.items()]
-    if moved or added:
-        git.ask("update-ref", "--stdin", stdin="".join([*moved, *added]).encode())
+# --- without being asked: at the end of a run, when enough has gathered, and never for long --------------------------
 
 
-def _drop(git: Git, index: Path, path: str) -> None:
-    if not index.exists():
-        return
-    env = {"GIT_INDEX_FILE": str(index)}
-    names = git.names("ls-files", "-z", "--", f":(top,literal){path}", env=env)
-    if names:
-        git.ask("update-index", "--force-remove", "-z", "--stdin", stdin=join_names(names), env=env)
+class Loose(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects that were written since the last collection, each in a file of its own."""
+
+    files: int
+    total_bytes: int
+
+
+PAYS = Loose(files=4000, total_bytes=256 << 20)
+"""With as many files, or as many bytes: below that looking costs more than is won."""
+
+
+def collect_if_it_pays(worktree: Worktree, *, pays: Loose = PAYS, seconds: float = END_S) -> bool:
+    """Collect, if enough has gathered and nobody uses the store at this moment; whether it was done.
+
+    What cannot be done within `seconds` is given up, with nothing lost, and not tried again before twice as much has
+    gathered; `collect` takes as long as it needs.
+    """
+    found = loose_objects(worktree)
+    given_up = worktree.store.parent / "collecting-took-too-long"
+    try:
+        tried = int(given_up.read_text())
+    except (OSError, ValueError):
+        tried = 0
+    if found.files < 2 * tried or (found.files < pays.files and found.total_bytes < pays.total_bytes):
+        return False
+    try:
+        collect(worktree, patience_s=0, seconds=seconds)
+    except WorktreeBusyError:
+        return False  # whoever uses it ends after us
+    except GitError as error:
+        if error.status is None:  # the time was up
+            given_up.write_text(str(found.files))
+        raise
+    given_up.unlink(missing_ok=True)
+    return True
+
+
+def loose_objects(worktree: Worktree) -> Loose:
+    """How much has gathered. Looks at names and sizes alone."""
+    files = total = 0
+    for name in (f"{byte:02x}" for byte in range(256)):
+        try:
+            with os.scandir(worktree.store / "objects" / name) as entries:
+                for entry in entries:
+                    files, total = files + 1, total + entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue  # the folder is not there yet, or an object went while we looked
+    return Loose(files=files, total_bytes=total)

@@ -12,8 +12,7 @@ from agentos import crashpoints
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree.git import Git
 from agentos.worktree.snapshots import known_files
-from agentos.worktree.snapshots.budget import SnapshotLimits
-from agentos.worktree.snapshots.capture import CapturedFiles, capture
+from agentos.worktree.snapshots.capture import LIMITS, CapturedFiles, SnapshotLimits, capture
 from agentos.worktree.snapshots.ignore_rules import read_rules
 from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, session
 from agentos.worktree.snapshots.manifest import FORMAT, Head, Manifest, SkippedPath, decode, encode
@@ -50,7 +49,7 @@ def take(
     *,
     workflow_id: str,
     name: str,
-    limits: SnapshotLimits = SnapshotLimits(),
+    limits: SnapshotLimits = LIMITS,
     patience_s: float = PATIENCE_S,
 ) -> Snapshot:
     """Capture the files as they are now, under a ref of the run.
@@ -73,7 +72,7 @@ def take_in(
         manifest = _manifest(opened.worktree, captured, workflow_id, name)
         needed = begin_keeping(opened, captured)
         try:
-            commit = _commit(opened.writing_git(), captured, manifest)
+            commit = write_snapshot(opened.writing_git(), captured.tree, manifest)
             keep_objects(opened, needed, captured)
             break
         except GitError as error:
@@ -102,7 +101,7 @@ def keep_tree(worktree: Worktree, tree: str, like: Snapshot, *, workflow_id: str
     manifest = msgspec.structs.replace(like.manifest, workflow_id=workflow_id, name=name)
     ref = ref_name(worktree, workflow_id, name)
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
-    with session(worktree, seconds=SnapshotLimits().seconds) as opened:
+    with session(worktree, seconds=LIMITS.seconds) as opened:
         commit = known_files.write_commit(opened.writing_git(), tree, (), encode(manifest).decode("ascii"), at_s)
         _write_ref(opened, ref, commit)
     return Snapshot(id=commit, tree=tree, manifest=manifest, ref=ref)
@@ -119,13 +118,9 @@ def _write_ref(opened: IndexSession, ref: str, commit: str) -> None:
             sync_folder(folder)
 
 
-def _commit(git: Git, captured: CapturedFiles, manifest: Manifest) -> str:
-    at_s = int(datetime.fromisoformat(manifest.at).timestamp())
-    return write_snapshot(git, captured.tree, manifest, at_s)
-
-
-def write_snapshot(git: Git, tree: str, manifest: Manifest, at_s: int) -> str:
+def write_snapshot(git: Git, tree: str, manifest: Manifest) -> str:
     """The commit of a snapshot. Its parents hold what it needs besides its tree, and are no snapshots themselves."""
+    at_s = int(datetime.fromisoformat(manifest.at).timestamp())
     parents: tuple[str, ...] = (manifest.index,) if manifest.index else ()
     if manifest.replaced_by:
         parents += (known_files.write_commit(git, manifest.replaced_by, (), _REPLACED_BY, 0),)
@@ -158,16 +153,6 @@ def find(worktree: Worktree, snapshot_id: str) -> Snapshot:
     replaced = git.run("rev-parse", "--verify", "--quiet", f"refs/purged/{snapshot_id}", ok=(0, 1, 128))
     oid = os.fsdecode(replaced.stdout).strip() or snapshot_id
     return read(git, oid, snapshot_id)
-
-
-def find_named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
-    """The snapshot that stands under this name."""
-    git = worktree.store_git(timeout_s=60)
-    ref = ref_name(worktree, workflow_id, name)
-    found = git.run("rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128))
-    if found.status:
-        raise SnapshotNotFoundError(f"{workflow_id}/{name}")
-    return read(git, os.fsdecode(found.stdout).strip(), ref, ref=ref)
 
 
 def read(git: Git, oid: str, asked: str, *, ref: str = "") -> Snapshot:
@@ -208,10 +193,10 @@ def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str]
         raise
 
 
-def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: SnapshotLimits = SnapshotLimits()) -> list[str]:
+def changed_since(worktree: Worktree, snapshot: Snapshot) -> list[str]:
     """The paths that differ now from the snapshot: content, kind, permission bits, what came and what went."""
-    with session(worktree, seconds=limits.seconds) as opened:
-        now = capture(opened, limits)
+    with session(worktree, seconds=LIMITS.seconds) as opened:
+        now = capture(opened, LIMITS)
         known_files.save(worktree, now.known)
         changes = diff_trees(opened.git(), snapshot.tree, now.tree)
         modes = mode_changes(opened.git(), snapshot.tree, snapshot.manifest.modes, now.modes)
@@ -219,7 +204,7 @@ def changed_since(worktree: Worktree, snapshot: Snapshot, *, limits: SnapshotLim
     return sorted({change.path for change in changes} | modes | folders)
 
 
-def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: SnapshotLimits = SnapshotLimits()) -> bool:
+def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: SnapshotLimits = LIMITS) -> bool:
     """Whether all that a restore of the snapshot would put back is as it was then, and so is HEAD. Writes no snapshot.
 
     False where part of the files could not be captured, then or now: of that nothing is known.
@@ -233,14 +218,13 @@ def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: SnapshotLimits 
         return not mode_changes(opened.git(), since.tree, then.modes, now.modes)
 
 
-def same_tree(one: Snapshot, other: Snapshot) -> bool:
-    """Whether two snapshots hold the same files: names, bytes, executable bits."""
-    return one.tree == other.tree
-
-
 def snapshot_refs(worktree: Worktree, workflow_id: str | None = None) -> dict[str, str]:
     """The ids of all snapshots by their ref, of one run or of all."""
     under = ref_folder(worktree, workflow_id) if workflow_id is not None else "refs/agentos"
-    listed = worktree.store_git(timeout_s=60).ask("for-each-ref", "--format=%(objectname) %(refname)", f"{under}/")
-    pairs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
-    return {ref: oid for oid, ref in pairs}
+    return list_refs(worktree.store_git(timeout_s=60), f"{under}/")
+
+
+def list_refs(git: Git, under: str) -> dict[str, str]:
+    """The ids that refs have, by their names."""
+    listed = os.fsdecode(git.ask("for-each-ref", "--format=%(refname) %(objectname)", under))
+    return dict(line.split(" ", 1) for line in listed.splitlines())

@@ -237,11 +237,6 @@ def _find_worktree(directory: Path) -> Worktree:
     )
 
 
-def git_version(directory: Path) -> tuple[int, ...]:
-    """The version of the git on PATH, asked from itself."""
-    return _version(Git(cwd=directory, env=clean_env(os.environ), timeout_s=60))
-
-
 def _version(asking: Git) -> tuple[int, ...]:
     found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", asking.line("--version"))
     version = tuple(int(part) for part in found.groups() if part) if found else (0,)

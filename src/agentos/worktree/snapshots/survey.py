@@ -1,19 +1,20 @@
-"""What lies in a worktree compared with its private index, from one walk of git's."""
+"""What lies in a worktree compared with its private index, from one walk of git's; and in the repositories inside."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from agentos.exceptions import GitError
-from agentos.worktree.git import Git, GitResult, split_names
+from agentos.worktree.git import Git, GitResult, join_names, parents, split_names
 from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Head
-from agentos.worktree.snapshots.store import STATE_FOLDER
+from agentos.worktree.snapshots.store import STATE_FOLDER, blank_repository
 
 # The store has no commit at its HEAD, so that everything in the index is listed, too: as "added". Of repositories
 # inside only where they stand is asked: for more, git would start a process in each, with the settings it finds there.
@@ -24,6 +25,8 @@ _STATUS = (
 _CLOSED = re.compile(rb"^warning: could not open directory '(.+)/': Permission denied$", re.MULTILINE)
 _HEAD = ("rev-parse", "HEAD", "--symbolic-full-name", "HEAD")
 _FOLDERS = ("ls-files", "-z", "--others", "--directory", "--exclude-standard")
+_REPOSITORY = "160000"
+_MARK = b"gitdir: "
 
 
 class Survey(msgspec.Struct, kw_only=True):
@@ -47,10 +50,6 @@ class Survey(msgspec.Struct, kw_only=True):
     folders: list[str] = msgspec.field(default_factory=list)
     """Folders without anything that git tracks: empty, or new."""
     head: Head = msgspec.field(default_factory=Head)
-
-    @property
-    def is_clean(self) -> bool:
-        return not (self.changed or self.deleted or self.untracked or self.new_repositories or self.moved)
 
 
 def survey(session: IndexSession, *, refresh: bool = True) -> Survey:
@@ -96,11 +95,18 @@ def _head(done: GitResult, user: Git) -> Head:
 def _read(listed: str) -> Survey:
     found = Survey()
     for entry in listed.split("\0")[:-1]:
-        kind = entry[0]
-        if kind == "1":
+        if entry[0] == "1":
             _read_tracked(found, entry)
-        elif not is_ours(entry[2:]):
-            _read_other(found, kind, entry[2:])
+            continue
+        path = entry[2:]
+        if is_ours(path):
+            continue
+        if entry[0] == "!":
+            found.ignored.append(path)
+        elif path.endswith("/"):
+            found.new_repositories.append(path.rstrip("/"))
+        else:
+            found.untracked.append(path)
     return found
 
 
@@ -121,50 +127,118 @@ def _read_tracked(found: Survey, entry: str) -> None:
         found.changed.append(path)
 
 
-def _read_other(found: Survey, kind: str, path: str) -> None:
-    if kind == "!":
-        found.ignored.append(path)
-    elif path.endswith("/"):
-        found.new_repositories.append(path.rstrip("/"))
-    else:
-        found.untracked.append(path)
-
-
-def empty_folders(root: str, folders: Iterable[str], ignored: Iterable[str]) -> list[str]:
-    """The folders at or below `folders` in which nothing lies. Repositories and what is ignored are not entered."""
-    unwanted = {name.rstrip("/") for name in ignored}
-    empty: list[str] = []
-    waiting = list(folders)
+def empty_folders(root: Path, found: Survey, nested: Iterable[str]) -> set[str]:
+    """The folders in which nothing lies. Repositories and what is ignored are not entered."""
+    unwanted = {name.rstrip("/") for name in (*found.ignored, *nested)}
+    # A deleted file in whose place a folder is: to git, which still had the file, it was nothing to look into.
+    now_folders = [path for path in found.deleted if not (root / path).is_symlink() and (root / path).is_dir()]
+    empty: set[str] = set()
+    waiting = [*found.folders, *now_folders]
     while waiting:
         folder = waiting.pop()
         try:
-            with os.scandir(os.path.join(root, folder)) as entries:
+            with os.scandir(f"{root}/{folder}") as entries:
                 inside = list(entries)
         except OSError:
             continue
         if not inside:
-            empty.append(folder)
+            empty.add(folder)
         elif not any(entry.name == ".git" for entry in inside):
             below = [f"{folder}/{entry.name}" for entry in inside if entry.is_dir(follow_symlinks=False)]
             waiting += [path for path in below if path not in unwanted]
-    return sorted(empty)
+    # What deleted files left empty: to git these folders were still in use when it looked.
+    for folder in {above for path in found.deleted for above in parents(path)}:
+        with suppress(OSError):
+            if not os.path.islink(f"{root}/{folder}") and not os.listdir(f"{root}/{folder}"):
+                empty.add(folder)
+    return empty
 
 
-def emptied_folders(root: str, deleted: Iterable[str]) -> list[str]:
-    """The folders that the deleted files left empty: to git they were still in use when it looked."""
-    above = {
-        "/".join(parts[:depth]) for path in deleted for parts in [path.split("/")] for depth in range(1, len(parts))
-    }
-    return [folder for folder in above if _is_empty(os.path.join(root, folder))]
+# --- repositories inside ------------------------------------------------------------------------------------------
+# Their own settings may name commands (filters, monitors, hooks), and whoever writes files here writes them. So git
+# never works in them with these: their index and objects are looked at from a git folder of our own.
 
 
-def now_folders(root: Path, deleted: Iterable[str]) -> list[str]:
-    """Deleted files in whose place a folder is: to git, which still had the file, it was nothing to look into."""
-    return [path for path in deleted if not (root / path).is_symlink() and (root / path).is_dir()]
+class Nested(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository inside the worktree: a submodule, or any other."""
+
+    head: str | None
+    """None: it has no commit."""
+    dirty: bool = False
+    """Whether there is work in it that is not in its commits; also where that cannot be told."""
 
 
-def _is_empty(folder: str) -> bool:
+def look_into(opened: IndexSession, path: str, head: str | None = None) -> Nested:
+    """The repository at `path`; `head`, where it is known already."""
+    head = head or _head_inside(opened, path)
+    return Nested(head=head, dirty=head is not None and _is_dirty(opened, opened.worktree.root / path, head))
+
+
+def _head_inside(opened: IndexSession, path: str) -> str | None:
+    """The commit it is at, which git finds out without looking at its settings."""
+    with opened.scratch_index("nested") as scratch:
+        git = opened.git(index=scratch)
+        try:
+            git.ask("update-index", "--add", "-z", "--stdin", stdin=join_names([path]))
+        except GitError as error:
+            if error.status is None:
+                raise
+            return None
+        return next((entry.split(" ")[1] for entry in git.names("ls-files", "--stage", "-z")), None)
+
+
+def _is_dirty(opened: IndexSession, root: Path, head: str) -> bool:
+    folder = _git_folder(root)
+    if folder is None:  # a submodule that was never checked out is an empty folder
+        return _holds_something(root)
+    named = _text(folder / "commondir").rstrip("\n")
+    common = folder / named if named else folder
+    with blank_repository(opened.worktree, head=head, exclude=_text(common / "info/exclude")) as own:
+        for shared in folder.glob("sharedindex.*"):
+            os.symlink(shared, own / shared.name)
+        git = opened.git(index=folder / "index")
+        where = {"GIT_DIR": str(own), "GIT_WORK_TREE": str(root), "GIT_OBJECT_DIRECTORY": str(common / "objects")}
+        git = msgspec.structs.replace(git, cwd=root, env={**git.env, **where})
+        try:
+            if git.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty"):
+                return True
+            entries = git.names("ls-files", "--stage", "-z")
+        except GitError as error:
+            if error.status is None:
+                raise
+            return True
+    for about, _, path in (entry.partition("\t") for entry in entries):
+        mode, oid, _ = about.split(" ")
+        if mode == _REPOSITORY and os.path.lexists(root / path / ".git") and _is_dirty(opened, root / path, oid):
+            return True
+    return False
+
+
+def _git_folder(root: Path) -> Path | None:
+    """Where the git folder of the repository is: a submodule and a linked worktree have a file that names it."""
+    own = root / ".git"
+    if own.is_dir():
+        return own
     try:
-        return not os.path.islink(folder) and not os.listdir(folder)
+        said = own.read_bytes()
     except OSError:
+        return None
+    return root / os.fsdecode(said.removeprefix(_MARK).rstrip(b"\n")) if said.startswith(_MARK) else None
+
+
+def _holds_something(folder: Path) -> bool:
+    """Also where that cannot be told."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entries)
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
+
+
+def _text(path: Path) -> str:
+    try:
+        return os.fsdecode(path.read_bytes())
+    except OSError:
+        return ""
