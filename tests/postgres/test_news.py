@@ -13,7 +13,6 @@ import pytest
 from agentos.machine.events import WorkflowComplete
 from agentos.store.port import PostedCommand, StorePort
 from agentos.store.postgres import notices
-from agentos.store.postgres import watched_runs as watching
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.store import PostgresStore
 from agentos.workflow.drive.event_stream import follow
@@ -44,7 +43,7 @@ def other(url: str, store: PostgresStore) -> Any:
 def test_what_is_told_is_heard_long_before_the_next_look(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_S", 3600.0)
+    monkeypatch.setattr(notices, "LOOK_S", 3600.0)
     lease, journal = create(store), Journal()
     other.read_events(RUN)
     wait_for(lambda: listening(other), "nobody listens")

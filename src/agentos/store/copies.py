@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentos.exceptions import RunRefusedError
 from agentos.store import codec
 from agentos.store.journal_reader import JournalReader, Queries
@@ -28,13 +30,22 @@ def read_copy(queries: Queries, record: RunRecord) -> RunCopy:
 
 def insert_copy(queries: Queries, copy: RunCopy) -> int:
     """Every row of the copy; the run's number. The caller verifies what is then there, and rolls back if it must."""
+    run = copy.run
     for expected, row in enumerate(copy.rows, 1):  # a number too high would be a row of another run
         if row.seq != expected:
-            raise codec.damage_error(copy.run.workflow_id, expected, "the row is missing")
-    no = _insert_run(queries, copy)
+            raise codec.damage_error(run.workflow_id, expected, "the row is missing")
+    # `interrupted` is what lists make of a run that should be going and is not.
+    status = "running" if run.status == "interrupted" else run.status
+    digest = copy.rows[-1].digest if copy.rows else codec.first_digest(run.workflow_id)
+    stands = (status, run.layer, run.layers, run.epoch, len(copy.rows), digest, len(copy.plans), copy.token)
+    times = (codec.to_microseconds(run.created_at), codec.to_microseconds(run.updated_at))
+    named: tuple[Any, ...] = (run.workflow_id, run.name, run.kind)
+    inserted = list(queries.rows("insert_copied_run", *named, *stands, *times, *origin_columns(run)))
+    if not inserted:
+        raise RunRefusedError(f"run {run.workflow_id!r} exists already", next_step=_OTHER_ID)
+    no: int = inserted[0][0]
     for revision, body in enumerate(copy.plans, 1):
-        digest = codec.plan_digest(copy.run.workflow_id, revision, body)
-        queries.each("insert_plan", [(no, revision, body, digest)])
+        queries.each("insert_plan", [(no, revision, body, codec.plan_digest(run.workflow_id, revision, body))])
     # Only those that rows name, and so are verified: a false one would later be taken for the true one by other runs.
     named_blobs = {row.blob for row in copy.rows}
     blobs = [(no, digest, len(body), body) for digest, body in copy.blobs.items() if digest in named_blobs]
@@ -45,19 +56,4 @@ def insert_copy(queries: Queries, copy: RunCopy) -> int:
         values = (*named, bytes.fromhex(cut.digest), cut.snapshot, cut.abandoned)
         if not list(queries.rows("insert_copied_checkpoint", *values)):
             raise RunRefusedError(f"checkpoint {cut.id} exists already", next_step=_OTHER_ID)
-    return no
-
-
-def _insert_run(queries: Queries, copy: RunCopy) -> int:
-    run = copy.run
-    # `interrupted` is what lists make of a run that should be going and is not.
-    status = "running" if run.status == "interrupted" else run.status
-    digest = copy.rows[-1].digest if copy.rows else codec.first_digest(run.workflow_id)
-    stands = (status, run.layer, run.layers, run.epoch, len(copy.rows), digest, len(copy.plans), copy.token)
-    times = (codec.to_microseconds(run.created_at), codec.to_microseconds(run.updated_at))
-    named = (run.workflow_id, run.name, run.kind)
-    rows = list(queries.rows("insert_copied_run", *named, *stands, *times, *origin_columns(run)))
-    if not rows:
-        raise RunRefusedError(f"run {run.workflow_id!r} exists already", next_step=_OTHER_ID)
-    no: int = rows[0][0]
     return no

@@ -52,7 +52,12 @@ class JournalReader:
         last = head.sequence if upto is None else min(upto, head.sequence)
         if after >= last:
             return []
-        previous = self._digest_at(workflow_id, head, after)
+        if after <= 0:
+            previous = codec.first_digest(workflow_id)
+        elif (found := self._one("read_digest", head.no, after)) is not None:
+            previous = found[0]
+        else:
+            raise codec.damage_error(workflow_id, after, "the row is missing")
         rows: Any = self._queries.rows("read_events", head.no, after, last)
         events, digest = codec.decode_rows(
             workflow_id, rows, after=after, previous=previous, blobs=self._blobs(head.no)
@@ -62,15 +67,6 @@ class JournalReader:
         if last == head.sequence and digest != head.digest:
             raise codec.damage_error(workflow_id, last, "the digest differs from the one its run names")
         return events
-
-    def _digest_at(self, workflow_id: WorkflowId, head: JournalHead, seq: int) -> bytes:
-        if seq <= 0:
-            return codec.first_digest(workflow_id)
-        row = self._one("read_digest", head.no, seq)
-        if row is None:
-            raise codec.damage_error(workflow_id, seq, "the row is missing")
-        digest: bytes = row[0]
-        return digest
 
     def _blobs(self, no: int) -> codec.Blobs:
         def body(digest: bytes) -> bytes | None:

@@ -43,7 +43,10 @@ def user_state_folder() -> Path:
 
 def make_private(beside: Path, content: bytes = b"") -> Path:
     """A new file in the same folder, under a name of its own; durable."""
-    _remove_forgotten(beside)
+    for forgotten in beside.parent.glob(f"{beside.name}{_MAKING}*"):  # what a kill left unfinished
+        with suppress(OSError):
+            if time.time() - forgotten.stat().st_mtime > _FORGOTTEN_S:
+                forgotten.unlink()
     path = beside.with_name(f"{beside.name}{_MAKING}{os.urandom(6).hex()}")
     opened = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     with open(opened, "wb") as file:
@@ -106,11 +109,3 @@ def remove_database(path: Path) -> None:
     for end in SQLITE_FILES:
         with suppress(FileNotFoundError):
             os.unlink(f"{path}{end}")
-
-
-def _remove_forgotten(beside: Path) -> None:
-    """What a kill left unfinished."""
-    for path in beside.parent.glob(f"{beside.name}{_MAKING}*"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _FORGOTTEN_S:
-                path.unlink()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +12,19 @@ from agentos.exceptions import CheckpointCorruptedError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.machine.events import Checkpointed
 from agentos.store.codec import CODES, from_microseconds
-from agentos.store.port import HERE, CheckpointRecord, Holder, NewRun, RunRecord, RunStatus, Scope
+from agentos.store.port import (
+    HERE,
+    CheckpointRecord,
+    Holder,
+    NewRun,
+    PostedCommand,
+    RunRecord,
+    RunStatus,
+    Scope,
+)
+from agentos.values import decode_value
+
+R = TypeVar("R", RunRecord, CheckpointRecord)
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
 _TOLD_BY_LEASE: frozenset[RunStatus] = frozenset((*_UNDRIVEN, "interrupted"))
@@ -28,7 +40,11 @@ def run_record(
     One that should be going and has no driver was interrupted.
     """
     id_, name, kind, status, layer, layers, epoch, sequence, revision = stands
-    created_at, updated_at, source, root, host, fingerprint, parent_id, labels = origin
+    created_at, updated_at, source, root, host, fingerprint, parent_id, stored = origin
+    try:
+        labels = () if stored == "[]" else _decode_labels(stored)  # as of nearly all
+    except msgspec.DecodeError as error:
+        raise CheckpointCorruptedError(f"run {id_}", f"its labels cannot be read: {error}") from error
     return RunRecord(
         workflow_id=WorkflowId(id_),
         name=name,
@@ -49,7 +65,7 @@ def run_record(
         holder=holder,
         lease_until=from_microseconds(lease_until) if lease_until else None,
         scope=scope,
-        labels=_decoded_labels(labels, id_),
+        labels=labels,
     )
 
 
@@ -78,20 +94,22 @@ def encoded_labels(labels: tuple[str, ...]) -> str:
     return msgspec.json.encode(labels).decode()
 
 
-def _decoded_labels(stored: str, workflow_id: str) -> tuple[str, ...]:
-    if stored == "[]":  # as of nearly all
-        return ()
-    try:
-        return _decode_labels(stored)
-    except msgspec.DecodeError as error:
-        raise CheckpointCorruptedError(f"run {workflow_id}", f"its labels cannot be read: {error}") from error
-
-
 def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
     """A row of `find_checkpoints` or `list_checkpoints`, held against the event that made it."""
     id_, workflow_id, layer, sequence, at, snapshot, abandoned, digest = row[:8]
-    event, shared = row[8:12], row[12:]
-    _compare(f"checkpoint {id_} of run {workflow_id}", (id_, layer, at, snapshot, digest), event)
+    event_at, code, body, event_digest = row[8:12]
+    shared = row[12:]
+    what = f"checkpoint {id_} of run {workflow_id}"
+    if code != CODES[Checkpointed]:
+        raise CheckpointCorruptedError(what, "no checkpoint event stands at its sequence")
+    if digest != event_digest:
+        raise CheckpointCorruptedError(what, "its digest is not that of its sequence")
+    try:
+        cut = _decode_cut(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointCorruptedError(what, f"its event cannot be read: {error}") from error
+    if (id_, layer, at, snapshot) != (cut.checkpoint_id, cut.layer, event_at, cut.snapshot):
+        raise CheckpointCorruptedError(what, "it differs from the event that made it")
     return CheckpointRecord(
         id=CheckpointId(id_),
         workflow_id=WorkflowId(workflow_id),
@@ -105,18 +123,36 @@ def checkpoint_record(row: Sequence[Any]) -> CheckpointRecord:
     )
 
 
-def _compare(what: str, stored: tuple[object, ...], event: Sequence[Any]) -> None:
-    at, code, body, digest = event
-    if code != CODES[Checkpointed]:
-        raise CheckpointCorruptedError(what, "no checkpoint event stands at its sequence")
-    if stored[-1] != digest:
-        raise CheckpointCorruptedError(what, "its digest is not that of its sequence")
+def posted_command(row: Sequence[Any]) -> PostedCommand:
+    """A row of `read_inbox`."""
+    id_, at, author, attempt_id, body = row[:5]
+    return PostedCommand(
+        id=id_,
+        author=author,
+        attempt_id=attempt_id,
+        posted_at=from_microseconds(at),
+        command=decode_value(body),
+    )
+
+
+def is_text(given: str) -> bool:
+    """Whether anything stored can begin so: bytes from the command line that are no text name nothing."""
     try:
-        cut = _decode_cut(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointCorruptedError(what, f"its event cannot be read: {error}") from error
-    if stored != (cut.checkpoint_id, cut.layer, at, cut.snapshot, digest):
-        raise CheckpointCorruptedError(what, "it differs from the event that made it")
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return bool(given)
+
+
+def only_one(what: str, given: str, rows: Sequence[Sequence[Any]], record: Callable[[Sequence[Any]], R]) -> R:
+    """The one that has this id, or alone begins with it. RunRefusedError where there are several, in any scopes."""
+    meant = [row for row in rows if row[0] == given] or rows
+    if len(meant) == 1:
+        return record(meant[0])
+    found = [record(row) for row in meant]
+    if len({one.scope for one in found}) > 1:
+        raise in_several_scopes(f"{what} that begin with {given!r}", found)
+    raise ambiguous(what, given, [row[0] for row in meant])
 
 
 def ambiguous(what: str, prefix: str, ids: Sequence[str]) -> RunRefusedError:

@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from agentos.exceptions import NewerSchemaError
+from agentos.store.codec import NEWER
+
 FOLDER = Path(__file__).with_name("sql")
 _NAMED = re.compile(r"^-- (?P<name>[a-z_]+): .+\n", re.MULTILINE)
 
@@ -18,6 +21,15 @@ class Migration(NamedTuple):
     number: int
     name: str
     sql: str
+
+
+def refuse_newer(database: object, found: int, known: int) -> None:
+    """NewerSchemaError where another version of AgentOS made a schema that this one does not know."""
+    if found > known:
+        raise NewerSchemaError(
+            f"{database} has schema {found}; this version of AgentOS knows {known}. It was not touched.",
+            next_step=NEWER,
+        )
 
 
 @cache

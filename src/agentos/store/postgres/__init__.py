@@ -5,14 +5,12 @@ address         a URL, taken apart
 store           the verbs of the port
 driver          lost connections, waiting, errors of psycopg
 refusals        why there is no connection
-pool            the connections of this process
+pool            the connections of this process, and statements with their schema written in
 session         named queries on one connection
-statements      queries with their schema written in
 journal_writer  appending a batch of events, as one statement
 line            appending from the event loop
 leases          who may drive a run
-notices         news from the server
-watched_runs    which runs a store looks at
+notices         news from the server, and which runs a store looks at
 migrations      from nothing or an older schema to this one
 stats           what a schema holds
 """

@@ -9,7 +9,7 @@ from agentos.store.port import HERE, Durability, Scope
 from agentos.store.postgres import migrations
 from agentos.store.postgres.address import Address, read_address
 from agentos.store.postgres.driver import PATIENCE_S, insist
-from agentos.store.postgres.pool import POOLS, Pool
+from agentos.store.postgres.pool import Pool, acquire_pool, release_pool
 from agentos.store.postgres.session import QuerySession, autocommit_session, write_transaction
 from agentos.store.postgres.store import PostgresStore
 from agentos.store.sqlfiles import Migration
@@ -39,7 +39,7 @@ def open_store(
     """
     address = read_address(url)
     known = migrations.known_migrations() if steps is None else tuple(steps)
-    pool = POOLS.acquire(address, lazy_commits=durability == "process")
+    pool = acquire_pool(address, lazy_commits=durability == "process")
     try:
         patience_s = min(busy_s, LOOKING_S if readonly else OPENING_S)
         if pool.schema_version != len(known):  # else another store of this process has looked, and is still open
@@ -53,7 +53,7 @@ def open_store(
             scope=scope,
         )
     except BaseException:
-        POOLS.release(pool)
+        release_pool(pool)
         raise
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import psycopg
@@ -71,7 +71,9 @@ class JournalWriter:
                 revision = self._plan_revision(head.no) + 1
                 newest = (revision, plan, codec.plan_digest(lease.workflow_id, revision, plan))
             large = ([*blobs], [body.decode() for body in blobs.values()])
-            more = (*large, *rollbacks(events), list(consumed), *newest)
+            stretches = _left_behind(events)
+            afters, befores = [after for after, _ in stretches], [before for _, before in stretches]
+            more = (*large, afters, befores, list(consumed), *newest)
         crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
         if self._wrote("append_all" if more else "append", (*arguments, *more)):
             return after
@@ -186,13 +188,6 @@ class _CutRow(msgspec.Struct):
     abandoned: bool
 
 
-class _Stretch(NamedTuple):
-    """Sequences between two, that a rollback leaves behind."""
-
-    after: int
-    before: int
-
-
 def event_rows(rows: Sequence[EventRow]) -> str:
     """The rows of `event`, but for the run they belong to."""
     return _encode(
@@ -234,7 +229,7 @@ def cut_rows(events: Sequence[Event], rows: Sequence[EventRow]) -> str:
                 at=row.at,
                 digest=row.digest,
                 snapshot=event.snapshot,
-                abandoned=any(stretch.after < row.seq < stretch.before for stretch in stretches),
+                abandoned=any(after < row.seq < before for after, before in stretches),
             )
             for event, row in zip(events, rows, strict=True)
             if type(event) is Checkpointed
@@ -242,11 +237,6 @@ def cut_rows(events: Sequence[Event], rows: Sequence[EventRow]) -> str:
     ).decode()
 
 
-def rollbacks(events: Sequence[Event]) -> tuple[list[int], list[int]]:
-    """After and before of each stretch that the rollbacks of a batch leave behind."""
-    stretches = _left_behind(events)
-    return [stretch.after for stretch in stretches], [stretch.before for stretch in stretches]
-
-
-def _left_behind(events: Sequence[Event]) -> list[_Stretch]:
-    return [_Stretch(event.to_seq, event.seq) for event in events if type(event) is RolledBack]
+def _left_behind(events: Sequence[Event]) -> list[tuple[int, int]]:
+    """The sequences that each rollback of a batch leaves behind: those between two."""
+    return [(event.to_seq, event.seq) for event in events if type(event) is RolledBack]

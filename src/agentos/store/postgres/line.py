@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus
-from psycopg.pq.abc import PGresult
 
 from agentos import crashpoints
 from agentos.ids import WorkflowId
@@ -127,8 +126,9 @@ class PostgresLine:
             result = self._pgconn.get_result()
             if result is not None:
                 self._answers.append((result.status, result.ntuples))
-                if result.status == ExecStatus.FATAL_ERROR:
-                    self._look_at(result)
+                failed = result.status == ExecStatus.FATAL_ERROR
+                if failed and result.error_field(DiagnosticField.SQLSTATE) in _NO_SESSION:
+                    self._connection.is_session = self._connection.prepared = False
             elif self._is_settled() or self._answers != [(ExecStatus.COMMAND_OK, 0)]:
                 return True
             else:
@@ -137,10 +137,6 @@ class PostgresLine:
                 self._send(self._batch)
                 return False
         return False
-
-    def _look_at(self, error: PGresult) -> None:
-        if error.error_field(DiagnosticField.SQLSTATE) in _NO_SESSION:
-            self._connection.is_session = self._connection.prepared = False
 
 
 def _as_text(value: int | str | bytes) -> bytes:

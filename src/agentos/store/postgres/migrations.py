@@ -13,17 +13,15 @@ from psycopg import sql
 from agentos import crashpoints
 from agentos.exceptions import (
     ForeignDatabaseError,
-    NewerSchemaError,
     NotFoundError,
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
 from agentos.machine.events import JOURNALED
-from agentos.store.codec import NEWER
 from agentos.store.postgres import leases
 from agentos.store.postgres.address import Address
 from agentos.store.postgres.session import QuerySession
-from agentos.store.sqlfiles import Migration, migrations, script
+from agentos.store.sqlfiles import Migration, migrations, refuse_newer, script
 
 APPLICATION = "agentos"
 EVENT_TYPES = len(JOURNALED)
@@ -45,7 +43,9 @@ def found_version(session: QuerySession, address: Address) -> int:
     tables = [table for _, table, _ in rows if table is not None]
     if not tables:
         return 0
-    facts = dict(session.rows("read_facts")) if "meta" in tables and _is_ours(session, address) else {}
+    # A table of the name `meta` may have any columns.
+    columns = {column for (column,) in session.rows("columns_of", address.schema, "meta")}
+    facts = dict(session.rows("read_facts")) if columns >= {"key", "value"} else {}
     if facts.get("application") != APPLICATION:
         listed = ", ".join(tables[:4]) + (", …" if len(tables) > 4 else "")
         raise ForeignDatabaseError(
@@ -55,11 +55,6 @@ def found_version(session: QuerySession, address: Address) -> int:
     return int(facts["schema"])
 
 
-def _is_ours(session: QuerySession, address: Address) -> bool:
-    """Whether `meta` looks like ours: a table of that name may have any columns."""
-    return {column for (column,) in session.rows("columns_of", address.schema, "meta")} >= {"key", "value"}
-
-
 def check(session: QuerySession, address: Address, known: int) -> None:
     """Refuse what cannot be read here. Writes nothing."""
     found = found_version(session, address)
@@ -67,7 +62,7 @@ def check(session: QuerySession, address: Address, known: int) -> None:
         raise NotFoundError(
             f"there is nothing of ours at {address.shown} yet", next_step="The schema is made by the first run."
         )
-    _refuse_newer(address, found, known)
+    refuse_newer(address.shown, found, known)
 
 
 def lay_out(session: QuerySession, address: Address, steps: Sequence[Migration]) -> None:
@@ -75,14 +70,20 @@ def lay_out(session: QuerySession, address: Address, steps: Sequence[Migration])
     session.rows("use_schema", address.search_path)
     session.rows("lock_layout", address.schema)
     found = found_version(session, address)
-    _refuse_newer(address, found, len(steps))
+    refuse_newer(address.shown, found, len(steps))
     if found == len(steps):
         _name_types(session)
         return
     connection = session.connection
     if found:
         connection.execute(f"LOCK TABLE {session.statements.schema}.run IN ACCESS EXCLUSIVE MODE")
-        _refuse_live(session, address)
+        for workflow_id, holder, current in session.rows("held_leases", None):
+            driver = leases.live_holder(holder, current)
+            if driver is not None:
+                raise StoreUnavailableError(
+                    f"{address.shown} has an older schema, and {driver} drives run {workflow_id} on it",
+                    next_step="Wait for it to end, or pause it, and try again. Nothing was changed.",
+                )
     elif not session.rows("tables_of", address.schema):
         connection.execute(f"CREATE SCHEMA {session.statements.schema}")
     for (view,) in session.rows("views_of", address.schema):
@@ -103,21 +104,3 @@ def _name_types(session: QuerySession) -> None:
     """Event types may be added without a change of schema: keep their names for those who read by hand."""
     if session.rows("count_types")[0][0] < EVENT_TYPES:
         session.each("insert_type", [(code, kind.type) for code, kind in enumerate(JOURNALED, 1)])
-
-
-def _refuse_newer(address: Address, found: int, known: int) -> None:
-    if found > known:
-        raise NewerSchemaError(
-            f"{address.shown} has schema {found}; this version of AgentOS knows {known}. It was not touched.",
-            next_step=NEWER,
-        )
-
-
-def _refuse_live(session: QuerySession, address: Address) -> None:
-    for workflow_id, holder, current in session.rows("held_leases", None):
-        driver = leases.live_holder(holder, current)
-        if driver is not None:
-            raise StoreUnavailableError(
-                f"{address.shown} has an older schema, and {driver} drives run {workflow_id} on it",
-                next_step="Wait for it to end, or pause it, and try again. Nothing was changed.",
-            )

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import cache
+from typing import Any, Generic, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.raw_cursor import RawCursor
 
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.postgres.address import Address
 from agentos.store.postgres.driver import statement_pooling
-from agentos.store.postgres.statements import statements_of
+from agentos.store.sqlfiles import queries
+
+T = TypeVar("T")
 
 LIMIT = 8
 """Connections of one process, however many runs it drives; one more listens for news."""
@@ -25,6 +30,50 @@ STALE_S = 30.0
 
 SILENCE_S = 20.0
 """A server that says nothing for so long, asked what takes no time, hangs: its host answers, and it does not."""
+
+_PLACEHOLDER = re.compile(r"\$(\d+)")
+_SCOPE = "$scope"
+_COMMITS = {
+    # A stronger setting of the server's stays.
+    False: "CASE current_setting('synchronous_commit') WHEN 'off' "
+    "THEN set_config('synchronous_commit', 'on', true) END",
+    True: "set_config('synchronous_commit', 'off', true)",
+}
+_IDLE = "SET LOCAL idle_in_transaction_session_timeout = "
+
+
+class Statements:
+    """The statements of queries.sql for one schema, by their names, and what transactions begin with.
+
+    Every name in them says whose it is: behind a pooler the search path is whoever's was there before, and a run would
+    be written to their schema. What they set ends with the transaction, for the same reason.
+    """
+
+    def __init__(self, schema: str, *, lazy_commits: bool) -> None:
+        self.schema = sql.Identifier(schema).as_string()
+        self._durably = _COMMITS[lazy_commits]
+        texts = queries("postgres/queries.sql")
+        self.scoped = frozenset(name for name, text in texts.items() if _SCOPE in text)
+        self._texts = {name: self.complete(text) for name, text in texts.items()}
+        # Readers hold no lock that a takeover waits for, and may think about what they read for a while.
+        self.begin_reading = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_IDLE}'60s'"
+        # Shorter than any lease that can be set: one stopped inside a transaction loses it before its lease ends.
+        self.begin_writing = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {_IDLE}'2s'; SELECT {self._durably}"
+        self.begin_long = self.begin_writing.replace("'2s'", "'60s'")
+
+    def __getitem__(self, name: str) -> str:
+        return self._texts[name]
+
+    def complete(self, text: str) -> str:
+        """A statement with its scopes numbered behind the other arguments, and our schema in it."""
+        last = max((int(number) for number in _PLACEHOLDER.findall(text)), default=0)
+        text = text.replace(_SCOPE, f"${last + 1}").replace("$durably", self._durably)
+        return text.replace("$schema", self.schema)
+
+
+@cache
+def statements_of(schema: str, *, lazy_commits: bool) -> Statements:
+    return Statements(schema, lazy_commits=lazy_commits)
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -71,8 +120,10 @@ class Pool:
 
     silence_s = SILENCE_S
 
-    def __init__(self, address: Address, *, lazy_commits: bool, limit: int = LIMIT) -> None:
+    def __init__(self, address: Address, *, lazy_commits: bool, limit: int = LIMIT, key: object = None) -> None:
         self.address = address
+        self.key = key
+        """By which it is shared."""
         self.schema_version: int | None = None
         """Of what was found at the address, once a store that may write has looked."""
         self.statements = statements_of(address.schema, lazy_commits=lazy_commits)
@@ -129,7 +180,11 @@ class Pool:
             # A pooler greets for the server, with a number of its own in place of the process's.
             connection.is_session = connection.pgconn.backend_pid == process
             if not connection.is_session:
-                self._try_transaction(connection)
+                connection.execute("BEGIN")
+                first, second = self._look_at(connection), self._look_at(connection)
+                connection.execute("COMMIT")
+                if first != second:
+                    raise statement_pooling(self.address.shown)
             if encoding != "UTF8":
                 raise WorkflowConfigurationError(
                     f"the database {self.address.shown} is not encoded in UTF8",
@@ -144,14 +199,6 @@ class Pool:
         """The encoding of the database, and the process that answered."""
         [(encoding, process)] = connection.execute(self.statements["read_session"]).fetchall()
         return encoding, process
-
-    def _try_transaction(self, connection: Connection) -> None:
-        """WorkflowConfigurationError where two statements of a transaction have two sessions."""
-        connection.execute("BEGIN")
-        first, second = self._look_at(connection), self._look_at(connection)
-        connection.execute("COMMIT")
-        if first != second:
-            raise statement_pooling(self.address.shown)
 
     def _take_idle(self) -> Connection | None:
         while True:
@@ -196,33 +243,40 @@ class Pool:
         self._drop_idle()
 
 
-class SharedPools:
-    """Pools by address, each open as long as somebody uses it.
-
-    Stores are opened for every thread and every question; connections are dear, and belong to the process, as file
-    descriptors do. That is why the one object of this class lives in a module.
-    """
+class Shared(Generic[T]):
+    """Things by key, each there as long as somebody uses it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pools: dict[tuple[int, str, bool], tuple[Pool, int]] = {}
+        self._held: dict[object, tuple[T, int]] = {}
 
-    def acquire(self, address: Address, *, lazy_commits: bool) -> Pool:
-        key = (os.getpid(), address.url, lazy_commits)  # a forked child must not write to its parent's sockets
+    def acquire(self, key: object, make: Callable[[], T]) -> T:
         with self._lock:
-            pool, users = self._pools.get(key) or (Pool(address, lazy_commits=lazy_commits), 0)
-            self._pools[key] = (pool, users + 1)
-            return pool
+            found, users = self._held.get(key) or (make(), 0)
+            self._held[key] = (found, users + 1)
+            return found
 
-    def release(self, pool: Pool) -> None:
+    def release(self, key: object) -> T | None:
+        """What has to be closed now, since nobody uses it any more."""
         with self._lock:
-            for key, (known, users) in list(self._pools.items()):
-                if known is pool:
-                    if users > 1:
-                        self._pools[key] = (pool, users - 1)
-                        return
-                    del self._pools[key]
-        pool.close()
+            found, users = self._held.pop(key)
+            if users == 1:
+                return found
+            self._held[key] = (found, users - 1)
+            return None
 
 
-POOLS = SharedPools()
+_POOLS: Shared[Pool] = Shared()
+"""Stores are opened for every thread and every question; connections are dear, and belong to the process, as file
+descriptors do. That is why this lives in a module."""
+
+
+def acquire_pool(address: Address, *, lazy_commits: bool) -> Pool:
+    """The pool of this address, which is to be released."""
+    key = (os.getpid(), address.url, lazy_commits)  # a forked child must not write to its parent's sockets
+    return _POOLS.acquire(key, lambda: Pool(address, lazy_commits=lazy_commits, key=key))
+
+
+def release_pool(pool: Pool) -> None:
+    if (unused := _POOLS.release(pool.key)) is not None:
+        unused.close()

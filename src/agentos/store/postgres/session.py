@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from agentos.store.postgres.pool import Connection, Pool
-from agentos.store.postgres.statements import Statements
+from agentos.store.postgres.pool import Connection, Pool, Statements
 
 Scopes = Callable[["QuerySession"], list[int]]
 

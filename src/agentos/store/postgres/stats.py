@@ -11,7 +11,7 @@ from agentos.store.postgres import leases, migrations
 from agentos.store.postgres.address import read_address
 from agentos.store.postgres.database import LOOKING_S, open_store
 from agentos.store.postgres.driver import insist
-from agentos.store.postgres.pool import POOLS
+from agentos.store.postgres.pool import acquire_pool, release_pool
 from agentos.store.postgres.session import QuerySession, autocommit_session
 from agentos.store.sqlfiles import queries
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
@@ -78,7 +78,7 @@ def _ask(session: QuerySession, name: str, *arguments: Any) -> list[tuple[Any, .
 
 def pending_migrations(url: str) -> PendingMigrations:
     address, known = read_address(url), migrations.known_migrations()
-    pool = POOLS.acquire(address, lazy_commits=False)
+    pool = acquire_pool(address, lazy_commits=False)
     try:
 
         def read() -> int:
@@ -88,7 +88,7 @@ def pending_migrations(url: str) -> PendingMigrations:
 
         found = insist(read, address.shown, LOOKING_S)
     finally:
-        POOLS.release(pool)
+        release_pool(pool)
     steps = tuple(step.name for step in known if step.number > found)
     return PendingMigrations(found=found, known=len(known), steps=steps, backup="")
 

@@ -9,6 +9,7 @@ one finds out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -43,13 +44,12 @@ from agentos.store.postgres import journal_writer, leases
 from agentos.store.postgres.driver import brief_verb, verb
 from agentos.store.postgres.journal_writer import JournalWriter
 from agentos.store.postgres.line import PostgresLine, ShortBatch
-from agentos.store.postgres.pool import POOLS, Pool
+from agentos.store.postgres.notices import FOLLOW_S, Watch
+from agentos.store.postgres.pool import Pool, release_pool
 from agentos.store.postgres.session import QuerySession, autocommit_session, read_transaction, write_transaction
-from agentos.store.postgres.watched_runs import FOLLOW_S, Watch
-from agentos.values import decode_value, encode_value
+from agentos.values import encode_value
 
 T = TypeVar("T")
-R = TypeVar("R", RunRecord, CheckpointRecord)
 
 
 class PostgresStore:
@@ -255,7 +255,7 @@ class PostgresStore:
             rows = _beginning_with(session, "find_runs", workflow_id)
         if not rows:
             raise RunNotFoundError(workflow_id)
-        return _only("runs", workflow_id, rows, _record)
+        return records.only_one("runs", workflow_id, rows, _record)
 
     @verb
     def list_runs(
@@ -281,7 +281,7 @@ class PostgresStore:
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         with autocommit_session(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
-        return _only("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
+        return records.only_one("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
@@ -305,16 +305,7 @@ class PostgresStore:
             rows = session.rows("read_inbox", head.no) if head is not None else []
         if head is not None:
             self._watch.saw_commands(head.no, rows[-1][-1] if rows else 0)
-        return [
-            PostedCommand(
-                id=id_,
-                author=author,
-                attempt_id=attempt_id,
-                posted_at=codec.from_microseconds(at),
-                command=decode_value(body),
-            )
-            for id_, at, author, attempt_id, body, _ in rows
-        ]
+        return [records.posted_command(row) for row in rows]
 
     def has_changed(self) -> bool:
         try:
@@ -329,16 +320,12 @@ class PostgresStore:
             return False
         with autocommit_session(self._pool, self.scopes) as session:
             if followed:
-                self._follow(session, followed)
+                # Who may only read looks by the clock.
+                with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
+                    session.execute("follow", followed, FOLLOW_S)
             found = session.rows("read_marks", wanted) if wanted else []
         news = [self._watch.compare(*row) for row in found]  # each of them, so that each is seen
         return any(news)
-
-    def _follow(self, session: QuerySession, runs: list[int]) -> None:
-        try:
-            session.execute("follow", runs, FOLLOW_S)
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
-            return  # who may only read looks by the clock
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
@@ -373,7 +360,7 @@ class PostgresStore:
         if self._open:
             self._open = False
             self._watch.close()
-            POOLS.release(self._pool)
+            release_pool(self._pool)
 
 
 def _record(row: Sequence[Any]) -> RunRecord:
@@ -383,20 +370,5 @@ def _record(row: Sequence[Any]) -> RunRecord:
     return records.run_record(row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope)
 
 
-def _only(what: str, given: str, rows: list[tuple[Any, ...]], record: Callable[[Sequence[Any]], R]) -> R:
-    """The one that has this id, or alone begins with it. RunRefusedError where there are several, in any scopes."""
-    meant = [row for row in rows if row[0] == given] or rows
-    if len(meant) == 1:
-        return record(meant[0])
-    found = [record(row) for row in meant]
-    if len({one.scope for one in found}) > 1:
-        raise records.in_several_scopes(f"{what} that begin with {given!r}", found)
-    raise records.ambiguous(what, given, [row[0] for row in meant])
-
-
 def _beginning_with(session: QuerySession, query: str, prefix: str) -> list[tuple[Any, ...]]:
-    try:
-        prefix.encode()
-    except UnicodeEncodeError:  # bytes from the command line that are no text name nothing
-        return []
-    return session.rows(query, prefix, 4) if prefix and "\0" not in prefix else []
+    return session.rows(query, prefix, 4) if records.is_text(prefix) and "\0" not in prefix else []

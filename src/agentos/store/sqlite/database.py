@@ -20,7 +20,7 @@ from agentos.exceptions import (
 from agentos.store.codec import BLOB_LIMIT
 from agentos.store.port import Durability
 from agentos.store.private_files import link_private, make_private, remove_database
-from agentos.store.sqlfiles import Migration, migrations
+from agentos.store.sqlfiles import Migration, migrations, refuse_newer
 from agentos.store.sqlite import locks
 from agentos.store.sqlite import migrations as schema
 from agentos.store.sqlite.driver import BUSY_S, BUSY_TIMEOUT_S, insist, translate_error, uri_of
@@ -193,7 +193,12 @@ def _make_database(path: Path) -> None:
 def _connect(path: Path, durability: Durability) -> sqlite3.Connection:
     connection = _connect_to(path, "mode=rw")
     try:
-        _refuse_unwritable(path)
+        # SQLite opens a read-only file without a word and fails at the first write.
+        if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+            raise StoreUnavailableError(
+                f"the database {path} or its folder is read-only",
+                next_step="Make both writable (chmod u+w), and try again. Nothing was written.",
+            )
         _sync_fully(connection)
         _keep_log(connection, path)
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
@@ -217,15 +222,6 @@ def _keep_log(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreUnavailableError(
             f"the database {path} cannot keep a write-ahead log here",
             next_step="Put it on a local disk; network file systems do not work.",
-        )
-
-
-def _refuse_unwritable(path: Path) -> None:
-    # SQLite opens a read-only file without a word and fails at the first write.
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        raise StoreUnavailableError(
-            f"the database {path} or its folder is read-only",
-            next_step="Make both writable (chmod u+w), and try again. Nothing was written.",
         )
 
 
@@ -267,7 +263,7 @@ def _check_schema(
     connection: sqlite3.Connection, path: Path, clock: Clock, known: Sequence[Migration], *, readonly: bool
 ) -> None:
     found = schema.schema_version(connection)
-    schema.refuse_newer(path, found, len(known))
+    refuse_newer(path, found, len(known))
     if readonly:
         return
     if found < len(known):

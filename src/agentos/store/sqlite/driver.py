@@ -76,16 +76,16 @@ def verb(method: Callable[Concatenate[S, P], T], /) -> Callable[Concatenate[S, P
                 return method(self, *args, **kwargs)
         except (*_TOLD, Moved, CheckpointCorruptedError) as error:
             first = error
-        return insist(lambda: _again(self, method, args, kwargs), self.path, self.busy_s, first=first)
+
+        def again() -> T:
+            with self.live.busy:
+                if self.live.find_trouble() is not None:  # which may be why it failed
+                    self.live.follow()
+                return method(self, *args, **kwargs)
+
+        return insist(again, self.path, self.busy_s, first=first)
 
     return call
-
-
-def _again(self: UsesSqlite, method: Callable[..., T], args: Any, kwargs: Any) -> T:
-    with self.live.busy:
-        if self.live.find_trouble() is not None:  # which may be why it failed
-            self.live.follow()
-        return method(self, *args, **kwargs)
 
 
 def insist(act: Callable[[], T], path: Path, busy_s: float, *, first: Exception | None = None) -> T:
@@ -158,7 +158,8 @@ def translate_error(error: Exception, path: Path) -> AgentosError:
     if _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
         # Only earlier releases made a database in its place, in a transaction with a rollback journal.
         return CheckpointCorruptedError(f"database {path}", "it was never finished: who made it was killed meanwhile")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _lacks_schema(code, error):
+    lacks_schema = code == sqlite3.SQLITE_ERROR and str(error).startswith(("no such table", "no such column", "table "))
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or lacks_schema:
         return CheckpointCorruptedError(f"database {path}", str(error))
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return WorkflowConfigurationError(
@@ -177,10 +178,6 @@ def translate_error(error: Exception, path: Path) -> AgentosError:
             next_step="This is a bug in AgentOS; the database is unchanged. Please report it.",
         )
     return StoreUnavailableError(f"the database {path} {why}", next_step=next_step)
-
-
-def _lacks_schema(code: int, error: Exception) -> bool:
-    return code == sqlite3.SQLITE_ERROR and str(error).startswith(("no such table", "no such column", "table "))
 
 
 _UNAVAILABLE = {

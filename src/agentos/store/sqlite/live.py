@@ -188,7 +188,10 @@ class LiveConnection:
             self._make_folder()
         copy = make_private(self.path, image)
         try:
-            self._refuse_unsound(copy)
+            with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+                found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise self._gone_error(f"was removed, and what is left of it is damaged: {found}")
             if link_private(copy, self.path, self.files.is_ours):
                 return True
             if not os.path.lexists(self.path):
@@ -196,15 +199,6 @@ class LiveConnection:
             return False
         finally:
             remove_database(copy)
-
-    def _refuse_unsound(self, copy: Path) -> None:
-        connection = sqlite3.connect(copy, isolation_level=None)
-        try:
-            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        finally:
-            connection.close()
-        if found != "ok":
-            raise self._gone_error(f"was removed, and what is left of it is damaged: {found}")
 
     def _go_to_other_file(self) -> None:
         for end in ("-shm", "-wal"):
@@ -355,18 +349,16 @@ class Writing(AbstractContextManager[None]):
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        live = self._live
         try:
-            if kind is None:
-                self._commit()
-            else:
-                self._live.roll_back()
+            if kind is not None:
+                live.roll_back()
+                return
+            try:
+                live.get().execute("COMMIT")
+            except BaseException:
+                live.roll_back()
+                raise
+            live.confirm()
         finally:
             self._locks.end_turn(self._turn)
-
-    def _commit(self) -> None:
-        try:
-            self._live.get().execute("COMMIT")
-        except BaseException:
-            self._live.roll_back()
-            raise
-        self._live.confirm()

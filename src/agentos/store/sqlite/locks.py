@@ -202,7 +202,9 @@ def connection_lock(path: Path) -> Iterator[None]:
                 break
             sleep_out_of_step(0.0005, 0.003)
         try:
-            while any(_is_refused(one, _KEEP_LOG) for one in descriptors) and time.monotonic() < until:
+            # While another has it, it is worth waiting for.
+            taken = (errno.EAGAIN, errno.EACCES)
+            while any(_why_not(one, _KEEP_LOG) in taken for one in descriptors) and time.monotonic() < until:
                 sleep_out_of_step(0.0005, 0.003)
             yield
         finally:
@@ -241,7 +243,9 @@ def _descriptors_of(file: Identity) -> list[int]:
     except (FileNotFoundError, NotADirectoryError, PermissionError):  # no /proc
         return []
     except OSError as error:  # no descriptor left for the listing itself
-        raise _cannot_open(error) from error
+        told = sqlite3.OperationalError(f"unable to open database file: {error.strerror}")
+        told.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise told from error
     found = []
     for name in names:
         try:
@@ -250,12 +254,6 @@ def _descriptors_of(file: Identity) -> list[int]:
         except OSError:  # the one that listed them
             continue
     return found
-
-
-def _cannot_open(error: OSError) -> sqlite3.Error:
-    told = sqlite3.OperationalError(f"unable to open database file: {error.strerror}")
-    told.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
-    return told
 
 
 def _takes_locks(descriptor: int) -> bool:
@@ -279,12 +277,8 @@ def _lock(descriptor: int, wanted: bytes) -> bool:
     return _why_not(descriptor, wanted) == 0
 
 
-def _is_refused(descriptor: int, wanted: bytes) -> bool:
-    """Lock it; whether another has it, so that it is worth waiting for."""
-    return _why_not(descriptor, wanted) in (errno.EAGAIN, errno.EACCES)
-
-
 def _why_not(descriptor: int, wanted: bytes) -> int:
+    """Lock it; 0, or the error that kept us from it."""
     try:
         fcntl.fcntl(descriptor, _SETLK, wanted)  # type: ignore[arg-type]  # without it there are no descriptors
     except OSError as error:

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentos import crashpoints
-from agentos.exceptions import NewerSchemaError, StoreUnavailableError
+from agentos.exceptions import StoreUnavailableError
 from agentos.machine.events import JOURNALED
-from agentos.store.codec import NEWER
 from agentos.store.private_files import make_private, remove_database
 from agentos.store.sqlfiles import Migration, queries, script, statements
 from agentos.store.sqlite.driver import Transaction
@@ -55,13 +54,6 @@ def schema_version(connection: sqlite3.Connection) -> int:
     return version
 
 
-def refuse_newer(path: Path, found: int, known: int) -> None:
-    if found > known:
-        raise NewerSchemaError(
-            f"{path} has schema {found}; this version of AgentOS knows {known}. It was not touched.", next_step=NEWER
-        )
-
-
 def migrate(connection: sqlite3.Connection, path: Path, clock: Clock, steps: Sequence[Migration]) -> None:
     """Apply the steps the database has not seen. A kill leaves it at a whole version; the next open goes on."""
     with Transaction(connection):
@@ -75,20 +67,14 @@ def migrate(connection: sqlite3.Connection, path: Path, clock: Clock, steps: Seq
             if schema_version(connection) >= step.number:
                 continue
             _refuse_live(connection, path, clock)
-            _apply(connection, step)
-
-
-def _apply(connection: sqlite3.Connection, step: Migration) -> None:
-    # Views are made anew on top of each step, so that no step has to carry them along.
-    for (view,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall():
-        connection.execute(f'DROP VIEW "{view}"')
-    for statement in statements(step.sql):
-        connection.execute(statement)
-    for statement in statements(script(_STABLE_VIEWS)):
-        connection.execute(statement)
-    name_types(connection)
-    connection.execute(f"PRAGMA user_version = {step.number}")
-    crashpoints.reach("migrate.inside")
+            # Views are made anew on top of each step, so that no step has to carry them along.
+            for (view,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall():
+                connection.execute(f'DROP VIEW "{view}"')
+            for statement in (*statements(step.sql), *statements(script(_STABLE_VIEWS))):
+                connection.execute(statement)
+            name_types(connection)
+            connection.execute(f"PRAGMA user_version = {step.number}")
+            crashpoints.reach("migrate.inside")
 
 
 def _refuse_live(connection: sqlite3.Connection, path: Path, clock: Clock) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -43,7 +43,7 @@ from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, verb
 from agentos.store.sqlite.files import file_size
 from agentos.store.sqlite.leases import Clock, StoredLease
 from agentos.store.sqlite.live import LiveConnection, Reading, Writing
-from agentos.values import decode_value, encode_value
+from agentos.values import encode_value
 
 _Q = queries()
 _ADVANCE, _SET_STATUS, _INSERT_EVENT = _Q["advance_run"], _Q["set_status"], _Q["insert_event"]
@@ -94,26 +94,23 @@ class SqliteStore:
             self._check_schema()
             values = (*named, *lease, at, at, *records.origin_columns(run))
             inserted = self._connection.execute(_Q["insert_run"], values)
-            made = self._find_created(run.workflow_id, lease[0], at) if inserted.rowcount != 1 else None
-            if inserted.rowcount != 1 and made is None:
-                raise RunRefusedError(
-                    f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
-                )
-            no = inserted.lastrowid if made is None else made
-            assert no is not None  # a row was just inserted
-            if run.plan and made is None:
-                self._insert_plan(no, run.workflow_id, 1, run.plan)
+            if inserted.rowcount == 1 and inserted.lastrowid is not None:
+                no: int = inserted.lastrowid
+                if run.plan:
+                    self._insert_plan(no, run.workflow_id, 1, run.plan)
+            else:
+                # It may have been made by this call before that had to be repeated, where that was kept.
+                made = (run.workflow_id, lease[0], at)
+                found = self._connection.execute(_Q["find_created"], made).fetchone() if self.live.moves else None
+                if found is None:
+                    raise RunRefusedError(
+                        f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
+                    )
+                no = found[0]
             crashpoints.reach("create.inside")
         self._heads[run.workflow_id] = JournalHead(no, 0, digest)
         crashpoints.reach("lease.after")
         return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
-
-    def _find_created(self, workflow_id: WorkflowId, holder: object, at: int) -> int | None:
-        """The run that was made by this call before it had to be repeated, where that was kept."""
-        if not self.live.moves:
-            return None
-        row = self._connection.execute(_Q["find_created"], (workflow_id, holder, at)).fetchone()
-        return None if row is None else row[0]
 
     @verb
     def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
@@ -252,18 +249,15 @@ class SqliteStore:
         for event, row in zip(events, rows, strict=True):
             if isinstance(event, Checkpointed):
                 cut = (event.checkpoint_id, no, row.seq, event.layer, row.at, row.digest, event.snapshot)
-                self._cut(event, cut)
+                try:
+                    self._connection.execute(_Q["insert_checkpoint"], cut)
+                except sqlite3.IntegrityError as error:
+                    raise CheckpointCutError(
+                        f"checkpoint of layer {event.layer} cannot be written: {error}",
+                        next_step="The run goes on without it, unless checkpoints are strict.",
+                    ) from error
             elif isinstance(event, RolledBack):
                 self._connection.execute(_Q["abandon_checkpoints"], (no, event.to_seq, row.seq))
-
-    def _cut(self, event: Checkpointed, row: tuple[Any, ...]) -> None:
-        try:
-            self._connection.execute(_Q["insert_checkpoint"], row)
-        except sqlite3.IntegrityError as error:
-            raise CheckpointCutError(
-                f"checkpoint of layer {event.layer} cannot be written: {error}",
-                next_step="The run goes on without it, unless checkpoints are strict.",
-            ) from error
 
     def _insert_plan(self, no: int, workflow_id: WorkflowId, revision: int, body: bytes) -> None:
         digest = codec.plan_digest(workflow_id, revision, body)
@@ -312,9 +306,7 @@ class SqliteStore:
         rows = self._beginning_with("find_runs", workflow_id)
         if not rows:
             raise RunNotFoundError(workflow_id)
-        if len(rows) > 1 and rows[0][0] != workflow_id:
-            raise records.ambiguous("runs", workflow_id, [row[0] for row in rows])
-        return self._record(rows[0])
+        return records.only_one("runs", workflow_id, rows, self._record)
 
     def _record(self, row: Sequence[Any]) -> RunRecord:
         lease = StoredLease(*row[9:13])
@@ -322,11 +314,7 @@ class SqliteStore:
         return records.run_record(row[:9], row[13:], holder=holder, lease_until=lease.until)
 
     def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
-        try:
-            prefix.encode()
-        except UnicodeEncodeError:  # bytes from the command line that are no text name nothing
-            return []
-        return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if prefix else []
+        return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if records.is_text(prefix) else []
 
     @verb
     def list_runs(
@@ -335,24 +323,22 @@ class SqliteStore:
         asked = records.askable_labels(labels)
         if labels and not asked:
             return []
-        found = (self._record(row) for row in self._run_rows(statuses, records.encoded_labels(asked)))
-        return list(islice((one for one in found if not statuses or one.status in statuses), limit))
-
-    def _run_rows(self, statuses: Collection[RunStatus], labels: str) -> Iterator[tuple[Any, ...]]:
-        """Rows as they are asked for, newest first: each stored status is in order, and so is what is made of them."""
+        encoded = records.encoded_labels(asked)
         if not statuses:
-            return iter(self._connection.execute(_Q["list_runs"], (labels,)))
-        stored = records.stored_statuses(statuses)
-        each = [self._connection.execute(_Q["list_runs_in"], (labels, status)) for status in stored]
-        merged = merge(*each, key=lambda row: (row[13], row[-1]), reverse=True)
-        return (row[:-1] for row in merged)
+            rows: Iterable[tuple[Any, ...]] = self._connection.execute(_Q["list_runs"], (encoded,))
+        else:
+            # Rows as they are asked for, newest first: each stored status is in order, and so is what is made of them.
+            stored = records.stored_statuses(statuses)
+            each = [self._connection.execute(_Q["list_runs_in"], (encoded, status)) for status in stored]
+            merged = merge(*each, key=lambda row: (row[13], row[-1]), reverse=True)
+            rows = (row[:-1] for row in merged)
+        found = map(self._record, rows)
+        return list(islice((one for one in found if not statuses or one.status in statuses), limit))
 
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         rows = self._beginning_with("find_checkpoints", checkpoint_id)
-        if len(rows) > 1 and rows[0][0] != checkpoint_id:
-            raise records.ambiguous("checkpoints", checkpoint_id, [row[0] for row in rows])
-        return records.checkpoint_record(rows[0]) if rows else None
+        return records.only_one("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
@@ -372,16 +358,7 @@ class SqliteStore:
     @verb
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
         rows = self._connection.execute(_Q["read_inbox"], (workflow_id,)).fetchall()
-        return [
-            PostedCommand(
-                id=id_,
-                author=author,
-                attempt_id=attempt_id,
-                posted_at=codec.from_microseconds(at),
-                command=decode_value(body),
-            )
-            for id_, at, author, attempt_id, body in rows
-        ]
+        return [records.posted_command(row) for row in rows]
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
