@@ -289,10 +289,6 @@ def _named_zone(name: str) -> tzinfo | None:
         return None
 
 
-def _pairs(value: Any) -> dict[str, Any]:
-    return {_untag(key): _untag(item) for key, item in value}
-
-
 _UNTAG: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "bytes": lambda v, _: b64decode(v, validate=True),
     "datetime": lambda v, more: _in_zone(datetime.fromisoformat(v), more),
@@ -303,7 +299,7 @@ _UNTAG: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "float": lambda v, _: float(v),
     "int": lambda v, _: int(v, 16),
     "text": lambda v, _: b64decode(v, validate=True).decode(errors="surrogatepass"),
-    "dict": lambda v, _: _pairs(v),
+    "dict": lambda v, _: {_untag(key): _untag(item) for key, item in v},
 }
 
 

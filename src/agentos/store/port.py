@@ -44,6 +44,9 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 LEASE_S = 15.0
 """How long a lease lasts unless settings say otherwise. Its holder renews it three times in that time."""
+PATIENCE_S = 30.0
+"""How long a verb tries again before it gives up with StoreUnavailableError: while other writers hold the lock, or the
+server is gone (restarted, failed over, cut off)."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,12 @@ _QUESTIONS = ("--is-bare-repository", "--absolute-git-dir", "--is-inside-work-tr
 _ANSWERS = re.compile(rb"(true|false)\n(/.*)\n(true|false)\n(/.*\n)?", re.DOTALL)
 
 
+REPOSITORY = "160000"
+"""The mode that trees and indexes have for a repository inside."""
+PART = 1 << 20
+"""So many bytes of a file are read at once."""
+
+
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
     """A work tree, and the git directory behind it: a linked worktree or submodule has one of its own."""
 
@@ -274,34 +280,28 @@ def _same_folder(root: Path, one: PurePath, other: PurePath) -> bool:
 
 
 def _no_repository(directory: Path, git_says: str) -> WorkflowConfigurationError:
+    here = one_line(directory)
     if "dubious ownership" in git_says:
-        return WorkflowConfigurationError(
-            f"{one_line(directory)} is in a repository of another user, which git does not trust (dubious ownership)",
-            next_step=f"Git says: {git_says}",
-        )
-    if "not a git repository (or any" in git_says:
-        return WorkflowConfigurationError(
-            f"{one_line(directory)} is not in a git repository",
-            next_step="Go to a git repository, or make one with `git init`.",
-        )
-    return WorkflowConfigurationError(
-        f"git finds no usable repository at {one_line(directory)}: {git_says}",
-        next_step="Repair it (`git status` must work).",
-    )
+        what = f"{here} is in a repository of another user, which git does not trust (dubious ownership)"
+        next_step = f"Git says: {git_says}"
+    elif "not a git repository (or any" in git_says:
+        what = f"{here} is not in a git repository"
+        next_step = "Go to a git repository, or make one with `git init`."
+    else:
+        what = f"git finds no usable repository at {here}: {git_says}"
+        next_step = "Repair it (`git status` must work)."
+    return WorkflowConfigurationError(what, next_step=next_step)
 
 
 def _no_work_tree(directory: Path, git_dir: Path, *, bare: bool) -> WorkflowConfigurationError:
+    here = one_line(directory)
     if bare:
-        return WorkflowConfigurationError(
-            f"{one_line(git_dir)} is a bare repository, without files to work on",
-            next_step="Work in a clone, or in a worktree of it (`git worktree add PATH`).",
-        )
-    if directory.is_relative_to(git_dir):
-        return WorkflowConfigurationError(
-            f"{one_line(directory)} is inside the git directory {one_line(git_dir)}",
-            next_step="Go to the repository's own files.",
-        )
-    return WorkflowConfigurationError(
-        f"{one_line(directory)} is outside the work tree that its repository names (core.worktree)",
-        next_step="Go to that work tree.",
-    )
+        what = f"{one_line(git_dir)} is a bare repository, without files to work on"
+        next_step = "Work in a clone, or in a worktree of it (`git worktree add PATH`)."
+    elif directory.is_relative_to(git_dir):
+        what = f"{here} is inside the git directory {one_line(git_dir)}"
+        next_step = "Go to the repository's own files."
+    else:
+        what = f"{here} is outside the work tree that its repository names (core.worktree)"
+        next_step = "Go to that work tree."
+    return WorkflowConfigurationError(what, next_step=next_step)

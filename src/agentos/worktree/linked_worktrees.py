@@ -92,7 +92,7 @@ def _fill(linked: Worktree, snapshot: Snapshot) -> None:
 def _copy_included(worktree: Worktree, linked: Worktree) -> None:
     if not (worktree.root / INCLUDE).is_file():
         return
-    user = worktree.user_git(timeout_s=60)
+    user = worktree.user_git()
     matching = user.names("ls-files", "-z", "--others", "--ignored", f"--exclude-from={INCLUDE}")
     # What is not ignored is in the snapshot, or came after it: then it is not to be here.
     ignored = user.run("check-ignore", "-z", "--stdin", stdin=join_names(matching), ok=(0, 1)).stdout
@@ -104,8 +104,19 @@ def _copy_included(worktree: Worktree, linked: Worktree) -> None:
 
 def linked_worktrees(worktree: Worktree, workflow_id: str | None = None) -> list[Linked]:
     """Ours among the worktrees of this repository, of one run or of all. While none is at work, they are leftovers."""
-    found = [_read(fields) for fields in _list_worktrees(worktree)]
-    return [one for one in found if one is not None and workflow_id in (None, one.workflow_id)]
+    found = []
+    for fields in _list_worktrees(worktree):
+        mark, *named = fields.get("locked", "").split(" ")
+        if mark == _MARK and len(named) == 2:
+            run, label = map(unquote, named)
+            if workflow_id in (None, run):
+                found.append(Linked(path=Path(fields["worktree"]), workflow_id=run, label=label))
+    return found
+
+
+def _is_linked(worktree: Worktree, path: Path) -> bool:
+    real = os.path.realpath(path)
+    return any(os.path.realpath(one.path) == real for one in linked_worktrees(worktree))
 
 
 def remove_linked(worktree: Worktree, path: Path) -> None:
@@ -113,33 +124,31 @@ def remove_linked(worktree: Worktree, path: Path) -> None:
 
     SnapshotError for one that does not carry our lock: it is somebody else's.
     """
-    real = Path(os.path.realpath(path))
-    if real not in {Path(os.path.realpath(one.path)) for one in linked_worktrees(worktree)}:
+    if not _is_linked(worktree, path):
         if not os.path.lexists(path):
             return
         raise SnapshotError(
             f"{one_line(path)} is not a linked worktree of ours", next_step="Remove it with `git worktree remove`."
         )
-    user = worktree.user_git(timeout_s=300)
+    user = worktree.user_git(timeout_s=LIMITS.seconds)
     argv = ("worktree", "remove", "--force", "--force", str(path))
     try:
         user.ask(*argv)
     except GitError:
         # Half made, or half removed: git wants its `.git` file to be in order, or the folder to be gone.
-        if real.is_dir():
-            shutil.rmtree(real)
+        if path.is_dir():
+            shutil.rmtree(os.path.realpath(path))
         user.ask(*argv)
 
 
 def release_linked(worktree: Worktree, path: Path) -> None:
     """Make a linked worktree of ours the user's own: from now on nothing removes it but they. Safe to repeat."""
-    real = Path(os.path.realpath(path))
-    if real in {Path(os.path.realpath(one.path)) for one in linked_worktrees(worktree)}:
-        worktree.user_git(timeout_s=60).ask("worktree", "unlock", str(path))
+    if _is_linked(worktree, path):
+        worktree.user_git().ask("worktree", "unlock", str(path))
 
 
 def _list_worktrees(worktree: Worktree) -> Iterable[dict[str, str]]:
-    user = worktree.user_git(timeout_s=60)
+    user = worktree.user_git()
     if worktree.git_version >= (2, 36):
         lines = os.fsdecode(user.ask("worktree", "list", "--porcelain", "-z")).split("\0")
     else:
@@ -152,10 +161,3 @@ def _list_worktrees(worktree: Worktree) -> Iterable[dict[str, str]]:
         elif fields:
             yield fields
             fields = {}
-
-
-def _read(fields: dict[str, str]) -> Linked | None:
-    words = fields.get("locked", "").split(" ")
-    if len(words) != 3 or words[0] != _MARK:
-        return None
-    return Linked(path=Path(fields["worktree"]), workflow_id=unquote(words[1]), label=unquote(words[2]))

@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from agentos.worktree.git import Git, parents
+from agentos.worktree.snapshots.capture import LIMITS
 from agentos.worktree.snapshots.index import IndexSession, session
 from agentos.worktree.snapshots.store import Worktree
-from agentos.worktree.snapshots.trees import PathChange, check_ids, diff_trees, files_in, tree_with
+from agentos.worktree.snapshots.trees import Entry, PathChange, check_ids, diff_trees, files_in, tree_with
 
-_SECONDS = 300.0
 _FILES = ("100644", "100755")
 
 
@@ -52,7 +52,7 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
 def merge(worktree: Worktree, base: str, sides: Sequence[tuple[str, str]]) -> MergeResult:
     """Merge trees, given as (name, tree), that all began from the tree `base`. The same again gives the same result."""
     conflicts: list[Conflict] = []
-    with session(worktree, seconds=_SECONDS) as opened:
+    with session(worktree, seconds=LIMITS.seconds) as opened:
         merged = sides[0][1] if sides else base
         for name, tree in sides[1:]:
             merged, more = _merge_one(opened, base, merged, name, tree)
@@ -62,31 +62,31 @@ def merge(worktree: Worktree, base: str, sides: Sequence[tuple[str, str]]) -> Me
 
 def resolve(worktree: Worktree, tree: str, choices: Mapping[str, Version | None]) -> str:
     """`tree` with the chosen versions of conflicting paths."""
-    with session(worktree, seconds=_SECONDS) as opened:
+    with session(worktree, seconds=LIMITS.seconds) as opened:
         return tree_with(opened, tree, [_entry(path, version) for path, version in choices.items()])
 
 
 def version_from_file(worktree: Worktree, file: Path, *, mode: str = "100644") -> Version:
     """A file that a human prepared, as a version to choose."""
-    oid = worktree.store_git(timeout_s=60).line("hash-object", "-w", "--no-filters", "--stdin", stdin=file.read_bytes())
+    oid = worktree.store_git().line("hash-object", "-w", "--no-filters", "--stdin", stdin=file.read_bytes())
     return Version(mode=mode, oid=oid)
 
 
 def versions_in(worktree: Worktree, tree: str) -> dict[str, Version]:
     """What a tree holds, by path."""
-    found = files_in(worktree.store_git(timeout_s=60), tree)
+    found = files_in(worktree.store_git(), tree)
     return {path: Version(mode=mode, oid=oid) for path, (mode, oid) in found.items()}
 
 
 def versions_changed(worktree: Worktree, base: str, tree: str) -> dict[str, Version | None]:
     """What a tree holds where it differs from `base`, by path."""
-    return {change.path: _new(change) for change in diff_trees(worktree.store_git(timeout_s=60), base, tree)}
+    return {change.path: _new(change) for change in diff_trees(worktree.store_git(), base, tree)}
 
 
 def content(worktree: Worktree, version: Version) -> bytes:
     """The bytes of a version: a file's content, or where a link leads."""
     check_ids(version.oid)
-    return worktree.store_git(timeout_s=60).ask("cat-file", "blob", version.oid)
+    return worktree.store_git().ask("cat-file", "blob", version.oid)
 
 
 def _merge_one(opened: IndexSession, base: str, ours: str, name: str, theirs: str) -> tuple[str, list[Conflict]]:
@@ -101,7 +101,8 @@ def _merge_one(opened: IndexSession, base: str, ours: str, name: str, theirs: st
         elif _new(before) != _new(change):
             merged, marked = _merge_text(opened, before, change, name)
             if merged is None:
-                conflicts.append(_conflict(change, before, name, marked))
+                versions = {"base": _old(change), "ours": _new(before), "theirs": _new(change)}
+                conflicts.append(Conflict(path=change.path, **versions, by=name, marked=marked))
             else:
                 taken[change.path] = merged
     for path in _colliding(taken, mine):
@@ -109,8 +110,8 @@ def _merge_one(opened: IndexSession, base: str, ours: str, name: str, theirs: st
     return tree_with(opened, ours, [_entry(path, version) for path, version in taken.items()]), conflicts
 
 
-def _entry(path: str, version: Version | None) -> tuple[str, str, str]:
-    return (path, version.mode, version.oid) if version else (path, "0", "")
+def _entry(path: str, version: Version | None) -> Entry:
+    return Entry(path=path, mode=version.mode, oid=version.oid) if version else Entry(path=path)
 
 
 def _new(change: PathChange) -> Version | None:
@@ -119,17 +120,6 @@ def _new(change: PathChange) -> Version | None:
 
 def _old(change: PathChange) -> Version | None:
     return None if change.status == "A" else Version(mode=change.old_mode, oid=change.old_oid)
-
-
-def _conflict(change: PathChange, before: PathChange, name: str, marked: str) -> Conflict:
-    return Conflict(
-        path=change.path,
-        base=_old(change),
-        ours=_new(before),
-        theirs=_new(change),
-        by=name,
-        marked=marked,
-    )
 
 
 def _colliding(taken: Mapping[str, Version | None], mine: Mapping[str, PathChange]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentos.store.codec import BLOB_LIMIT
-from agentos.store.port import HERE, Durability, Scope
+from agentos.store.port import HERE, PATIENCE_S, Durability, Scope
 from agentos.store.postgres import migrations
 from agentos.store.postgres.address import Address, read_address
-from agentos.store.postgres.driver import PATIENCE_S, insist
+from agentos.store.postgres.driver import insist
 from agentos.store.postgres.pool import Pool, acquire_pool, release_pool
 from agentos.store.postgres.session import QuerySession, autocommit_session, write_transaction
 from agentos.store.postgres.store import PostgresStore

@@ -19,10 +19,8 @@ from agentos.exceptions import (
 )
 from agentos.store.postgres.refusals import FULL, POOLER, STATEMENTS, find_refusal
 
-PATIENCE_S = 30.0
-"""How long a verb tries to reach a server that is gone (restarted, failed over, cut off) before it gives up."""
 BRIEFLY_S = 5.0
-"""The same for what is asked again anyway, or may be left out: a run that has to stop is not to hang on it."""
+"""Instead of PATIENCE_S, for what is asked again anyway or may be left out: a run that has to stop must not hang."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 

@@ -18,12 +18,12 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
 )
 from agentos.store.codec import BLOB_LIMIT
-from agentos.store.port import Durability
+from agentos.store.port import PATIENCE_S, Durability
 from agentos.store.private_files import link_private, make_private, remove_database
 from agentos.store.sqlfiles import Migration, migrations, refuse_newer
 from agentos.store.sqlite import locks
 from agentos.store.sqlite import migrations as schema
-from agentos.store.sqlite.driver import BUSY_S, BUSY_TIMEOUT_S, insist, translate_error, uri_of
+from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, insist, translate_error, uri_of
 from agentos.store.sqlite.files import LOG_BYTES
 from agentos.store.sqlite.leases import Clock
 from agentos.store.sqlite.live import LiveConnection
@@ -41,7 +41,7 @@ def open_store(
     create: bool = True,
     readonly: bool = False,
     blob_limit: int = BLOB_LIMIT,
-    busy_s: float = BUSY_S,
+    busy_s: float = PATIENCE_S,
     clock: Clock | None = None,
     steps: Sequence[Migration] | None = None,
     make_folder: Callable[[], object] | None = None,
@@ -247,7 +247,7 @@ def _connect_to(path: Path, query: str) -> sqlite3.Connection:
     )
 
 
-def connect_readonly(path: Path, *, busy_s: float = BUSY_S) -> sqlite3.Connection:
+def connect_readonly(path: Path, *, busy_s: float = PATIENCE_S) -> sqlite3.Connection:
     """A bare connection for looking into a database of ours, of a schema we know. Raises as `open_store` does."""
     check_file(path, create=False)
     connection = insist(lambda: _connect_readonly(path), path, busy_s)

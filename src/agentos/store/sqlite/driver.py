@@ -22,9 +22,6 @@ from agentos.exceptions import (
 
 BUSY_TIMEOUT_S = 0.25
 """How long SQLite itself waits for a lock before we do; its own pauses grow to 0.1 s and are unfair."""
-BUSY_S = 30.0
-"""After waiting this long for other writers in all, give up with StoreUnavailableError."""
-
 DOUBTS = 3
 """So often what looks like damage is tried again."""
 

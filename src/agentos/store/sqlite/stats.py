@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from agentos.ids import WorkflowId
 from agentos.store.holder import decode_holder
-from agentos.store.port import Scope
+from agentos.store.port import PATIENCE_S, Scope
 from agentos.store.sqlfiles import migrations, queries
 from agentos.store.sqlite.database import connect_readonly, open_store
-from agentos.store.sqlite.driver import BUSY_S, insist
+from agentos.store.sqlite.driver import insist
 from agentos.store.sqlite.files import file_size
 from agentos.store.sqlite.leases import Clock, StoredLease, live_holder
 from agentos.store.sqlite.migrations import backup_path, schema_version
@@ -110,4 +110,4 @@ def held_leases(database: str, scope: Scope | None) -> list[HeldLease]:
 def _query(database: str, question: Callable[[sqlite3.Connection], T]) -> T:
     path = Path(database)
     with closing(connect_readonly(path)) as connection:
-        return insist(lambda: question(connection), path, BUSY_S)
+        return insist(lambda: question(connection), path, PATIENCE_S)

@@ -152,7 +152,7 @@ def list_undo_points(repo: Path | None) -> list[UndoPoint]:
     worktree = known_worktree(find_place(repo, make=False).root)
     if worktree is None:
         return []
-    git = worktree.store_git(timeout_s=60)
+    git = worktree.store_git()
     return [
         UndoPoint(
             snapshot=point.id,

@@ -87,7 +87,7 @@ def look_at_files(
             asks, paths = _changed_since_stop(worktree, find(worktree, decided.as_left), now, protected)
         else:
             asks, paths = _changed_since_kill(worktree, workflow_id, changes, last_written(events, decided.begun))
-        if not asks and read_head(worktree.user_git(timeout_s=60)) != target.head:
+        if not asks and read_head(worktree.user_git()) != target.head:
             asks = "HEAD was moved since it began; these files would be put back"
             paths = tuple(path_text(change.path) for change in changes)
     return FilesForeseen(

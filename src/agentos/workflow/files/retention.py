@@ -207,4 +207,4 @@ def _purged_checkpoint(cut: CheckpointRecord, run: RunRecord) -> PurgedCheckpoin
 def _is_captured(worktree: Worktree, path: str) -> bool:
     if not os.path.lexists(worktree.root / path):
         return False
-    return worktree.user_git(timeout_s=60).run("check-ignore", "-q", "--", path, ok=(0, 1)).status == 1
+    return worktree.user_git().run("check-ignore", "-q", "--", path, ok=(0, 1)).status == 1

@@ -71,7 +71,7 @@ def compare_files(first: Moment, second: Moment, paths: Collection[str] = ()) ->
         return not_compared("they are of two repositories", *named), b""
     try:
         old, new = _tree(worktree, first), _tree(worktree, second)
-        changes = diff_trees(worktree.store_git(timeout_s=60), old, new)
+        changes = diff_trees(worktree.store_git(), old, new)
         patch = tree_patch(worktree, old, new, paths=paths)
     except SnapshotNotFoundError as error:
         return not_compared(f"a snapshot is gone: {error.snapshot_id}", *named), b""
@@ -85,7 +85,7 @@ def _tree(worktree: Worktree, moment: Moment) -> str:
     try:
         return find(worktree, moment.snapshot).tree
     except SnapshotNotFoundError:
-        git = worktree.store_git(timeout_s=60)
+        git = worktree.store_git()
         if moment.tree and git.run("cat-file", "-e", f"{moment.tree}^{{tree}}", ok=range(256)).status == 0:
             return moment.tree
         raise

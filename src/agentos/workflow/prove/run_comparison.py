@@ -83,7 +83,7 @@ def changed_files(worktree: Worktree, before: Snapshot, after: Snapshot) -> Iter
     for change in changes:
         yield FileDifference(path=_readable(change.path), change=_CHANGES.get(change.status, "modified"))
     told = {change.path for change in changes}
-    git = worktree.store_git(timeout_s=60)
+    git = worktree.store_git()
     modes = mode_changes(git, after.tree, before.manifest.modes, after.manifest.modes)
     for path in sorted(modes - told):
         yield FileDifference(path=_readable(path), change="permissions")
@@ -94,7 +94,7 @@ def changed_files(worktree: Worktree, before: Snapshot, after: Snapshot) -> Iter
 
 def _patch(worktree: Worktree, before: Snapshot, after: Snapshot) -> str:
     argv = ("diff-tree", "-r", "-p", "--no-ext-diff", "--no-textconv", "--no-renames")
-    return worktree.store_git(timeout_s=60).ask(*argv, before.tree, after.tree).decode(errors="replace")
+    return worktree.store_git().ask(*argv, before.tree, after.tree).decode(errors="replace")
 
 
 def _readable(path: str) -> str:

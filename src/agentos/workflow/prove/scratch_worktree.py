@@ -116,7 +116,7 @@ class Scratch:
                 _remove_any(self.root / path)
 
     def _ignored_paths(self) -> list[str]:
-        user = self.worktree.user_git(timeout_s=60)
+        user = self.worktree.user_git()
         return user.names("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
     def changed_outside(self) -> list[str]:
@@ -126,7 +126,7 @@ class Scratch:
         return [*changed_since(self._user, self._base), *sorted(refs)]
 
     def _user_refs(self) -> dict[str, str]:
-        git = self._user.user_git(timeout_s=60)
+        git = self._user.user_git()
         listed = os.fsdecode(git.ask("for-each-ref", "--format=%(refname) %(objectname)"))
         return dict(line.split(" ", 1) for line in listed.splitlines())
 

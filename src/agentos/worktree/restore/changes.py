@@ -8,15 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.worktree.git import Git
+from agentos.worktree.git import REPOSITORY, Git
 from agentos.worktree.restore.safe_names import Protection
 from agentos.worktree.restore.writes import behind_link, is_pipe
 from agentos.worktree.snapshots.manifest import Manifest, SkippedPath
 from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree
 from agentos.worktree.snapshots.trees import PathChange, diff_trees, mode_changes
-
-_REPOSITORY = "160000"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +67,7 @@ def preview_changes(
 
     Permission bits and empty folders are changes, too. `only`: of these paths, as `undo` does.
     """
-    git = worktree.store_git(timeout_s=60)
+    git = worktree.store_git()
     meant = make_target(target, protected=protected, only=only)
     differing = diff_trees(git, now.tree, target.tree)
     changes, left = divide_changes(worktree.root, meant, differing, now)
@@ -78,7 +76,7 @@ def preview_changes(
 
 def touched_paths(worktree: Worktree, replaced: Snapshot) -> Protection:
     """The paths that a restore touched, by its undo snapshot."""
-    changes = diff_trees(worktree.store_git(timeout_s=60), replaced.tree, replaced.manifest.replaced_by)
+    changes = diff_trees(worktree.store_git(), replaced.tree, replaced.manifest.replaced_by)
     return Protection([*(change.path for change in changes), *replaced.manifest.replaced_modes])
 
 
@@ -100,7 +98,7 @@ def divide_changes(
             left.append(SkippedPath(path, "it is protected"))
         elif change.status == "D" and kept.covers(path):
             continue
-        elif _REPOSITORY in (change.old_mode, change.new_mode):
+        elif REPOSITORY in (change.old_mode, change.new_mode):
             left.append(SkippedPath(path, "a repository of its own"))
         elif change.status == "A" and (protected.lies_below(path) or kept.lies_below(path)) and (root / path).is_dir():
             left.append(SkippedPath(path, "something protected is in its place"))

@@ -27,7 +27,13 @@ def restore_git(worktree: Worktree, target: Snapshot, *, expected: Head) -> Head
     check_git(worktree, target)
     with session(worktree, seconds=_SECONDS) as opened:
         user = opened.user_git()
-        lock = _lock_index(worktree)
+        lock = worktree.git_dir / "index.lock"
+        try:
+            os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        except FileExistsError as error:
+            raise RestoreError(
+                "another git command is using the index", next_step="Nothing was changed. Wait for it, and try again."
+            ) from error
         try:
             before = read_head(user)
             if before != expected:
@@ -68,17 +74,6 @@ def check_git(worktree: Worktree, target: Snapshot) -> None:
             f"the commit {oid} is no longer in this repository",
             next_step="Put back the files alone: they are kept apart from it.",
         )
-
-
-def _lock_index(worktree: Worktree) -> Path:
-    lock = worktree.git_dir / "index.lock"
-    try:
-        os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    except FileExistsError as error:
-        raise RestoreError(
-            "another git command is using the index", next_step="Nothing was changed. Wait for it, and try again."
-        ) from error
-    return lock
 
 
 def _fill_index(store: Git, user: Git, target: Snapshot, scratch: Path) -> None:

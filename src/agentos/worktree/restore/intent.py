@@ -13,16 +13,10 @@ from agentos.exceptions import RestoreError
 from agentos.worktree.restore.safe_names import refuse_no_oid, refuse_unsafe
 from agentos.worktree.snapshots.manifest import PERMISSIONS, Modes, check_modes
 from agentos.worktree.snapshots.store import Worktree, write_durably
+from agentos.worktree.snapshots.trees import Entry
 
+_FILE = "restoring.json"
 _MODES = {"0", "100644", "100755", "120000"}
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What one path is to become; no `oid`: nothing."""
-
-    path: str
-    mode: str
-    oid: str = ""
 
 
 class RestoreIntent(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +27,7 @@ class RestoreIntent(msgspec.Struct, frozen=True, kw_only=True):
     """What is restored: the id of a snapshot, or of a tree."""
     undo: str
     """The snapshot of what was there."""
-    changes: tuple[Wanted, ...]
+    changes: tuple[Entry, ...]
     modes: Modes | None = None
     """Permission bits to end with; None: as git makes them."""
     modes_of: tuple[str, ...] = ()
@@ -50,9 +44,9 @@ class RestoreIntent(msgspec.Struct, frozen=True, kw_only=True):
 
 def write(worktree: Worktree, intent: RestoreIntent) -> None:
     """Durable on return."""
-    path = worktree.folder / "restoring.json"
+    path = worktree.folder / _FILE
     content = json.dumps(msgspec.to_builtins(intent), ensure_ascii=True).encode("ascii")
-    write_durably(path.with_name("restoring.json.new"), content, path)
+    write_durably(path.with_name(f"{_FILE}.new"), content, path)
 
 
 def find_interrupted(worktree: Worktree) -> RestoreIntent | None:
@@ -63,7 +57,7 @@ def find_interrupted(worktree: Worktree) -> RestoreIntent | None:
 def read_from(folder: Path) -> RestoreIntent | None:
     """The same, by the private folder of a worktree. RestoreError for a note that no restore of ours wrote."""
     try:
-        return _check(typed.convert(json.loads((folder / "restoring.json").read_bytes()), RestoreIntent, strict=False))
+        return _check(typed.convert(json.loads((folder / _FILE).read_bytes()), RestoreIntent, strict=False))
     except FileNotFoundError:
         return None
     except ValueError as error:  # of JSON, of msgspec, of what it says
@@ -85,4 +79,4 @@ def _check(intent: RestoreIntent) -> RestoreIntent:
 
 
 def clear(worktree: Worktree) -> None:
-    (worktree.folder / "restoring.json").unlink(missing_ok=True)
+    (worktree.folder / _FILE).unlink(missing_ok=True)

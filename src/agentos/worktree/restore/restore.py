@@ -27,7 +27,7 @@ from agentos.ids import new_id
 from agentos.worktree.git import Git, one_line, parents, path_text
 from agentos.worktree.restore import intent as intents
 from agentos.worktree.restore.changes import Target, divide_changes, find_extras, make_target, touched_paths
-from agentos.worktree.restore.intent import RestoreIntent, Wanted, find_interrupted
+from agentos.worktree.restore.intent import RestoreIntent, find_interrupted
 from agentos.worktree.restore.safe_names import Protection, unsafe_path
 from agentos.worktree.restore.writes import (
     Ground,
@@ -266,12 +266,7 @@ def _intent(
         workflow_id=target.workflow_id,
         target=target.id,
         undo=undo.id,
-        changes=tuple(
-            Wanted(path=change.path, mode="0")
-            if change.status == "D"
-            else Wanted(path=change.path, mode=change.new_mode, oid=change.new_oid)
-            for change in changes
-        ),
+        changes=tuple(change.entry for change in changes),
     )
     touched = [change.path.rstrip("/") for change in (*changes, *extras)]
     locked, others = locked_folders(root, touched)
@@ -308,7 +303,7 @@ def _perform(
     extras: tuple[PathChange, ...],
 ) -> Restored:
     worktree = opened.worktree
-    tree = tree_with(opened, undo.tree, [(change.path, change.mode, change.oid) for change in intent.changes])
+    tree = tree_with(opened, undo.tree, intent.changes)
     changes = diff_trees(opened.git(), undo.tree, tree)
     first = find_interrupted(worktree) is None
     if first:
@@ -354,7 +349,7 @@ def _remember(opened: IndexSession, intent: RestoreIntent, undo: Snapshot) -> Sn
         return undo  # cut off after this, and finished
     git = opened.writing_git()
     first = read(git, intent.undo, intent.undo, ref=ref)
-    tree = tree_with(opened, first.tree, [(change.path, change.mode, change.oid) for change in intent.changes])
+    tree = tree_with(opened, first.tree, intent.changes)
     manifest = msgspec.structs.replace(first.manifest, replaced_by=tree, replaced_modes=intent.modes_of)
     noted = write_snapshot(git, first.tree, manifest)
     git.ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, noted, intent.undo)

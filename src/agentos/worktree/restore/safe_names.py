@@ -56,15 +56,12 @@ def refuse_outside(paths: Iterable[str]) -> None:
 
 
 def _is_sound(path: str) -> bool:
-    first, *parts = path.split("/")
-    return "\0" not in path and first.lower() != _OURS and all(map(_is_sound_part, (first, *parts)))
-
-
-def _is_sound_part(part: str) -> bool:
-    if part in ("", ".", ".."):
+    parts = path.split("/")
+    if "\0" in path or parts[0].lower() == _OURS or not {"", ".", ".."}.isdisjoint(parts):
         return False
     # NTFS ignores blanks and dots at the end, and takes what follows a colon for a part of the file.
-    return _UNSEEN.sub("", part).lower().partition(":")[0].rstrip(" .") not in (_GIT, _SHORT)
+    bare = (_UNSEEN.sub("", part).lower().partition(":")[0].rstrip(" .") for part in parts)
+    return not any(part in (_GIT, _SHORT) for part in bare)
 
 
 class Protection:

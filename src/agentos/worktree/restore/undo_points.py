@@ -14,7 +14,7 @@ _UNDO = safe_part("undo")
 
 def undo_points(worktree: Worktree) -> Iterator[Snapshot]:
     """What restores in this worktree replaced, newest first."""
-    git = worktree.store_git(timeout_s=60)
+    git = worktree.store_git()
     refs = {
         ref.rpartition("/")[2]: (ref, oid) for ref, oid in snapshot_refs(worktree).items() if ref.split("/")[3] == _UNDO
     }

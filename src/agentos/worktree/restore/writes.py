@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agentos.worktree.git import parents
+from agentos.worktree.git import PART, parents
 from agentos.worktree.restore.safe_names import refuse_unsafe
 from agentos.worktree.snapshots.manifest import PERMISSIONS, Modes
 
@@ -25,7 +25,6 @@ _NOT_THERE = (FileNotFoundError, NotADirectoryError)
 _FULL = (errno.ENOTEMPTY, errno.EEXIST)
 _LINK = errno.ELOOP
 _OWNER = 0o700
-_PART = 1 << 20
 
 
 class Ground:
@@ -116,8 +115,8 @@ class Ground:
             elif stat.S_ISREG(mode):
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
-                    self.write(path, iter(partial(file.read, _PART), b""), executable=False)
-                self.set_bits(path, stat.S_IMODE(mode) & PERMISSIONS)
+                    self.write(path, iter(partial(file.read, PART), b""), executable=False)
+                self.set_bits(path, mode & PERMISSIONS)
 
     def set_bits(self, path: str, bits: int) -> None:
         """Give a file or folder (empty: the root) these permission bits.
@@ -223,7 +222,7 @@ def locked_folders(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], li
         if not stat.S_ISDIR(seen.st_mode) or os.access(found, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
             continue
         if seen.st_uid == os.geteuid():
-            ours[folder] = stat.S_IMODE(seen.st_mode) & 0o777
+            ours[folder] = seen.st_mode & PERMISSIONS
         else:
             others.append(folder or ".")
     return ours, others
@@ -252,6 +251,6 @@ def open_to_us(root: Path, paths: Iterable[str]) -> bool:
                 seen = os.lstat(root / path)
                 needed = 0o500 if stat.S_ISDIR(seen.st_mode) else 0o400
                 if seen.st_uid == os.geteuid() and not stat.S_ISLNK(seen.st_mode) and seen.st_mode & needed != needed:
-                    ground.set_bits(path, stat.S_IMODE(seen.st_mode) & 0o777 | needed)
+                    ground.set_bits(path, seen.st_mode & PERMISSIONS | needed)
                     opened = True
     return opened

@@ -14,7 +14,7 @@ from agentos.exceptions import GitError, SnapshotRefusedError
 from agentos.worktree.git import Git, join_names, one_line
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.snapshots import known_files as known
-from agentos.worktree.snapshots.index import IndexSession
+from agentos.worktree.snapshots.index import PAUSE_S, IndexSession
 from agentos.worktree.snapshots.known_files import Known
 from agentos.worktree.snapshots.manifest import Head, Modes, SkippedPath, read_modes, renew_modes
 from agentos.worktree.snapshots.store import STATE_FOLDER
@@ -22,7 +22,6 @@ from agentos.worktree.snapshots.survey import Nested, Survey, empty_folders, loo
 
 _TRIES = 5
 _FEW = 1000
-_PAUSE_S = 0.03
 _IGNORE_MORE = "Put what is generated into .gitignore, or raise the limit."
 
 
@@ -268,7 +267,7 @@ def _add(session: IndexSession, out: list[str]) -> list[SkippedPath]:
         candidates = (*now.changed, *now.untracked, *now.new_repositories)
         culprits = [path for path in candidates if path not in out and os.fsencode(path) in done.stderr]
         if attempt < _TRIES and b"short read" in done.stderr:
-            time.sleep(_PAUSE_S * 2**attempt)  # it is being written; git says so and leaves the old content
+            time.sleep(PAUSE_S * 2**attempt)  # it is being written; git says so and leaves the old content
         elif culprits:
             left += [SkippedPath(path, _why(session.worktree.root / path)) for path in culprits]
             out = [*out, *culprits]

@@ -55,7 +55,9 @@ def find_unignored(opened: IndexSession, tree: str, then: Manifest, paths: Itera
     ):
         scratch = Path(folder)
         (own / "excludes").write_bytes(os.fsencode(excludes))
-        git = _git_in(opened, own, scratch)
+        git = opened.git(index=own / "index")
+        env = {**git.env, "GIT_DIR": str(own), "GIT_WORK_TREE": str(scratch)}
+        git = msgspec.structs.replace(git, cwd=scratch, env=env, config=(f"core.excludesFile={own / 'excludes'}",))
         for path in (*known, *then.ignored):
             if path.rpartition("/")[2] == _RULES and unsafe_path((path,)) is None:
                 (scratch / path).parent.mkdir(parents=True, exist_ok=True)
@@ -67,12 +69,6 @@ def find_unignored(opened: IndexSession, tree: str, then: Manifest, paths: Itera
         files = [path for path in whole if not path.endswith("/")]
         inside = [path for name in whole if name.endswith("/") for path in _files_below(root, name, kept)]
         return [*files, *_drop_ignored(git, scratch, inside)]
-
-
-def _git_in(opened: IndexSession, own: Path, scratch: Path) -> Git:
-    git = opened.git(index=own / "index")
-    env = {**git.env, "GIT_DIR": str(own), "GIT_WORK_TREE": str(scratch)}
-    return msgspec.structs.replace(git, cwd=scratch, env=env, config=(f"core.excludesFile={own / 'excludes'}",))
 
 
 def _drop_ignored(git: Git, scratch: Path, paths: list[str]) -> list[str]:

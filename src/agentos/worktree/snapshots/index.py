@@ -23,7 +23,8 @@ from agentos.worktree.snapshots.store import Worktree, repair_store
 PATIENCE_S = 60.0
 _POLL_S = 0.02
 _TRIES = 6
-_PAUSE_S = 0.03
+PAUSE_S = 0.03
+"""Before files that are being written are read again; twice as long after each try."""
 
 
 class IndexSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ class IndexSession(msgspec.Struct, frozen=True, kw_only=True):
             if done.status != -signal.SIGBUS:
                 return done
             self.clear_lock()
-            time.sleep(_PAUSE_S * 2**attempt)
+            time.sleep(PAUSE_S * 2**attempt)
         raise GitError(argv, -signal.SIGBUS, "files keep getting shorter while they are read")
 
     def clear_lock(self) -> None:
@@ -85,9 +86,8 @@ class IndexSession(msgspec.Struct, frozen=True, kw_only=True):
     def scratch_index(self, name: str) -> Iterator[Path]:
         """A private index for a moment. One that a kill left behind is removed first."""
         path = self.worktree.folder / f"scratch-{name}"
-        lock = path.with_name(f"{path.name}.lock")
         path.unlink(missing_ok=True)
-        lock.unlink(missing_ok=True)
+        path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
         try:
             yield path
         finally:
@@ -120,25 +120,21 @@ def make_session(worktree: Worktree, held: tuple[int, ...], seconds: float) -> I
 @contextmanager
 def lock_file(path: Path, *, patience_s: float = PATIENCE_S, shared: bool = False) -> Iterator[int]:
     """Hold the lock file `path`, alone or `shared` with other sharers; gives its descriptor."""
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    until = time.monotonic() + patience_s
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        _take(opened, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, path, patience_s)
+        while True:
+            try:
+                fcntl.flock(opened, kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    raise WorktreeBusyError(
+                        f"another process has been using {one_line(path.parent)} for more than {patience_s:.0f} s",
+                        next_step="Wait until the other run or `agentos prune` is through with it.",
+                    ) from error
+            time.sleep(_POLL_S)
         yield opened
     finally:
         os.close(opened)
-
-
-def _take(opened: int, kind: int, path: Path, patience_s: float) -> None:
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(opened, kind | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= until:
-                raise WorktreeBusyError(
-                    f"another process has been using {one_line(path.parent)} for more than {patience_s:.0f} s",
-                    next_step="Wait until the other run or `agentos prune` is through with it.",
-                ) from error
-            time.sleep(_POLL_S)
-        else:
-            return

@@ -99,10 +99,6 @@ def index_checksum(worktree: Worktree) -> str:
         return ""
 
 
-def user_index(worktree: Worktree) -> Signature:
-    return signature(worktree.git_dir / "index")
-
-
 def rules(worktree: Worktree) -> Signature:
     """Changes when what is ignored may have changed by something other than a .gitignore in the worktree."""
     return signature(worktree.common_dir / "info/exclude", worktree.excludes_file)
@@ -114,7 +110,7 @@ def look_at_user_index(session: IndexSession, known: Known) -> bool:
     Read through `git ls-files`, which knows every kind of index (split, sparse), and rebuilt in the store: neither the
     user's index nor their objects are written.
     """
-    now = user_index(session.worktree)
+    now = signature(session.worktree.git_dir / "index")
     if known.tracked and known.user_index == now:
         return False
     listing = session.user_git().ask("ls-files", "--stage", "-z")

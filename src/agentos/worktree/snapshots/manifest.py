@@ -161,21 +161,16 @@ def _bits(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], list[str]]:
 
 def _with_folders(root: Path, paths: Iterable[str], files: Modes) -> Modes:
     found: dict[str, int] = {}
-    for folder in _with_parents({path.rpartition("/")[0] for path in paths}):
-        try:
-            found[folder] = os.lstat(f"{root}/{folder}").st_mode & PERMISSIONS
-        except OSError:
-            continue
+    looked_at: set[str] = set()
+    for folder in {path.rpartition("/")[0] for path in paths}:
+        while folder and folder not in looked_at:
+            looked_at.add(folder)
+            inner, folder = folder, folder.rpartition("/")[0]
+            try:
+                found[inner] = os.lstat(f"{root}/{inner}").st_mode & PERMISSIONS
+            except OSError:
+                continue  # it went away meanwhile
     return _summarise_modes(found, files, folders=True)
-
-
-def _with_parents(folders: set[str]) -> set[str]:
-    known: set[str] = set()
-    for folder in folders:
-        while folder and folder not in known:
-            known.add(folder)
-            folder = folder.rpartition("/")[0]
-    return known
 
 
 def _summarise_modes(found: Mapping[str, int], known: Modes, *, folders: bool) -> Modes:

@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentos.worktree.git import Git, split_names
+from agentos.worktree.git import REPOSITORY, Git, split_names
 from agentos.worktree.snapshots.capture import CapturedFiles
 from agentos.worktree.snapshots.index import IndexSession
 
 _NEWS = ("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev")
-_NOTHING, _REPOSITORY = "000000", "160000"
-"""Modes of what is not there any more, and of what is never captured."""
+_NOTHING = "000000"
+"""The mode of what is not there any more."""
 
 
 class Listing:
@@ -28,7 +28,7 @@ class Listing:
         last = captured.known.kept
         self._since = last[0] if last and last[1:] == _key(captured)[1:] else None
         """The tree of the snapshot before, where that is all that has changed: what it has is kept already."""
-        argv = (*_NEWS, self._since, captured.tree) if self._since else _needed_beside_head_argv(captured)
+        argv = (*_NEWS, self._since, captured.tree) if self._since else _needed_argv(captured, beside_head=True)
         self._running = opened.git().start(*argv)
 
     def stop(self) -> None:
@@ -40,12 +40,12 @@ class Listing:
         done = self._running.end(ok=range(256))
         if self._since and done.status == 0:
             about = (entry.split(" ") for entry in split_names(done.stdout)[::2])
-            return [captured.tree, *(oid for _, mode, _, oid, _ in about if mode not in (_NOTHING, _REPOSITORY))]
+            return [captured.tree, *(oid for _, mode, _, oid, _ in about if mode not in (_NOTHING, REPOSITORY))]
         if self._since:  # the snapshot before is not whole any more
-            done = git.run(*_needed_beside_head_argv(captured), ok=range(256))
+            done = git.run(*_needed_argv(captured, beside_head=True), ok=range(256))
         if done.status:
             # HEAD's own history is not whole here (a shallow or partial clone): keep everything.
-            done = git.run(*_needed_argv(captured))
+            done = git.run(*_needed_argv(captured, beside_head=False))
         needed = [line for line in os.fsdecode(done.stdout).splitlines() if line]
         if any(line.startswith("?") for line in needed):
             # Of the user's index much may be missing (a partial clone); of the files nothing.
@@ -66,8 +66,9 @@ def keep_objects(opened: IndexSession, listing: Listing | None, captured: Captur
     if listing is None:
         return
     git, store = opened.git(), opened.worktree.store
-    borrowed = [oid for oid in listing.end() if not _is_loose(store, oid)]
-    copied = _not_packed(git, store, borrowed)
+    copied = [oid for oid in listing.end() if not os.path.exists(f"{store}/objects/{oid[:2]}/{oid[2:]}")]
+    if copied and any((store / "objects/pack").glob("*.idx")):
+        copied = sorted(set(copied) - own_objects(git, store, copied))
     if copied:
         git.ask("pack-objects", "-q", str(store / "objects/pack/pack"), stdin="\n".join([*copied, ""]).encode())
     captured.known.kept = _key(captured)
@@ -77,25 +78,11 @@ def _key(captured: CapturedFiles) -> tuple[str | None, ...]:
     return (captured.tree, captured.head.oid, captured.staged)
 
 
-def _needed_argv(captured: CapturedFiles) -> tuple[str, ...]:
+def _needed_argv(captured: CapturedFiles, *, beside_head: bool) -> tuple[str, ...]:
     # Plain --objects would list the whole tree, since a snapshot has no history in common with HEAD.
     listing = ("rev-list", "--objects-edge-aggressive", "--no-object-names", "--missing=print")
-    return (*listing, captured.tree, *([captured.staged] if captured.staged else []))
-
-
-def _needed_beside_head_argv(captured: CapturedFiles) -> tuple[str, ...]:
-    return (*_needed_argv(captured), *([f"^{captured.head.oid}"] if captured.head.oid else []))
-
-
-def _is_loose(store: Path, oid: str) -> bool:
-    return os.path.exists(f"{store}/objects/{oid[:2]}/{oid[2:]}")
-
-
-def _not_packed(git: Git, store: Path, oids: list[str]) -> list[str]:
-    """Those of `oids` that are in none of our packs."""
-    if not oids or not any((store / "objects/pack").glob("*.idx")):
-        return oids
-    return sorted(set(oids) - own_objects(git, store, oids))
+    head = captured.head.oid if beside_head else None
+    return (*listing, captured.tree, *([captured.staged] if captured.staged else []), *([f"^{head}"] if head else []))
 
 
 def own_objects(git: Git, store: Path, oids: Iterable[str] | None = None) -> set[str]:

@@ -13,14 +13,14 @@ import msgspec
 
 from agentos.exceptions import GitError, RestoreError, WorktreeBusyError
 from agentos.ids import new_id
-from agentos.worktree.git import Git, join_names
+from agentos.worktree.git import REPOSITORY, Git, join_names
 from agentos.worktree.restore.intent import read_from
 from agentos.worktree.snapshots import known_files
 from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, lock_file, make_session
 from agentos.worktree.snapshots.own_objects import own_folder, own_objects
 from agentos.worktree.snapshots.snapshots import Snapshot, list_refs, read, snapshot_refs, write_snapshot
 from agentos.worktree.snapshots.store import FOLDER, Worktree, run_of, safe_part, write_durably
-from agentos.worktree.snapshots.trees import tree_with
+from agentos.worktree.snapshots.trees import Entry, tree_with
 
 _SECONDS = 3600.0
 _UNDO = safe_part("undo")
@@ -52,7 +52,7 @@ def retain_ids(worktree: Worktree, workflow_id: str, ids: Collection[str], *, un
     kept_undone = undone[len(undone) - undo :] if undo else []
     gone = {ref: oid for ref, oid in refs.items() if oid not in kept and ref not in kept_undone}
     if gone:
-        _delete_refs(worktree.store_git(timeout_s=60), gone)
+        _delete_refs(worktree.store_git(), gone)
     return len(gone)
 
 
@@ -141,7 +141,7 @@ def _collect(opened: IndexSession) -> None:
 
 def purged_ids(worktree: Worktree) -> dict[str, str]:
     """The present id of each snapshot that a purge has changed, by each id that it had before."""
-    return _purged_ids(worktree.store_git(timeout_s=60))
+    return _purged_ids(worktree.store_git())
 
 
 def _purged_ids(git: Git) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _referenced_objects(worktree: Worktree, git: Git) -> set[str]:
     for folder in _private_folders(worktree):
         if (folder / "index").exists():
             listed = git.names("ls-files", "-z", "--stage", env={"GIT_INDEX_FILE": str(folder / "index")})
-            roots |= {entry.split(" ")[1] for entry in listed if not entry.startswith("160000")}
+            roots |= {entry.split(" ")[1] for entry in listed if not entry.startswith(REPOSITORY)}
         if (intent := read_from(folder)) is not None:
             roots |= {intent.target, intent.undo, *(change.oid for change in intent.changes if change.oid)}
     asked = "\n".join([*list_refs(git, "refs/").values(), *sorted(roots), ""]).encode()
@@ -226,7 +226,7 @@ def _without(opened: IndexSession, snapshot: Snapshot, path: str) -> str | None:
 def _tree_without(opened: IndexSession, tree: str, path: str) -> str:
     names = opened.git().names("ls-tree", "-r", "-z", "--name-only", tree)
     below = f"{path.rstrip('/')}/"
-    return tree_with(opened, tree, [(name, "0", "") for name in names if name == path or name.startswith(below)])
+    return tree_with(opened, tree, [Entry(path=name) for name in names if name == path or name.startswith(below)])
 
 
 # --- without being asked: at the end of a run, when enough has gathered, and never for long --------------------------

@@ -149,7 +149,7 @@ def _manifest(worktree: Worktree, captured: CapturedFiles, workflow_id: str, nam
 
 def find(worktree: Worktree, snapshot_id: str) -> Snapshot:
     """The snapshot of this id, also of one that a purge has replaced since. SnapshotNotFoundError if it is gone."""
-    git = worktree.store_git(timeout_s=60)
+    git = worktree.store_git()
     replaced = git.run("rev-parse", "--verify", "--quiet", f"refs/purged/{snapshot_id}", ok=(0, 1, 128))
     oid = os.fsdecode(replaced.stdout).strip() or snapshot_id
     return read(git, oid, snapshot_id)
@@ -171,7 +171,7 @@ def read(git: Git, oid: str, asked: str, *, ref: str = "") -> Snapshot:
 
 def diff(worktree: Worktree, old: Snapshot, new: Snapshot) -> list[PathChange]:
     """What differs between the files of two snapshots, by path; a rename is a deletion and an addition."""
-    return diff_trees(worktree.store_git(timeout_s=60), old.tree, new.tree)
+    return diff_trees(worktree.store_git(), old.tree, new.tree)
 
 
 def patch(worktree: Worktree, old: Snapshot, new: Snapshot, *, paths: Collection[str] = ()) -> bytes:
@@ -183,7 +183,7 @@ def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str]
     """The same of two trees."""
     argv = ("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--find-renames")
     only = ("--", *(f":(top,literal){path}" for path in paths)) if paths else ()
-    git = worktree.store_git(timeout_s=60)
+    git = worktree.store_git()
     check_ids(old, new)
     try:
         return git.ask(*argv, old, new, *only)
@@ -221,7 +221,7 @@ def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: SnapshotLimits 
 def snapshot_refs(worktree: Worktree, workflow_id: str | None = None) -> dict[str, str]:
     """The ids of all snapshots by their ref, of one run or of all."""
     under = ref_folder(worktree, workflow_id) if workflow_id is not None else "refs/agentos"
-    return list_refs(worktree.store_git(timeout_s=60), f"{under}/")
+    return list_refs(worktree.store_git(), f"{under}/")
 
 
 def list_refs(git: Git, under: str) -> dict[str, str]:

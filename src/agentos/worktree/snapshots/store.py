@@ -30,6 +30,8 @@ STATE_FOLDER = ".agentos"
 
 OLDEST_GIT = (2, 31)
 _QUIET = {"GIT_OPTIONAL_LOCKS": "0"}
+ANSWER_S = 60.0
+"""How long git may take for a question about objects and refs; what reads or writes files has limits of its own."""
 
 # The object format stands between the two paths to part them: either may contain newlines.
 _QUESTIONS = (
@@ -151,13 +153,11 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
     def version_text(self) -> str:
         return ".".join(map(str, self.git_version))
 
-    def user_git(self, *, timeout_s: float | None = None) -> Git:
+    def user_git(self, *, timeout_s: float = ANSWER_S) -> Git:
         """Git in the user's repository, with their settings: for what needs no content of files."""
         return Git(cwd=self.root, env={**clean_env(os.environ), **_QUIET}, timeout_s=timeout_s)
 
-    def store_git(
-        self, *, index: Path | None = None, held: tuple[int, ...] = (), timeout_s: float | None = None
-    ) -> Git:
+    def store_git(self, *, index: Path | None = None, held: tuple[int, ...] = (), timeout_s: float = ANSWER_S) -> Git:
         """Git in the private store, on the files of this worktree, with a private index."""
         env = {
             **bare_env(os.environ),
@@ -183,7 +183,8 @@ def open_worktree(directory: Path) -> Worktree:
     try:
         _make_store(worktree)
         worktree.folder.mkdir(mode=0o700, exist_ok=True)
-        _identify(worktree)
+        if not worktree.identity:
+            _identify(worktree)
     except OSError as error:
         raise NothingToCaptureError(
             f"the private store in {one_line(worktree.common_dir)} cannot be made: {error}",
@@ -194,8 +195,6 @@ def open_worktree(directory: Path) -> Worktree:
 
 def _identify(worktree: Worktree) -> None:
     """Give it an identity, once: whoever comes second finds that of the first."""
-    if worktree.identity:
-        return
     with tempfile.NamedTemporaryFile("w", dir=worktree.folder) as made:
         made.write(new_id())
         made.flush()
@@ -215,7 +214,7 @@ def known_worktree(directory: Path) -> Worktree | None:
 
 
 def _find_worktree(directory: Path) -> Worktree:
-    asking = Git(cwd=directory, env={**clean_env(os.environ), **_QUIET}, timeout_s=60)
+    asking = Git(cwd=directory, env={**clean_env(os.environ), **_QUIET}, timeout_s=ANSWER_S)
     asked = asking.run("rev-parse", *_QUESTIONS, ok=(0, 128))
     answers = _ANSWERS.fullmatch(os.fsdecode(asked.stdout))
     if asked.status and b"not a git repository" not in asked.stderr:
@@ -226,6 +225,7 @@ def _find_worktree(directory: Path) -> Worktree:
             next_step="Go to a worktree with files.",
         )
     git_dir, object_format, common_dir, root = answers.groups()
+    excludes = asking.run("config", "--type=path", "--get", "-z", "core.excludesFile", ok=(0, 1)).stdout
     return Worktree(
         root=Path(root),
         git_dir=Path(git_dir),
@@ -233,7 +233,7 @@ def _find_worktree(directory: Path) -> Worktree:
         common_dir=Path(os.path.realpath(directory / common_dir)),
         object_format=object_format,
         git_version=_version(asking),
-        excludes=_excludes(asking),
+        excludes=os.fsdecode(excludes).removesuffix("\0"),
     )
 
 
@@ -246,11 +246,6 @@ def _version(asking: Git) -> tuple[int, ...]:
             next_step=f"Install git {'.'.join(map(str, OLDEST_GIT))} or newer.",
         )
     return version
-
-
-def _excludes(asking: Git) -> str:
-    done = asking.run("config", "--type=path", "--get", "-z", "core.excludesFile", ok=(0, 1))
-    return os.fsdecode(done.stdout).removesuffix("\0")
 
 
 def _make_store(worktree: Worktree) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import GitError
-from agentos.worktree.git import Git, GitResult, join_names, parents, split_names
+from agentos.worktree.git import REPOSITORY, Git, GitResult, join_names, parents, split_names
 from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Head
 from agentos.worktree.snapshots.store import STATE_FOLDER, blank_repository
@@ -25,7 +25,6 @@ _STATUS = (
 _CLOSED = re.compile(rb"^warning: could not open directory '(.+)/': Permission denied$", re.MULTILINE)
 _HEAD = ("rev-parse", "HEAD", "--symbolic-full-name", "HEAD")
 _FOLDERS = ("ls-files", "-z", "--others", "--directory", "--exclude-standard")
-_REPOSITORY = "160000"
 _MARK = b"gitdir: "
 
 
@@ -209,7 +208,7 @@ def _is_dirty(opened: IndexSession, root: Path, head: str) -> bool:
             return True
     for about, _, path in (entry.partition("\t") for entry in entries):
         mode, oid, _ = about.split(" ")
-        if mode == _REPOSITORY and os.path.lexists(root / path / ".git") and _is_dirty(opened, root / path, oid):
+        if mode == REPOSITORY and os.path.lexists(root / path / ".git") and _is_dirty(opened, root / path, oid):
             return True
     return False
 

@@ -8,12 +8,18 @@ from contextlib import contextmanager
 import msgspec
 
 from agentos.exceptions import GitError, SnapshotNotFoundError
-from agentos.worktree.git import Git, join_names, split_names
+from agentos.worktree.git import PART, Git, join_names, split_names
 from agentos.worktree.restore.safe_names import refuse_no_oid
 from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Modes
 
-_PART = 1 << 20
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What one path of a tree is to become; no `oid`: nothing."""
+
+    path: str
+    mode: str = "0"
+    oid: str = ""
 
 
 class PathChange(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -25,6 +31,13 @@ class PathChange(msgspec.Struct, frozen=True, kw_only=True, order=True):
     new_mode: str
     old_oid: str
     new_oid: str
+
+    @property
+    def entry(self) -> Entry:
+        """What the path becomes."""
+        if self.status == "D":
+            return Entry(path=self.path)
+        return Entry(path=self.path, mode=self.new_mode, oid=self.new_oid)
 
 
 def diff_trees(git: Git, old: str, new: str) -> list[PathChange]:
@@ -71,13 +84,13 @@ def mode_changes(git: Git, tree: str, one: Modes, other: Modes) -> set[str]:
     return changed
 
 
-def tree_with(opened: IndexSession, tree: str, changes: Iterable[tuple[str, str, str]]) -> str:
-    """`tree` with other entries: (path, mode, id of the content); an empty id takes the path out."""
+def tree_with(opened: IndexSession, tree: str, entries: Iterable[Entry]) -> str:
+    """`tree` with other entries."""
     check_ids(tree)
     null = opened.worktree.null_id
     # Removals first: a folder can only take a file's place when that is gone.
-    ordered = sorted(changes, key=lambda change: bool(change[2]))
-    lines = [f"{mode if oid else 0} {oid or null}\t{path}" for path, mode, oid in ordered]
+    ordered = sorted(entries, key=lambda entry: bool(entry.oid))
+    lines = [f"{entry.mode if entry.oid else 0} {entry.oid or null}\t{entry.path}" for entry in ordered]
     if not lines:
         return tree
     with opened.scratch_index("wanted") as scratch:
@@ -130,7 +143,7 @@ def blob_reader(git: Git) -> Iterator[Callable[[str], Iterator[bytes]]]:
             raise GitError(argv, 128, b" ".join(header).decode(errors="replace"))
         left = int(header[2])
         while left:
-            part = answers.read(min(left, _PART))
+            part = answers.read(min(left, PART))
             if not part:
                 raise GitError(argv, 128, f"{oid} ended too soon")
             left -= len(part)
