@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkup", "Imported", "Reaching", "Report", "Stored", "Trusted", "Worker", "database_stats", "doctor",
-    "find_backend", "find_reaching", "interrupted_runs", "list_trusted", "migrate", "refuse_untrusted", "revoke_trust", "set_aside",
-    "tidy", "trust_settings", "trusted_since", "work",
+    "find_backend", "find_reaching", "interrupted_runs", "list_trusted", "migrate", "refuse_untrusted", "revoke_trust",
+    "set_aside", "tidy", "trust_settings", "trusted_since", "work",
 ]  # fmt: skip
 
 
