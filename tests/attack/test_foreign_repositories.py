@@ -141,7 +141,7 @@ def everything(root: Path, tmp_path: Path) -> Iterator[str]:
     snapshots.is_unchanged(worktree, first)
     snapshots.changed_since(worktree, first)
     yield "compare"
-    snapshots.patch(worktree, first, second)
+    snapshots.tree_patch(worktree, first.tree, second.tree)
     yield "patch"
     now = restore.capture_current(worktree, first, workflow_id=RUN, name="look")
     preview_changes(worktree, first, now)

@@ -22,7 +22,7 @@ from agentos.worktree.restore import restore as restoring
 from agentos.worktree.restore.changes import preview_changes
 from agentos.worktree.restore.intent import find_interrupted
 from agentos.worktree.restore.restore import capture_current, finish_interrupted
-from agentos.worktree.snapshots.snapshots import Snapshot, find, patch
+from agentos.worktree.snapshots.snapshots import Snapshot, find, tree_patch
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.attack.cut_off import RUN, kill_in_the_middle, wait_past_the_last_sign_of_life, write_flow
 from tests.cli.conftest import SOURCES, Agentos
@@ -385,7 +385,7 @@ def test_a_base_commit_that_is_gone_is_explained_everywhere(root: Path, worktree
         "restore": lambda: back(worktree, first),
         "look": lambda: capture_current(worktree, first, workflow_id="run-1", name="look"),
         "foresee": lambda: preview_changes(worktree, first, now),
-        "patch": lambda: patch(worktree, first, now),
+        "patch": lambda: tree_patch(worktree, first.tree, now.tree),
         "export": lambda: write_bundle(worktree, "run-1", tmp_path / "bundle"),
         "linked": lambda: make_linked(worktree, first, tmp_path / "aside", workflow_id="run-1", label="x"),
     }

@@ -15,7 +15,7 @@ from agentos.exceptions import SnapshotRefusedError, WorktreeBusyError
 from agentos.worktree.snapshots.capture import SnapshotLimits
 from agentos.worktree.snapshots.index import lock_file
 from agentos.worktree.snapshots.retention import collect
-from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, patch, snapshot_refs, take
+from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, snapshot_refs, take, tree_patch
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.child import start
@@ -156,9 +156,9 @@ def test_differences_are_listed_and_shown(root: Path, worktree: Worktree) -> Non
         ("A", "bin"),
         ("M", "src/main.py"),
     ]
-    assert b"+print('two')" in patch(worktree, first, second, paths=["src/main.py"])
+    assert b"+print('two')" in tree_patch(worktree, first.tree, second.tree, paths=["src/main.py"])
     assert first.tree != second.tree
-    (root.parent / "x.patch").write_bytes(patch(worktree, second, first))
+    (root.parent / "x.patch").write_bytes(tree_patch(worktree, second.tree, first.tree))
     git("apply", str(root.parent / "x.patch"), cwd=root)
     assert first.tree == snap(worktree, "third").tree
 

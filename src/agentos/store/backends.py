@@ -45,6 +45,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return import_module(f"{self.package}.{module}")
         except ImportError as error:
+            if not self.extra:
+                raise
             raise WorkflowConfigurationError(
                 f"{self.title} is named ({without_password(database)}), and its driver is not installed",
                 next_step=f"Install it with `pip install 'agentos-workflow[{self.extra}]'`, "

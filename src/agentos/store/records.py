@@ -150,21 +150,14 @@ def only_one(what: str, given: str, rows: Sequence[Sequence[Any]], record: Calla
     if len(meant) == 1:
         return record(meant[0])
     found = [record(row) for row in meant]
-    if len({one.scope for one in found}) > 1:
-        raise in_several_scopes(f"{what} that begin with {given!r}", found)
-    raise ambiguous(what, given, [row[0] for row in meant])
-
-
-def ambiguous(what: str, prefix: str, ids: Sequence[str]) -> RunRefusedError:
-    listed = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-    return RunRefusedError(f"several {what} begin with {prefix!r}: {listed}", next_step="Give more of the id.")
-
-
-def in_several_scopes(what: str, found: Sequence[RunRecord] | Sequence[CheckpointRecord]) -> RunRefusedError:
-    """Some that begin alike, of several worktrees of a shared database, where the same id may well be another run."""
-    listed = "".join(f"\n  {_describe(record)}" for record in found[:3]) + ("\n  …" if len(found) > 3 else "")
-    return RunRefusedError(
-        f"several worktrees have {what}:{listed}",
+    more = len(meant) > 3
+    if len({one.scope for one in found}) == 1:
+        listed = ", ".join(row[0] for row in meant[:3]) + (", …" if more else "")
+        raise RunRefusedError(f"several {what} begin with {given!r}: {listed}", next_step="Give more of the id.")
+    # In a shared database the same id may well be another run.
+    listed = "".join(f"\n  {_describe(one)}" for one in found[:3]) + ("\n  …" if more else "")
+    raise RunRefusedError(
+        f"several worktrees have {what} that begin with {given!r}:{listed}",
         next_step="Say which is meant: --repo PATH, a clone or worktree of it on this host. Or give more of the id.",
     )
 

@@ -9,10 +9,8 @@ from agentos.store.holder import decode_holder
 from agentos.store.port import Scope
 from agentos.store.postgres import leases, migrations
 from agentos.store.postgres.address import read_address
-from agentos.store.postgres.database import LOOKING_S, open_store
-from agentos.store.postgres.driver import insist
-from agentos.store.postgres.pool import acquire_pool, release_pool
-from agentos.store.postgres.session import QuerySession, autocommit_session
+from agentos.store.postgres.database import open_store
+from agentos.store.postgres.session import QuerySession
 from agentos.store.sqlfiles import queries
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 
@@ -78,17 +76,8 @@ def _ask(session: QuerySession, name: str, *arguments: Any) -> list[tuple[Any, .
 
 def pending_migrations(url: str) -> PendingMigrations:
     address, known = read_address(url), migrations.known_migrations()
-    pool = acquire_pool(address, lazy_commits=False)
-    try:
-
-        def read() -> int:
-            with autocommit_session(pool, lambda _: []) as session:
-                migrations.check(session, address, len(known))
-                return migrations.found_version(session, address)
-
-        found = insist(read, address.shown, LOOKING_S)
-    finally:
-        release_pool(pool)
+    with closing(open_store(url, create=False, readonly=True, scope=None)) as store:
+        found = store.ask(lambda session: migrations.found_version(session, address))
     steps = tuple(step.name for step in known if step.number > found)
     return PendingMigrations(found=found, known=len(known), steps=steps, backup="")
 

@@ -247,12 +247,12 @@ def _connect_to(path: Path, query: str) -> sqlite3.Connection:
     )
 
 
-def connect_readonly(path: Path, *, busy_s: float = PATIENCE_S) -> sqlite3.Connection:
+def connect_readonly(path: Path) -> sqlite3.Connection:
     """A bare connection for looking into a database of ours, of a schema we know. Raises as `open_store` does."""
     check_file(path, create=False)
-    connection = insist(lambda: _connect_readonly(path), path, busy_s)
+    connection = insist(lambda: _connect_readonly(path), path, PATIENCE_S)
     try:
-        insist(lambda: _check_schema(connection, path, Clock(), migrations(), readonly=True), path, busy_s)
+        insist(lambda: _check_schema(connection, path, Clock(), migrations(), readonly=True), path, PATIENCE_S)
     except BaseException:
         connection.close()
         raise

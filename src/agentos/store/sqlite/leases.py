@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from agentos.exceptions import LeaseHeldError
 from agentos.store.holder import boot_clock, boot_id, decode_holder, encode_holder, is_alive
+from agentos.store.journal_reader import JournalHead
 from agentos.store.port import Holder, Lease
 from agentos.store.sqlfiles import queries
 
@@ -60,8 +61,8 @@ def live_holder(clock: Clock, lease: StoredLease) -> Holder | None:
 
 def take(
     connection: sqlite3.Connection, clock: Clock, workflow_id: str, holder: Holder, lease_s: float
-) -> tuple[Lease, int, int, bytes] | None:
-    """Inside a write transaction: the new lease with number, sequence and digest of the run; None without one."""
+) -> tuple[Lease, JournalHead] | None:
+    """Inside a write transaction: the new lease, and where the journal stands; None where there is no such run."""
     row = connection.execute(_Q["find_lease"], (workflow_id,)).fetchone()
     if row is None:
         return None
@@ -79,4 +80,4 @@ def take(
         taken_from=before,
         taken_alive=before is not None and clock.alive(before) is True,
     )
-    return lease, no, sequence, digest
+    return lease, JournalHead(no, sequence, digest)

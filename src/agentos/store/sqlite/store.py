@@ -120,8 +120,7 @@ class SqliteStore:
             taken = leases.take(self._connection, self._clock, workflow_id, holder, lease_s)
         if taken is None:
             raise RunNotFoundError(workflow_id)
-        lease, no, sequence, digest = taken
-        self._heads[workflow_id] = JournalHead(no, sequence, digest)
+        lease, self._heads[workflow_id] = taken
         crashpoints.reach("lease.after")
         return lease
 

@@ -133,7 +133,7 @@ def _manifest(worktree: Worktree, captured: CapturedFiles, workflow_id: str, nam
         workflow_id=workflow_id,
         name=name,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
-        git=worktree.version_text,
+        git=".".join(map(str, worktree.git_version)),
         head=captured.head,
         index=captured.staged,
         ignored=captured.ignored,
@@ -174,13 +174,8 @@ def diff(worktree: Worktree, old: Snapshot, new: Snapshot) -> list[PathChange]:
     return diff_trees(worktree.store_git(), old.tree, new.tree)
 
 
-def patch(worktree: Worktree, old: Snapshot, new: Snapshot, *, paths: Collection[str] = ()) -> bytes:
-    """The same as text that `git apply` understands; `paths` for some files only."""
-    return tree_patch(worktree, old.tree, new.tree, paths=paths)
-
-
 def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str] = ()) -> bytes:
-    """The same of two trees."""
+    """What differs between two trees as text that `git apply` understands; `paths` for some files only."""
     argv = ("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--find-renames")
     only = ("--", *(f":(top,literal){path}" for path in paths)) if paths else ()
     git = worktree.store_git()

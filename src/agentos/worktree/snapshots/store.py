@@ -149,10 +149,6 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
     def null_id(self) -> str:
         return "0" * (64 if self.object_format == "sha256" else 40)
 
-    @property
-    def version_text(self) -> str:
-        return ".".join(map(str, self.git_version))
-
     def user_git(self, *, timeout_s: float = ANSWER_S) -> Git:
         """Git in the user's repository, with their settings: for what needs no content of files."""
         return Git(cwd=self.root, env={**clean_env(os.environ), **_QUIET}, timeout_s=timeout_s)
@@ -249,14 +245,20 @@ def _version(asking: Git) -> tuple[int, ...]:
 
 
 def _make_store(worktree: Worktree) -> None:
-    wanted = _config(worktree.object_format)
     store = worktree.store
     if (store / "HEAD").exists():
         repair_store(worktree)
         return
     store.parent.mkdir(mode=0o700, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="making-", dir=store.parent))
-    _fill(made, wanted)
+    for name in ("objects", "objects/info", "objects/pack", "refs", "refs/heads", "info"):
+        (made / name).mkdir(mode=0o700)
+    _write(made / "config", _config(worktree.object_format))
+    _write(made / "info/attributes", _ATTRIBUTES)
+    # Relative, so that a repository can be moved.
+    _write(made / "objects/info/alternates", "../../../objects\n")
+    (made / "info/exclude").symlink_to("../../../info/exclude")
+    _write(made / "HEAD", "ref: refs/heads/none\n")
     try:
         os.rename(made, store)  # onto nothing, or onto an empty folder; a full one means that somebody was first
     except OSError:
@@ -265,19 +267,6 @@ def _make_store(worktree: Worktree) -> None:
             raise
         return
     sync_folder(store.parent)
-
-
-def _fill(folder: Path, config: str) -> None:
-    for name in ("objects/info", "objects/pack", "refs/heads", "info"):
-        for part in (folder / name).relative_to(folder).parents[-2::-1]:
-            (folder / part).mkdir(mode=0o700, exist_ok=True)
-        (folder / name).mkdir(mode=0o700)
-    _write(folder / "config", config)
-    _write(folder / "info/attributes", _ATTRIBUTES)
-    # Relative, so that a repository can be moved.
-    _write(folder / "objects/info/alternates", "../../../objects\n")
-    (folder / "info/exclude").symlink_to("../../../info/exclude")
-    _write(folder / "HEAD", "ref: refs/heads/none\n")
 
 
 @contextmanager
