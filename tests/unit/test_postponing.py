@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentos.workflow.start.backoff import FIRST_S, LONGEST_S, Postponed
+from agentos.workflow.start.worker import FIRST_S, LONGEST_S, Postponed
 
 
 class Clock:

@@ -44,10 +44,7 @@ from agentos.machine.inputs import (
 )
 from agentos.machine.rules import (
     attempts,
-    covers,
-    drive_end,
-    drive_start,
-    fanout,
+    drives,
     files,
     layers,
     merges,
@@ -92,9 +89,9 @@ class Machine(Board):
     def _take(self, given: Input) -> None:
         match given:
             case Begin():
-                drive_start.begin(self, given)
+                drives.begin(self, given)
             case Planned(resume=resume):
-                drive_start.resume(self, resume)
+                drives.resume(self, resume)
             case AttemptEnded():
                 attempts.end_attempt(self, given)
             case ChildStarted():
@@ -112,7 +109,7 @@ class Machine(Board):
                     )
                 )
             case CommandsCameLate():
-                drive_start.refuse_late(self, given)
+                drives.refuse_late(self, given)
             case CutFailed():
                 layers.cut_failed(self, given)
             case CaptureEnded():
@@ -120,9 +117,9 @@ class Machine(Board):
             case MergeEnded():
                 merges.record_merge(self, given)
             case FilesSeen():
-                covers.files_seen(self, given)
+                files.files_seen(self, given)
             case CoveredFilesChanged():
-                covers.covered_files_changed(self, given)
+                files.covered_files_changed(self, given)
             case StopAsked(reason=reason, uncut=uncut):
                 self.stop_asked = True
                 self.drained = reason == DRAINED
@@ -142,19 +139,19 @@ class Machine(Board):
         attempts.follow(self, task, was)
         parent = fan_out_of(task)
         if parent is not None and parent in self.frontier.items_left:
-            fanout.item_over(self, self.plan.tasks[parent], task)
+            task_start.item_over(self, self.plan.tasks[parent], task)
 
     def _advance(self) -> None:
         """Close what is finished, start what can start, until nothing more follows by itself."""
         while not self.over:
             if self.stopping:
-                drive_end.stop(self)
+                drives.stop(self)
                 return
-            if drive_end.leave_to_resume(self):
+            if drives.leave_to_resume(self):
                 return
             before = self.facts.sequence
             layers.close(self)
             if not self.over:
                 task_start.look_at_candidates(self)
-            if self.facts.sequence == before and not drive_end.settle(self):
+            if self.facts.sequence == before and not drives.settle(self):
                 return

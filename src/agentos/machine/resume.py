@@ -77,10 +77,6 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row for row in self.verdicts if row.verdict not in ("reuse", "run"))
 
 
-def _printable_name(name: str) -> str:
-    return name if name.isprintable() and name else repr(name)
-
-
 def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, revision: int = 1) -> ResumePlan:
     """Compare the plan last accepted with the one to use now, both with the run's own changes applied.
 
@@ -88,8 +84,9 @@ def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, r
     """
     unknown = [name for name in options.rerun if name != "changed" and name not in new.tasks]
     if unknown:
+        named = ", ".join(name if name.isprintable() and name else repr(name) for name in sorted(unknown))
         raise RunRefusedError(
-            f"cannot run again what is not in the workflow: {', '.join(map(_printable_name, sorted(unknown)))}",
+            f"cannot run again what is not in the workflow: {named}",
             next_step="`agentos resume --dry-run` lists its tasks; `--rerun changed` means all that were edited.",
         )
     judge = _Judge(old, new, facts, options)
@@ -315,24 +312,21 @@ class _Judge:
 
     def _judge_skipped(self, task: PlannedTask, was: TaskFacts) -> None:
         cause = f"because of {was.because}" if was.because else "by its condition"
-        if self._stays_skipped(task, was):
+        somebody_said_so = was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates
+        causes = [need for need in (*task.definition.needs, TaskId(was.because)) if need in self.new.tasks]
+        if somebody_said_so or not any(need in self.reset or not self.facts.task(need).ended for need in causes):
             self._add_verdict(task, "reuse", f"skipped {cause}")
         else:
             self.reset[task.id] = None
             self._add_verdict(task, "run", f"was skipped {cause}, which is decided anew")
 
-    def _stays_skipped(self, task: PlannedTask, was: TaskFacts) -> bool:
-        if was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates:
-            return True  # somebody said so
-        return not any(self._is_to_run(need) for need in (*task.definition.needs, TaskId(was.because)))
-
-    def _is_to_run(self, need: TaskId) -> bool:
-        return need in self.new.tasks and (need in self.reset or not self.facts.task(need).ended)
-
     def _judge_cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
         self.cut_off.append(task.id)
         if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
-            self._ask(task, f"was interrupted while {_what_began(task)}")
+            began = "it changed files, which cannot be put back without a snapshot"
+            if task.definition.external:
+                began = "an external effect that is not idempotent was under way"
+            self._ask(task, f"was interrupted while {began}")
         elif was.cuts + 1 >= MAX_CUTS:
             self._ask(task, f"was interrupted {was.cuts + 1} times in a row")
         elif task.id in self.options.continues and not changed:
@@ -350,15 +344,13 @@ class _Judge:
         """Whether putting the files back takes away what this finished task did to them."""
         undone = self.options.files == "restored" and was.seq > self.options.restored_to
         isolated = task.definition.isolation == "worktree" and task.id not in self.facts.unmerged
-        changed = isolated or (changes_files(task.definition) and not self._is_kept(task, was))
-        return undone and bool(was.attempts) and changed
-
-    def _is_kept(self, task: PlannedTask, was: TaskFacts) -> bool:
-        """Whether it left the files as they were at the point they are put back to; of no other is that known."""
         half_done = self.facts.half_done
         points = (self.facts.files, half_done.before if half_done is not None else None)
         known = [point for point in points if point is not None and point.seq == self.options.restored_to]
-        return any((task.id, was.attempts) in point.kept for point in known)
+        # It left the files as they were at the point they are put back to; of no other is that known.
+        kept = any((task.id, was.attempts) in point.kept for point in known)
+        changed = isolated or (changes_files(task.definition) and not kept)
+        return undone and bool(was.attempts) and changed
 
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""
@@ -414,9 +406,3 @@ def goes_on_unasked(old: Plan, task: PlannedTask, was: TaskFacts) -> bool:
     known = old.tasks.get(task.id)
     unchanged = known is not None and known.fingerprint == task.fingerprint
     return unchanged and was.cuts + 1 < MAX_CUTS and not (needs_answer(task) and task.definition.external)
-
-
-def _what_began(task: PlannedTask) -> str:
-    if task.definition.external:
-        return "an external effect that is not idempotent was under way"
-    return "it changed files, which cannot be put back without a snapshot"

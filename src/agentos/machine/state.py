@@ -83,7 +83,10 @@ def merge_context(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str
 def update_state(state: WorkflowState, update: StateUpdate | Mapping[str, Any]) -> WorkflowState:
     """A new state with the update applied. Raises StateInvariantError, the old state staying valid."""
     if isinstance(update, Mapping):
-        update = _update_from(update)
+        try:
+            update = typed.convert(update, StateUpdate, from_attributes=True)
+        except msgspec.ValidationError as error:
+            raise StateInvariantError(f"the update has a wrong shape: {error}") from error
     updated = WorkflowState(
         workflow_id=state.workflow_id,
         current_layer=state.current_layer if update.current_layer is None else update.current_layer,
@@ -113,13 +116,6 @@ def validate_state_invariants(state: WorkflowState) -> None:
     """Raise StateInvariantError unless the state is one that a run can be in."""
     for broken in _broken_invariants(state):
         raise StateInvariantError(f"state of run {state.workflow_id!r}: {broken}")
-
-
-def _update_from(raw: Mapping[str, Any]) -> StateUpdate:
-    try:
-        return typed.convert(raw, StateUpdate, from_attributes=True)
-    except msgspec.ValidationError as error:
-        raise StateInvariantError(f"the update has a wrong shape: {error}") from error
 
 
 def _broken_invariants(state: WorkflowState) -> Iterable[str]:

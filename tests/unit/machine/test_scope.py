@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from agentos.dag.define.stored_values import resolve_inputs
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
-from agentos.machine.rules.scope import TaskResults, newest_round, resolved_inputs, scope_of
+from agentos.machine.facts.fold import Facts
+from agentos.machine.rules.scope import TaskResults, newest_round, scope_of
 from tests.unit.machine.harness import Run, flow_of, nothing, take
+
+
+def resolved_inputs(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, Any]:
+    return resolve_inputs(task.definition, scope_of(plan, facts, task))
 
 
 def test_results_by_task_id() -> None:

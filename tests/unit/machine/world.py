@@ -15,6 +15,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from agentos.dag.define.stored_values import resolve_inputs
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import GateId, TaskId, WorkflowId
@@ -28,7 +29,7 @@ from agentos.machine.inputs import AttemptEnded, Begin, CommandArrived, Input, P
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
-from agentos.machine.rules.scope import resolved_inputs
+from agentos.machine.rules.scope import scope_of
 from agentos.values import canonical_json, encode_value
 from tests.unit.machine.checks import PureFace, check_frontier
 from tests.unit.machine.invariants import validate_facts
@@ -403,7 +404,7 @@ class Play:
 
     def start(self, event: ev.TaskStart) -> None:
         task = self.machine.plan.tasks[event.task_id]
-        inputs = resolved_inputs(self.machine.plan, self.facts, task)
+        inputs = resolve_inputs(task.definition, scope_of(self.machine.plan, self.facts, task))
         tries = self.facts.task(task.id).tries
         self.attempts[task.id] = self.world.outcome(task.id, event.attempt, inputs, tries)
 

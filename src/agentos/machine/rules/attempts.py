@@ -20,7 +20,7 @@ from agentos.machine.facts.facts import result_mark
 from agentos.machine.facts.fold import TaskFacts
 from agentos.machine.inputs import AttemptEnded, ChildStarted, SessionKnown, UsageKnown
 from agentos.machine.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat
-from agentos.machine.rules import drive_start, files
+from agentos.machine.rules import drives, files
 from agentos.machine.rules.plan_changes import apply_change
 
 _keys = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -161,7 +161,7 @@ def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
     first_line = why.text.partition("\n")[0]
     row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was interrupted: {first_line}")
     planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=(task.id,), revision=board.facts.plan_revision)
-    drive_start.follow_up(board, planned)
+    drives.follow_up(board, planned)
     board.frontier.record_attempt_end(task)
     board.frontier.offer(task.id)
 
@@ -173,8 +173,8 @@ def follow(board: Board, task: PlannedTask, was: TaskFacts) -> None:
     """The task has ended. If it ran again and something came of it that was not so before, dependants follow."""
     now = board.facts.task(task.id)
     if was.outdated and now.status != "cancelled":
-        drive_start.follow_up(board, plan_repeat(board.plan, board.facts, task.id))
+        drives.follow_up(board, plan_repeat(board.plan, board.facts, task.id))
     elif was.previous is not None and now.previous is None and result_mark(now) != was.previous:
         planned = plan_follow_up(board.plan, board.facts, task.id)
         if planned.reset:
-            drive_start.follow_up(board, planned)
+            drives.follow_up(board, planned)

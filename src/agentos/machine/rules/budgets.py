@@ -37,9 +37,14 @@ def money(usd: float) -> str:
 
 def remaining_budget(plan: Plan, facts: Facts, task: PlannedTask) -> Budget:
     """What an attempt of the task may still spend; never below zero."""
-    own = _remainder(_allowance(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
-    all_of_it = _remainder(_allowance(facts, plan.settings.budget, "run"), facts.spent_in_all)
+    own, all_of_it = _remainders(plan, facts, task)
     return Budget(cost_usd=_least(own.cost_usd, all_of_it.cost_usd), tokens=_least(own.tokens, all_of_it.tokens))
+
+
+def _remainders(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[Budget, Budget]:
+    """What is left of the task's own budget, and of the run's."""
+    own = _remainder(_allowance(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
+    return own, _remainder(_allowance(facts, plan.settings.budget, "run"), facts.spent_in_all)
 
 
 def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.DecisionRequired | None]:
@@ -48,7 +53,10 @@ def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.D
     One that is open is waited for, also where an answer to another one has allowed the run more meanwhile; only where
     the budget that it asks about was edited may there be nothing left to ask.
     """
-    whose = _exhausted_budget(plan, facts, task)
+    whose: Whose | None = None
+    if task.definition.agent is not None or task.definition.llm is not None:
+        own, all_of_it = _remainders(plan, facts, task)
+        whose = "task" if own.used_up else "run" if all_of_it.used_up else None
     gate, name = newest_gate(facts, "budget", task.id, task.id)
     if gate is not None and gate.opened.gate_id in facts.open_gates:
         asked = _whose(gate.opened)
@@ -59,13 +67,15 @@ def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.D
     budget = _budget_of(whose, plan, task)
     spent = facts.spent.get(task.id, ev.Usage()) if whose == "task" else facts.spent_in_all
     what = f"Task {task.id!r}" if whose == "task" else "The run"
+    calls = f"{spent.calls} call{'s' * (spent.calls != 1)}"
+    so_far = f"{money(spent.cost_usd)} and {spent.tokens:,} tokens in {calls}"
     return False, ev.DecisionRequired(
         gate_id=name,
         kind="budget",
         task_id=task.id,
         layer=task.layer,
         place=task.place,
-        question=f"{what} has spent {_money(spent)} and may spend no more. Allow another {_amount(budget)}?",
+        question=f"{what} has spent {so_far} and may spend no more. Allow another {_amount(budget)}?",
         shown=_about(whose, budget),
         spent=spent,
         command=answer_command(facts.workflow_id, name),
@@ -85,15 +95,6 @@ def _whose(gate: ev.DecisionRequired) -> Whose:
     return "task" if gate.shown.startswith("task") else "run"
 
 
-def _exhausted_budget(plan: Plan, facts: Facts, task: PlannedTask) -> Whose | None:
-    if task.definition.agent is None and task.definition.llm is None:
-        return None
-    own = _remainder(_allowance(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
-    if own.used_up:
-        return "task"
-    return "run" if _remainder(_allowance(facts, plan.settings.budget, "run"), facts.spent_in_all).used_up else None
-
-
 def _allowance(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None = None) -> Budget:
     """The budget, and as much again for each time somebody allowed that in this epoch."""
     if not budget:
@@ -109,17 +110,12 @@ def _allowance(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | Non
     ]
     allowed = budget
     for opened in sorted(said_yes, key=lambda gate: gate.seq):  # a map has no order, and here it matters
-        allowed = _more(allowed, opened.spent or ev.Usage(), budget)
+        spent, cost, tokens = opened.spent or ev.Usage(), allowed.cost_usd, allowed.tokens
+        allowed = Budget(
+            cost_usd=None if cost is None else max(cost, spent.cost_usd) + (budget.cost_usd or 0),
+            tokens=None if tokens is None else max(tokens, spent.tokens) + (budget.tokens or 0),
+        )
     return allowed
-
-
-def _more(allowed: Budget, spent: ev.Usage, budget: Budget) -> Budget:
-    """What is allowed after a yes to a question that was asked when so much had been spent."""
-    cost, tokens = allowed.cost_usd, allowed.tokens
-    return Budget(
-        cost_usd=None if cost is None else max(cost, spent.cost_usd) + (budget.cost_usd or 0),
-        tokens=None if tokens is None else max(tokens, spent.tokens) + (budget.tokens or 0),
-    )
 
 
 def _remainder(budget: Budget, spent: ev.Usage) -> Budget:
@@ -131,10 +127,6 @@ def _remainder(budget: Budget, spent: ev.Usage) -> Budget:
 
 def _least(one: Amount | None, other: Amount | None) -> Amount | None:
     return other if one is None else one if other is None else min(one, other)
-
-
-def _money(spent: ev.Usage) -> str:
-    return f"{money(spent.cost_usd)} and {spent.tokens:,} tokens in {spent.calls} call{'s' * (spent.calls != 1)}"
 
 
 def _amount(budget: Budget) -> str:

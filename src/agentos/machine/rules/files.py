@@ -1,13 +1,14 @@
-"""The worktree's files, as far as a run knows them: snapshots that were taken of them, and what that means."""
+"""The worktree's files, as far as a run knows them: snapshots that were taken, and files that an approval is about."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
 from agentos.machine.board import Board
 from agentos.machine.facts.fold import Facts
-from agentos.machine.inputs import CaptureEnded
+from agentos.machine.inputs import CaptureEnded, CoveredFilesChanged, FilesSeen
 from agentos.machine.rules import merges
 
 _SHOWN = 10
@@ -32,17 +33,23 @@ def record_capture(board: Board, given: CaptureEnded) -> None:
         return  # set aside meanwhile
     if given.why in ("layer", "merge"):
         board.capture_wanted = None
-        if not board.frontier.has_unfinished(
-            given.layer
-        ):  # else it was merged for a task that could not wait for the rest
+        # Else it was merged for a task that could not wait for the rest.
+        if not board.frontier.has_unfinished(given.layer):
             board.captured_layer, board.uncaptured = given.layer, given.problem
         if given.changed:
             _name_suspects(board, given)
     if given.why == "turn":
-        _turn(board, given)
+        # What an agent has done so far. One that could not be captured is no point to go on from, and no harm.
+        if given.task_id in board.facts.running and given.snapshot and not given.partial:
+            point, tree = given.snapshot, given.tree
+            board.emit(ev.FilesCaptured(snapshot=point, tree=tree, why="turn", task_id=given.task_id, base=given.base))
         return
-    if given.together and given.changed:
-        _name_company(board, given)
+    if given.together and given.changed and given.together[0] in board.plan.tasks:
+        board.warn(
+            board.plan.tasks[given.together[0]],
+            f"{_join_names(given.together)} were at work at the same time; which of them changed what cannot be told: "
+            f"{_join_names(given.changed)} (isolation 'worktree' keeps them apart)",
+        )
     if given.problem:
         board.emit(ev.TaskWarning(message=f"the files of the worktree cannot be captured: {given.problem}"))
     for path in given.left:
@@ -65,16 +72,6 @@ def record_capture(board: Board, given: CaptureEnded) -> None:
         board.emit(event)
     if given.why == "merge":
         board.frontier.release_merged()
-
-
-def _turn(board: Board, given: CaptureEnded) -> None:
-    """What an agent has done so far. One that could not be captured is no point to go on from, and no harm."""
-    if given.task_id in board.facts.running and given.snapshot and not given.partial:
-        board.emit(
-            ev.FilesCaptured(
-                snapshot=given.snapshot, tree=given.tree, why="turn", task_id=given.task_id, base=given.base
-            )
-        )
 
 
 def snapshot_of(facts: Facts) -> str:
@@ -108,26 +105,50 @@ def _name_suspects(board: Board, given: CaptureEnded) -> None:
     ]
     if not suspects:
         return
-    paths, named = _join_names(given.changed), _join_names(suspects)
-    for task_id in suspects[:1]:
-        task = board.plan.tasks[task_id]
-        board.warn(
-            task,
-            f"files changed in layer {given.layer} although no task that says so was at work: {paths} "
-            f"(declared without file effects: {named})",
-        )
-
-
-def _name_company(board: Board, given: CaptureEnded) -> None:
-    """Files changed while several tasks were at work: without isolation nobody can tell whose change is whose."""
-    first = board.plan.tasks.get(given.together[0])
-    if first is not None:
-        board.warn(
-            first,
-            f"{_join_names(given.together)} were at work at the same time; which of them changed what cannot be told: "
-            f"{_join_names(given.changed)} (isolation 'worktree' keeps them apart)",
-        )
+    board.warn(
+        board.plan.tasks[suspects[0]],
+        f"files changed in layer {given.layer} although no task that says so was at work: "
+        f"{_join_names(given.changed)} (declared without file effects: {_join_names(suspects)})",
+    )
 
 
 def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+
+
+# --- behind approvals -------------------------------------------------------------------------------------------------
+#
+# Those that the task's command names are compared again when the task would start. Changes that tasks of this run make
+# do not count: an approval then holds for what they left.
+
+
+def files_seen(board: Board, given: FilesSeen) -> None:
+    """Look at the task again, with what was seen. Where nobody can look, it is left to a drive that can."""
+    board.looks_wanted.discard(given.task_id)
+    if given.files is not None and given.task_id in board.plan.tasks:
+        board.seen[given.task_id] = given.files
+        board.frontier.offer(given.task_id)
+
+
+def covered_files_changed(board: Board, given: CoveredFilesChanged) -> None:
+    """A task of this run changed files behind an approval: from now on it is about these."""
+    gate = board.facts.gates.get(given.gate_id)
+    if gate is None or gate.covers is None:
+        return
+    files = {
+        path: after
+        for path in {**given.before, **given.after}
+        if (after := given.after.get(path, "")) not in (approved := gate.covers.get(path, ("",)))
+        # What differed before the task began was not its doing.
+        and given.before.get(path, "") in approved
+    }
+    if files:
+        board.emit(ev.CoverChanged(gate_id=given.gate_id, task_id=given.task_id, files=dict(sorted(files.items()))))
+
+
+def covering_gates(facts: Facts) -> Iterator[tuple[GateId, TaskId]]:
+    """Gates that are about files and whose task has not ended, each with that task."""
+    for gate_id, gate in facts.gates.items():
+        task_id = gate.opened.task_id
+        if gate.covers is not None and task_id is not None and not facts.task(task_id).ended:
+            yield gate_id, task_id

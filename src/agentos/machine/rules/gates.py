@@ -81,7 +81,7 @@ def task_gate(
         again=again,
         changed=changed,
         command=answer_command(facts.workflow_id, next_name, approve.choices),
-        deadline=_deadline(approve, now),
+        deadline=None if approve.timeout_s is None else now + timedelta(seconds=approve.timeout_s),
         on_timeout=approve.on_timeout,
     )
 
@@ -154,10 +154,6 @@ def answer_command(workflow_id: str, gate_id: str, choices: Sequence[str] = ()) 
     """What to type to say yes; of a gate with choices, to the first of them."""
     chosen = f" --choose {shlex.quote(choices[0])}" if choices else ""
     return f"agentos approve {shlex.quote(workflow_id)} {shlex.quote(gate_id)}{chosen}"
-
-
-def _deadline(approve: Approve, now: datetime) -> datetime | None:
-    return None if approve.timeout_s is None else now + timedelta(seconds=approve.timeout_s)
 
 
 def only_rejected(facts: Facts) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 
 from agentos.dag.plan.checks import changes_files
-from agentos.dag.plan.plan import PlannedTask
 from agentos.ids import TaskId, checkpoint_id
 from agentos.machine import events as ev
 from agentos.machine.board import Board, order
@@ -15,12 +13,21 @@ from agentos.machine.frontier import by_layers, fan_out_of
 from agentos.machine.inputs import CutFailed
 from agentos.machine.rules import files, merges, requests
 from agentos.machine.rules.gates import answer_command, newest_gate
-from agentos.machine.rules.needs import runs_always
+from agentos.machine.rules.scope import runs_always
 
 
 def close(board: Board) -> None:
     """Cut a checkpoint after each finished layer and open the next, as far as that goes by itself."""
-    _withdraw_points(board)
+    # A decision point before a layer of which nothing is left, or that the workflow asks no more, needs no answer.
+    open_points = [board.facts.gates[name].opened for name in board.points if name in board.facts.open_gates]
+    for point in open_points:
+        if point.kind == "merge":
+            needless = merges.is_outdated(board, point)
+        else:
+            needless = point.layer in board.frontier.opened or not board.frontier.has_unfinished(point.layer)
+        if needless:
+            requests.withdraw_gate(board, point)
+    board.points = [point.gate_id for point in open_points if point.gate_id in board.facts.open_gates]
     while not board.over and cut_finished(board):
         if not by_layers(board.plan):
             requests.at_boundary(board)
@@ -28,18 +35,6 @@ def close(board: Board) -> None:
         _open_next(board)
     if board.frontier.behind_merge:
         merges.release_waiting(board)
-
-
-def _withdraw_points(board: Board) -> None:
-    """A decision point before a layer of which nothing is left, or that the workflow asks no more, needs no answer."""
-    open_points = [board.facts.gates[name].opened for name in board.points if name in board.facts.open_gates]
-    for point in open_points:
-        if point.kind == "merge":
-            if merges.is_outdated(board, point):
-                requests.withdraw_gate(board, point)
-        elif point.layer in board.frontier.opened or not board.frontier.has_unfinished(point.layer):
-            requests.withdraw_gate(board, point)
-    board.points = [point.gate_id for point in open_points if point.gate_id in board.facts.open_gates]
 
 
 def cut_finished(board: Board) -> bool:
@@ -102,17 +97,15 @@ def _skip_after_broken_files(board: Board) -> bool:
     broken = [board.plan.tasks[task_id] for task_id in board.facts.failed if _broke_files(board, task_id)]
     if not broken:
         return False
-    left = [board.plan.tasks[task_id] for task_id in board.frontier.unmet]
-    skipped = sorted((task for task in left if not _goes_on(board, task)), key=order)
+    skipped = []
+    for task in (board.plan.tasks[task_id] for task_id in board.frontier.unmet):
+        parent = fan_out_of(task)  # an item leaves it to its fan-out to say always()
+        if not runs_always(task if parent is None else board.plan.tasks[parent]):
+            skipped.append(task)
+    skipped.sort(key=order)
     for task in skipped:
         board.skip(task, min(broken, key=order).id)
     return bool(skipped)
-
-
-def _goes_on(board: Board, task: PlannedTask) -> bool:
-    """Whether the task says always(); an item leaves that to its fan-out."""
-    parent = fan_out_of(task)
-    return runs_always(task if parent is None else board.plan.tasks[parent])
 
 
 def _broke_files(board: Board, task_id: TaskId) -> bool:
@@ -140,7 +133,9 @@ def _may_open(board: Board, layer: int) -> bool:
         if not failed:
             return True
         question = f"{', '.join(failed)} failed in layer {layer - 1}. Go on with layer {layer}?"
-        shown = _what_failed(board, failed)
+        # If something else fails, it is asked anew; the same however often it ran.
+        marks = (name.encode() + b"\0" + result_mark(facts.task(name)) for name in failed)
+        shown = blake2b(b"".join(marks), digest_size=16).hexdigest()
     if gate is not None and gate.answer != "withdrawn" and gate.opened.shown == shown:
         return gate.answer == "approved"
     board.open_gate(
@@ -154,9 +149,3 @@ def _may_open(board: Board, layer: int) -> bool:
         )
     )
     return False
-
-
-def _what_failed(board: Board, failed: Iterable[TaskId]) -> str:
-    """What an approval to go on is about: if something else fails, it is asked anew. The same however often it ran."""
-    marks = (name.encode() + b"\0" + result_mark(board.facts.task(name)) for name in failed)
-    return blake2b(b"".join(marks), digest_size=16).hexdigest()

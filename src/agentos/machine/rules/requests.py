@@ -123,9 +123,15 @@ def _prepare_command(board: Board, asked: cmd.CommandRequest) -> Act:
         case cmd.ApprovalResponse():
             return _answer(board, asked, asked.command)
         case cmd.Continue():
-            return _continue(board, asked)
+            gates = board.facts.gates
+            point = next((name for name in board.facts.open_gates if gates[name].opened.task_id is None), None)
+            if point is None:
+                raise CommandRefusedError("no decision point is open; only `approval_response` answers other gates")
+            yes = cmd.ApprovalResponse(gate_id=point, approved=True, reason=asked.command.reason)
+            return _answer(board, asked, yes)
         case cmd.InjectTasks():
-            return _injection(board, asked.command)
+            added = tuple(tasks_from_mappings(asked.command.tasks))
+            return _plan_change(board, ev.PlanChanged(origin="inject", added=added, min_layer=board.next_layer))
         case cmd.SkipLayer():
             return _layer_skip(board, asked.command)
         case cmd.ModifyArgs():
@@ -179,7 +185,12 @@ def answer_gate(
     )
     if task is None:
         if not approved:
-            _skip_behind(board, gate)
+            # All that the decision point guards: its layer and those after it, as far as they have not begun.
+            left = [board.plan.tasks[task_id] for task_id in board.frontier.unmet]
+            begun = {*board.facts.running, *board.facts.children} if not by_layers(board.plan) else set()
+            for task in sorted(left, key=order):
+                if task.layer >= gate.layer and task.id not in begun:
+                    board.skip(task, gate.gate_id)
     elif not approved:
         text = f"rejected by {author}" + (f": {reason}" if reason else "")
         board.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
@@ -206,20 +217,16 @@ def withdraw_gate(board: Board, gate: ev.DecisionRequired, reason: str = "nothin
     )
 
 
-def _skip_behind(board: Board, point: ev.DecisionRequired) -> None:
-    """Skip all that a decision point guards: its layer and those after it, as far as they have not begun."""
-    left = [board.plan.tasks[task_id] for task_id in board.frontier.unmet]
-    begun = {*board.facts.running, *board.facts.children} if not by_layers(board.plan) else set()
-    for task in sorted(left, key=order):
-        if task.layer >= point.layer and task.id not in begun:
-            board.skip(task, point.gate_id)
-
-
 def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalResponse) -> Act:
     gate_id = GateId(command.gate_id)
     if gate_id not in board.facts.open_gates:
         still_open = ", ".join(sorted(board.facts.open_gates)) or "none"
-        raise CommandRefusedError(f"gate {gate_id!r} {_what_became_of(board, gate_id)}; open gates: {still_open}")
+        known, became = board.facts.gates.get(gate_id), "does not exist"
+        if known is not None:
+            became = "is no longer open: what it guarded has ended or changed"
+            if known.answer:
+                became = f"was already answered ({known.answer} by {known.author})"
+        raise CommandRefusedError(f"gate {gate_id!r} {became}; open gates: {still_open}")
     gate = board.facts.gates[gate_id].opened
     if gate.by == "human" and asked.attempt_id:
         raise CommandRefusedError(
@@ -262,23 +269,6 @@ def _check_choice(gate: ev.DecisionRequired, command: cmd.ApprovalResponse) -> N
     )
 
 
-def _what_became_of(board: Board, gate_id: GateId) -> str:
-    known = board.facts.gates.get(gate_id)
-    if known is None:
-        return "does not exist"
-    if not known.answer:
-        return "is no longer open: what it guarded has ended or changed"
-    return f"was already answered ({known.answer} by {known.author})"
-
-
-def _continue(board: Board, asked: cmd.CommandRequest) -> Act:
-    points = [gate_id for gate_id in board.facts.open_gates if board.facts.gates[gate_id].opened.task_id is None]
-    if not points:
-        raise CommandRefusedError("no decision point is open; only `approval_response` answers other gates")
-    answer = cmd.ApprovalResponse(gate_id=points[0], approved=True, reason=asked.command.reason)
-    return _answer(board, asked, answer)
-
-
 # --- the plan ---------------------------------------------------------------------------------------------------
 
 
@@ -288,11 +278,6 @@ def _plan_change(board: Board, change: ev.PlanChanged) -> Act:
         raise CommandRefusedError(f"the run was rejected at {board.facts.refused.gate_id}; fork it to go on")
     apply_change(board.plan, change)
     return lambda: board.change_plan(change)
-
-
-def _injection(board: Board, command: cmd.InjectTasks) -> Act:
-    added = tuple(tasks_from_mappings(command.tasks))
-    return _plan_change(board, ev.PlanChanged(origin="inject", added=added, min_layer=board.next_layer))
 
 
 def _layer_skip(board: Board, command: cmd.SkipLayer) -> Act:
@@ -337,7 +322,10 @@ def _modification(board: Board, command: cmd.ModifyArgs) -> Act:
 def _replan(board: Board, asked: cmd.CommandRequest, command: cmd.ReplanDag) -> Act:
     replaced = [task_id for task_id in command.tasks if task_id in board.plan.tasks]
     for task_id in (*command.remove, *replaced):
-        _refuse_agent(board, asked, TaskId(task_id))
+        # An agent may not get round a human's gate by replacing what stands behind it.
+        if asked.attempt_id and task_id in board.plan.tasks and _waits_for_human(board, TaskId(task_id)):
+            actor = _actor(asked.attempt_id)
+            raise CommandRefusedError(f"task {task_id!r} waits for a human; {actor} may not change it")
     removed = [_require_not_started(board, task_id, "remove") for task_id in (*command.remove, *replaced)]
     change = ev.PlanChanged(
         origin="replan",
@@ -346,12 +334,6 @@ def _replan(board: Board, asked: cmd.CommandRequest, command: cmd.ReplanDag) -> 
         min_layer=board.next_layer,
     )
     return _plan_change(board, change)
-
-
-def _refuse_agent(board: Board, asked: cmd.CommandRequest, task_id: TaskId) -> None:
-    """An agent may not get round a human's gate by replacing what stands behind it."""
-    if asked.attempt_id and task_id in board.plan.tasks and _waits_for_human(board, task_id):
-        raise CommandRefusedError(f"task {task_id!r} waits for a human; {_actor(asked.attempt_id)} may not change it")
 
 
 def _waits_for_human(board: Board, task_id: TaskId) -> bool:
@@ -378,7 +360,12 @@ def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
     if cut is None:
         raise CommandRefusedError(f"checkpoint {checkpoint!r} is not one that this run can go back to")
     to_seq, layer = cut
-    begun = {task_id for task_id, task in facts.tasks.items() if task.seq > to_seq and _not_repeatable(board, task_id)}
+    since = [
+        board.plan.tasks[name] for name, was in facts.tasks.items() if was.seq > to_seq and name in board.plan.tasks
+    ]
+    # A new epoch has new idempotency keys, so that `keyed` alone does not make an effect safe to repeat.
+    keyed = {task.id for task in since if task.definition.external and task.definition.idempotent == "keyed"}
+    begun = keyed.union(task.id for task in since if needs_answer(task))
     return ev.RolledBack(
         checkpoint_id=CheckpointId(checkpoint),
         to_seq=to_seq,
@@ -395,11 +382,3 @@ def go_back(board: Board, back: ev.RolledBack) -> None:
     refuse_waiting(board, f"the run went back to checkpoint {back.checkpoint_id}; send it again")
     board.emit(replace(back, drive=board.facts.drives))
     board.over = True
-
-
-def _not_repeatable(board: Board, task_id: TaskId) -> bool:
-    """A new epoch has new idempotency keys, so that `keyed` alone does not make an effect safe to repeat."""
-    task = board.plan.tasks.get(task_id)
-    return task is not None and (
-        needs_answer(task) or (task.definition.external and task.definition.idempotent == "keyed")
-    )

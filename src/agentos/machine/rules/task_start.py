@@ -5,20 +5,21 @@ from __future__ import annotations
 from msgspec import Raw
 from msgspec.structs import replace
 
+from agentos.dag.define.stored_values import resolve_items
 from agentos.dag.define.task import Repeat
 from agentos.dag.language.conditions import evaluate, parse_condition
-from agentos.dag.plan.growth import round_tasks
-from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.dag.plan.growth import item_tasks, round_tasks
+from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import AgentosError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.board import Board, failed_status, failure_of
+from agentos.machine.facts.facts import FAILED
 from agentos.machine.frontier import by_layers
-from agentos.machine.rules import fanout, layers, merges, requests
+from agentos.machine.rules import layers, merges, requests
 from agentos.machine.rules.budgets import budget_gate
 from agentos.machine.rules.gates import approval_of, ask_gate, gate_kind, is_outdated, newest_gate, task_gate
-from agentos.machine.rules.needs import skip_reason
-from agentos.machine.rules.scope import scope_of
+from agentos.machine.rules.scope import scope_of, skip_reason
 from agentos.values import encode_value
 
 PAID = ("agent", "llm")
@@ -39,7 +40,8 @@ def look_at_candidates(board: Board) -> None:
 
 
 def _consider(board: Board, task: PlannedTask) -> None:
-    if task.id in board.facts.running or _waits_for_its_time(board, task):
+    not_before = board.facts.task(task.id).not_before if task.id in board.frontier.retrying else None
+    if task.id in board.facts.running or (not_before is not None and not_before > board.now):
         return
     if task.id in board.facts.ask:
         question = ask_gate(board.facts, task, board.facts.ask[task.id])
@@ -47,7 +49,7 @@ def _consider(board: Board, task: PlannedTask) -> None:
             board.open_gate(question)
         return
     if task.id in board.facts.children:
-        fanout.look_at(board, task)
+        _look_at_items(board, task)
         return
     try:
         because = skip_reason(board.plan, board.facts, task)
@@ -64,7 +66,9 @@ def _consider(board: Board, task: PlannedTask) -> None:
     if because is not None:
         board.skip(task, because)
     elif question is not None:
-        _withdraw_outdated(board, task)
+        gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
+        if gate is not None and gate.opened.gate_id in board.facts.open_gates:  # an earlier version asked
+            requests.withdraw_gate(board, gate.opened, "asked anew, with the files that the command names")
         board.open_gate(question)
     elif passed:
         _start(board, task)
@@ -78,18 +82,6 @@ def _must_be_looked_at(board: Board, task: PlannedTask) -> bool:
     return gate is None or gate.opened.gate_id not in board.facts.open_gates or is_outdated(task, gate)
 
 
-def _withdraw_outdated(board: Board, task: PlannedTask) -> None:
-    """A gate that is still open was asked by an earlier version: it is asked anew."""
-    gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
-    if gate is not None and gate.opened.gate_id in board.facts.open_gates:
-        requests.withdraw_gate(board, gate.opened, "asked anew, with the files that the command names")
-
-
-def _waits_for_its_time(board: Board, task: PlannedTask) -> bool:
-    not_before = board.facts.task(task.id).not_before if task.id in board.frontier.retrying else None
-    return not_before is not None and not_before > board.now
-
-
 def _start(board: Board, task: PlannedTask) -> None:
     definition = task.definition
     if definition.kind == "approval":
@@ -97,7 +89,7 @@ def _start(board: Board, task: PlannedTask) -> None:
     elif not board.starts:
         return
     elif definition.for_each is not None:
-        fanout.expand(board, task)
+        _expand(board, task)
     elif definition.repeat is not None:
         _close_round(board, task, definition.repeat)
     elif board.facts.refused is not None and not by_layers(board.plan):
@@ -108,19 +100,14 @@ def _start(board: Board, task: PlannedTask) -> None:
         board.frontier.hold(task)
     elif definition.concurrency is not None and not _slot_is_free(board, task):
         board.frontier.park(task, definition.concurrency.group)
-    elif definition.kind in PAID and not _has_budget(board, task):
-        return
     else:
-        layers.begin_if_new(board, task.layer)
-        attempt = board.facts.task(task.id).attempts + 1
-        board.emit(ev.TaskStart(task_id=task.id, layer=task.layer, attempt=attempt))
-
-
-def _has_budget(board: Board, task: PlannedTask) -> bool:
-    enough, question = budget_gate(board.plan, board.facts, task)
-    if question is not None:
-        board.open_gate(question)
-    return enough
+        enough, question = budget_gate(board.plan, board.facts, task) if definition.kind in PAID else (True, None)
+        if question is not None:
+            board.open_gate(question)
+        if enough:
+            layers.begin_if_new(board, task.layer)
+            attempt = board.facts.task(task.id).attempts + 1
+            board.emit(ev.TaskStart(task_id=task.id, layer=task.layer, attempt=attempt))
 
 
 def _slot_is_free(board: Board, task: PlannedTask) -> bool:
@@ -148,7 +135,9 @@ def _close_round(board: Board, task: PlannedTask, repeat: Repeat) -> None:
     The group's tasks make the first round. The `repeat` task stands behind them; while its condition does not hold it
     adds another one (`draft@2`, `review@2`, …) to the plan and waits for that, too.
     """
-    done = _rounds_of(board.plan, repeat)
+    done = 1
+    while TaskId(f"{repeat.tasks[0]}@{done + 1}") in board.plan.tasks:
+        done += 1
     try:
         scope = scope_of(board.plan, board.facts, task)
         if evaluate(parse_condition(repeat.until), scope, succeeded=True, failed=False):
@@ -177,9 +166,70 @@ def _another_round(board: Board, task: PlannedTask, number: int) -> ev.PlanChang
     )
 
 
-def _rounds_of(plan: Plan, repeat: Repeat) -> int:
-    """How many rounds the plan holds so far."""
-    number = 1
-    while TaskId(f"{repeat.tasks[0]}@{number + 1}") in plan.tasks:
-        number += 1
-    return number
+# --- fan-out: a for_each task becomes a task for each item, and ends with the last of them ----------------------------
+
+
+def _expand(board: Board, task: PlannedTask) -> None:
+    """Make the list and write it down, before any item runs. An empty one is complete."""
+    try:
+        scope = scope_of(board.plan, board.facts, task)
+        items = resolve_items(task.definition, scope)
+        change = ev.PlanChanged(
+            origin="for_each",
+            parent=task.id,
+            items=Raw(encode_value(items, around=True)),
+            children=tuple(item.id for item in item_tasks(board.plan, task.id, items, scope)),
+            min_layer=task.layer,
+        )
+        layers.begin_if_new(board, task.layer)
+        board.change_plan(change)
+    except AgentosError as error:
+        board.fail(task, failure_of(error), status=failed_status(task))
+        return
+    _look_at_items(board, task)
+
+
+def item_over(board: Board, parent: PlannedTask, item: PlannedTask) -> None:
+    """An item has ended. One that failed may be one too many; the last one ends the fan-out."""
+    if board.facts.task(item.id).status == "skipped":
+        _end_with_last(board, parent)
+    else:
+        _look_at_items(board, parent)
+
+
+def _look_at_items(board: Board, parent: PlannedTask) -> None:
+    """End a fan-out whose items have all ended; start no more of them where too many have failed."""
+    if _too_many_failed(board, parent):
+        for child in board.facts.children[parent.id]:
+            if not board.facts.task(child).ended and child not in board.facts.running:
+                board.skip(board.plan.tasks[child], parent.id)
+    _end_with_last(board, parent)
+
+
+def _end_with_last(board: Board, parent: PlannedTask) -> None:
+    if board.frontier.items_left.get(parent.id) == 0:
+        _end(board, parent, too_many=_too_many_failed(board, parent))
+
+
+def _too_many_failed(board: Board, parent: PlannedTask) -> bool:
+    for_each = parent.definition.for_each
+    most = for_each.max_failures if for_each is not None else None
+    return most is not None and board.frontier.items_failed[parent.id] >= most
+
+
+def _end(board: Board, parent: PlannedTask, *, too_many: bool) -> None:
+    children = board.facts.children[parent.id]
+    statuses = [board.facts.task(child).status for child in children]
+    failed = [child for child, status in zip(children, statuses, strict=True) if status in FAILED]
+    if too_many:
+        failed = failed or [child for child, status in zip(children, statuses, strict=True) if status == "failed_safe"]
+    if not failed:
+        board.emit(ev.TaskComplete(task_id=parent.id, layer=parent.layer, place=parent.place, gathered=True))
+        return
+    text = f"{len(failed)} of {len(children)} items failed, first {failed[0]!r}"
+    cancelled = all(board.facts.task(child).status == "cancelled" for child in failed)
+    board.fail(
+        parent,
+        ev.TaskFailure(type="ItemsFailed", text=text, traceback=""),
+        status="cancelled" if cancelled else failed_status(parent),
+    )

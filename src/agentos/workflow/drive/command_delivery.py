@@ -32,7 +32,7 @@ from agentos.workflow.drive.command_queue import CommandQueue, current_author
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.files.command_files import see_files, words_of
 from agentos.workflow.place.place import was_begun_here
-from agentos.workflow.start.resume import end_stale_work
+from agentos.workflow.start.lease_takeover import end_stale_work
 
 APPLIED_WHEN_FREE = (Abort, Pause, ApprovalResponse, Continue)
 """Commands that a run nobody drives takes at once; others wait in the inbox for the next drive."""

@@ -11,7 +11,7 @@ from agentos.machine.board import order
 from agentos.machine.inputs import CoveredFilesChanged, FilesSeen
 from agentos.machine.machine import Machine
 from agentos.machine.rules import merges
-from agentos.machine.rules.covers import covering_gates
+from agentos.machine.rules.files import covering_gates
 from agentos.secrets import Masker
 from agentos.workflow.drive.mailbox import Mailbox
 from agentos.workflow.drive.patience import in_thread

@@ -1,14 +1,19 @@
-"""Taking the lease of a run whose driver may have died on another host, where nobody here can look for its process."""
+"""Taking over a run: the lease of a driver that may have died elsewhere, and what a dead one here left at work."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import LeaseHeldError
 from agentos.ids import WorkflowId
 from agentos.store.holder import boot_id, current_holder
-from agentos.store.port import Lease, RunRecord, StorePort
+from agentos.store.port import Lease, StorePort
+from agentos.tasks.process.orphans import end_orphans, end_process
+from agentos.tasks.process.private_folder import remove_abandoned
 
 log = logging.getLogger("agentos")
 
@@ -26,7 +31,7 @@ def take_lease(store: StorePort, workflow_id: WorkflowId, lease_s: float) -> Lea
         return store.take_lease(workflow_id, current_holder(), lease_s)
     except LeaseHeldError:
         held = store.find_run(workflow_id)
-        if not _is_elsewhere(held):
+        if held.holder is None or held.holder.boot == boot_id():
             raise
     log.warning(
         "run %s is held by %s until %s: waiting for that, unless it gives a sign of life",
@@ -45,5 +50,17 @@ def take_lease(store: StorePort, workflow_id: WorkflowId, lease_s: float) -> Lea
                 raise
 
 
-def _is_elsewhere(held: RunRecord) -> bool:
-    return held.holder is not None and held.holder.boot != boot_id()
+def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> None:
+    """Nothing of an earlier drive may still be at work when this one begins."""
+    has_effects = any(task.definition.effects != ("none",) for plan in plans for task in plan.tasks.values())
+    if lease.taken_from is not None and lease.taken_alive and has_effects:
+        # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
+        # and nothing else.
+        end_process(lease.taken_from.pid, lease.taken_from.started)
+    # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
+    for root in roots:
+        for ended in end_orphans(lease.workflow_id, root=root):
+            what = f"{ended.pid} ({ended.command}), left over from attempt {ended.attempt_id}"
+            log.warning("ended process %s" if ended.ended else "could not end process %s", what)
+        for folder in remove_abandoned(lease.workflow_id, str(root)):
+            log.info("removed %s, left by an attempt whose driver is dead", folder)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 import platform
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from agentos.crashpoints import reach
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
-from agentos.ids import WorkflowId, new_id
-from agentos.machine.events import Event
-from agentos.machine.facts.fold import Facts, fold
+from agentos.ids import EPOCH, TaskId, WorkflowId, new_id
+from agentos.machine import events as ev
+from agentos.machine.facts.fold import RESULTS, Facts, counting, fold, result_from
 from agentos.machine.inputs import Begin
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.state import SUCCEEDED
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.define.labels import checked_labels
@@ -32,7 +34,6 @@ from agentos.workflow.define.workflow_source import load_workflow, source_of
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place, known_run, refuse_bad_id
-from agentos.workflow.start.fork import forked_event
 from agentos.workflow.start.ready_run import (
     DriveOptions,
     Finished,
@@ -46,6 +47,8 @@ from agentos.workflow.start.ready_run import (
 from agentos.workflow.start.resume import ResumeRequest, recompile_plan, resume_record
 
 log = logging.getLogger("agentos")
+
+E = TypeVar("E", bound=ev.Event)
 
 
 def begin_run(
@@ -169,7 +172,7 @@ def fork_run(
         created_at=utc_now(),
     )
     plan, problems = current_plan(base, forked.changes)
-    facts = fold(run.workflow_id, [msgspec.structs.replace(forked, seq=1)])
+    facts = fold(run.workflow_id, [replace(forked, seq=1)])
     choices = ResumeOptions(missing=missing_products(plan, facts, home.root))
     resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
     store = home.open(create=into is not None)
@@ -193,7 +196,7 @@ def fork_run(
     )
 
 
-def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[list[Event], list[Event] | None]:
+def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[list[ev.Event], list[ev.Event] | None]:
     """The events up to the checkpoint, and those after it; None where those are damaged and tell nothing."""
     before = store.read_events(checkpoint.workflow_id, upto=checkpoint.sequence)
     try:
@@ -201,3 +204,67 @@ def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[l
     except CheckpointCorruptedError as error:
         log.warning("the journal of %s is damaged after the checkpoint: %s", checkpoint.workflow_id, error.message)
         return before, None
+
+
+# --- what a fork takes along from its parent --------------------------------------------------------------------------
+
+
+def forked_event(
+    parent_id: WorkflowId,
+    checkpoint: CheckpointRecord,
+    before: Sequence[ev.Event],
+    after: Sequence[ev.Event] | None,
+    plan: Plan,
+) -> ev.RunForked:
+    """The first event of a fork, made from the parent's journal up to the checkpoint.
+
+    What came after tells which external effects the parent had begun; where it is unknown (None), all may have.
+    """
+    facts = fold(parent_id, before)
+    # Tasks and gates that were answered no are not taken along, nor what was skipped for them: a fork asks anew.
+    rejected: set[str] = {id for id, gate in facts.gates.items() if gate.answer == "rejected"}
+    for task_id, task in facts.tasks.items():
+        if task.error is not None and task.error.type == "GateRejected":
+            rejected.add(task_id)
+    results = tuple(
+        _as_raw(event)
+        for task_id, event in _newest_results(before).items()
+        if facts.task(task_id).ended and task_id not in rejected and facts.task(task_id).because not in rejected
+    )
+    # Unfinished, or without success: it may have taken effect all the same.
+    begun = {task_id for task_id, task in facts.tasks.items() if task.attempts and task.status not in SUCCEEDED}
+    if after is None:
+        begun.update(task_id for task_id in plan.tasks if not facts.task(task_id).ended)
+    else:
+        begun.update(event.task_id for event in after if isinstance(event, ev.TaskStart))
+    return ev.RunForked(
+        parent_id=parent_id,
+        checkpoint_id=checkpoint.id,
+        current_layer=checkpoint.layer,
+        results=results,
+        changes=tuple(_bare(change) for change in facts.changes),
+        ask=tuple(sorted({task_id for task_id in begun if _external(plan, task_id)}.union(facts.ask))),
+    )
+
+
+def _newest_results(events: Sequence[ev.Event]) -> dict[TaskId, ev.Event]:
+    """The result of each task that counts, those that the parent took over from its own parent included."""
+    newest: dict[TaskId, ev.Event] = {}
+    for event in counting(events):
+        results = map(result_from, event.results) if isinstance(event, ev.RunForked) else (event,)
+        newest.update((result.task_id, result) for result in results if isinstance(result, RESULTS))
+    return newest
+
+
+def _bare(event: E) -> E:
+    return replace(event, seq=0, at=EPOCH, workflow_id=WorkflowId(""))
+
+
+def _as_raw(event: ev.Event) -> msgspec.Raw:
+    body = msgspec.json.encode(_bare(event))
+    return msgspec.Raw(b'{"type":"' + event.type.encode() + b'",' + body[1:])
+
+
+def _external(plan: Plan, task_id: TaskId) -> bool:
+    task = plan.tasks.get(task_id)
+    return task is not None and task.definition.external and task.definition.idempotent != "yes"

@@ -1,12 +1,14 @@
-"""Going on with a run: find it, compare its workflow with what was accepted, take the lease, put files back.
+"""Going on with a run, in three steps: gather what is known, plan purely what becomes of tasks and files, act.
 
-Nothing is touched before the workflow was read again and the lease is ours.
+`resume_record` takes all three, `preview_resume` the first two. Nothing is touched before the workflow was read again
+and the lease is ours.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +37,6 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.rules.requests import rollback_to
 from agentos.store.holder import current_holder
 from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
-from agentos.tasks.process.orphans import end_orphans, end_process
-from agentos.tasks.process.private_folder import remove_abandoned
 from agentos.workflow.define.model_keys import refuse_untrusted_models
 from agentos.workflow.define.plans import decode_plan, plan_for_now
 from agentos.workflow.define.prices import refuse_unpriced
@@ -50,7 +50,7 @@ from agentos.workflow.place.newest_run import newest_run
 from agentos.workflow.place.place import Place, is_of_another_host
 from agentos.workflow.place.run_moves import move_here, nothing_unfinished, place_of_target, refuse_elsewhere
 from agentos.workflow.place.settings_file import SETTINGS
-from agentos.workflow.start.lease_takeover import take_lease
+from agentos.workflow.start.lease_takeover import end_stale_work, take_lease
 from agentos.workflow.start.ready_run import (
     DriveOptions,
     Finished,
@@ -98,10 +98,8 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     accepted: Plan
     base: Plan
     functions: Functions
-    named: CheckpointRecord | None
-    """The checkpoint that the user named, if any."""
     back_to: CheckpointRecord | None
-    """The same, where it is an older one."""
+    """The checkpoint that the user named, where it is an older one."""
     cuts: list[CheckpointRecord]
     """The checkpoints whose files may be put back, the one meant last."""
 
@@ -138,10 +136,17 @@ def resume_run(
 def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
     """The run meant, and the checkpoint if one was named."""
     if target is None:
-        newest = newest_run(store, lambda run: _is_resumable_here(store, run, place), statuses=UNFINISHED)
+
+        def is_resumable(run: RunRecord, *, elsewhere: bool) -> bool:
+            if run.kind != "workflow" or run.root != str(place.root) or is_of_another_host(place, run) != elsewhere:
+                return False
+            # Where somebody said no to all that is left of it, a resume would run nothing.
+            refused = not elsewhere and run.status == "failed"
+            return not (refused and only_rejected(fold(run.workflow_id, store.read_events(run.workflow_id))))
+
+        newest = newest_run(store, partial(is_resumable, elsewhere=False), statuses=UNFINISHED)
         if newest is None:
-            away = newest_run(store, lambda run: _is_same_folder_elsewhere(run, place), statuses=UNFINISHED)
-            raise nothing_unfinished(away)
+            raise nothing_unfinished(newest_run(store, partial(is_resumable, elsewhere=True), statuses=UNFINISHED))
         return newest, None
     checkpoint = store.find_checkpoint(target)
     if checkpoint is not None:
@@ -149,38 +154,16 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
     try:
         return store.find_run(target), None
     except RunNotFoundError as error:
-        if _looks_like_checkpoint(target):
+        if len(target) == 36 and target.count("-") == 4:  # both ids are UUIDs: a whole one that no run has
             raise CheckpointNotFoundError(target) from error
         raise
-
-
-def _is_resumable_here(store: StorePort, run: RunRecord, place: Place) -> bool:
-    if run.kind != "workflow" or run.root != str(place.root) or is_of_another_host(place, run):
-        return False
-    return not _was_refused(store, run)
-
-
-def _is_same_folder_elsewhere(run: RunRecord, place: Place) -> bool:
-    return run.kind == "workflow" and run.root == str(place.root) and is_of_another_host(place, run)
-
-
-def _was_refused(store: StorePort, run: RunRecord) -> bool:
-    """Whether somebody said no to all that is left of it: a resume would run nothing."""
-    return run.status == "failed" and only_rejected(fold(run.workflow_id, store.read_events(run.workflow_id)))
-
-
-def _looks_like_checkpoint(target: str) -> bool:
-    """Both ids are UUIDs; one that no run has is told as a checkpoint only if it is a whole one."""
-    return len(target) == 36 and target.count("-") == 4
 
 
 def resume_record(
     asked: ResumeRequest, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
-    refuse_elsewhere(asked.place, record)
-    _refuse_unresumable(record, named)
-    back_to = named if named is not None and not _is_head(store, named) else None
+    back_to = _older_checkpoint(asked, store, record, named)
     if record.status == "complete" and back_to is None and not asked.choices.rerun:
         finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
         store.close()
@@ -189,16 +172,72 @@ def resume_record(
     refuse_foreign(asked.place.kept_beside, record.workflow_id)
     lease = take_lease(store, record.workflow_id, asked.options.lease_s)
     try:
-        roots = {Path(record.root), asked.place.root}
-        end_stale_work(lease, (found.accepted, found.base), roots)
+        end_stale_work(lease, (found.accepted, found.base), {Path(record.root), asked.place.root})
         now = store.find_run(record.workflow_id)
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
             return resume_record(asked, store, now, named)
-        return _ready(asked, store, lease, found)
+        return _act(asked, store, lease, found, _plan(asked, found))
     except BaseException:
         store.release_lease(lease)
         raise
+
+
+def preview_resume(
+    place: Place,
+    target: str | None,
+    *,
+    workflow: Workflow | None = None,
+    as_stored: bool = False,
+    choices: ResumeOptions = ResumeOptions(),
+    options: DriveOptions = DriveOptions(),
+) -> Previewed:
+    """What a resume would keep, repeat and ask, and put back. Takes no lease and writes nothing."""
+    asked = ResumeRequest(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    store = place_of_target(place, target).open(readonly=True)
+    try:
+        record, named = find_target(store, place, target)
+        found = _gather(asked, store, record, named, _older_checkpoint(asked, store, record, named))
+    finally:
+        store.close()
+    planned, files = _plan(asked, found), None
+    if planned.decided.target:
+        from agentos.workflow.files.restore_preview import preview_restore
+        from agentos.workflow.files.worktree_files import own_output  # most runs change no files
+
+        outputs = (*planned.facts.own_output, *own_output(place.root))
+        protected = (SETTINGS, *source_files(record.source), *outputs)
+        run = record.workflow_id
+        files = preview_restore(place.root, run, planned.decided, found.events, options.files, protected)
+    return Previewed(record=record, plan=planned.resume, files=files)
+
+
+# --- the three steps ----------------------------------------------------------------------------------------------
+
+
+def _older_checkpoint(
+    asked: ResumeRequest, store: StorePort, record: RunRecord, named: CheckpointRecord | None
+) -> CheckpointRecord | None:
+    """The checkpoint that was named, where the run has to go back to it. Refuses what no resume goes on with."""
+    refuse_elsewhere(asked.place, record)
+    if record.kind == "states":
+        raise RunRefusedError(
+            f"run {record.workflow_id} holds saved states and no workflow", next_step="Load its states instead."
+        )
+    if record.status == "aborted":
+        raise RunRefusedError(
+            f"run {record.workflow_id} was aborted, which is final",
+            next_step="Fork one of its checkpoints to go on from there in a new run.",
+        )
+    if named is None:
+        return None
+    if named.abandoned:
+        raise RunRefusedError(
+            f"checkpoint {named.id} belongs to an epoch that was rolled back",
+            next_step="Fork it to go on from there in a new run.",
+        )
+    newest = [row for row in store.list_checkpoints(named.workflow_id) if not row.abandoned][-1:]
+    return None if newest and newest[0].id == named.id else named
 
 
 def _gather(
@@ -221,7 +260,6 @@ def _gather(
         accepted=accepted,
         base=base,
         functions=functions,
-        named=named,
         back_to=back_to,
         cuts=[named] if named is not None else store.list_checkpoints(record.workflow_id),
     )
@@ -232,12 +270,21 @@ def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
     record = found.record
     facts = then = fold(record.workflow_id, found.events)
     plan, problems = current_plan(found.base, facts.changes)
-    goes_on = current_plan(found.accepted, facts.changes)[0] if found.back_to is None else None
+    at_work_on, _ = current_plan(found.accepted, facts.changes)
+    goes_on = at_work_on if found.back_to is None else None
     decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on)
     refuse_files_elsewhere(asked.place, record, facts, decided, asked.options.files)
-    choices = _complete_choices(asked.choices, decided, plan, facts, asked.place.root)
-    if found.back_to is not None:
-        then = _facts_after_rollback(found, found.back_to, facts)
+    choices = msgspec.structs.replace(
+        asked.choices,
+        missing=missing_products(plan, facts, asked.place.root),
+        files=decided.files,
+        restored_to=decided.restored_to,
+        continues=decided.continues,
+        starts_anew=decided.starts_anew,
+    )
+    if found.back_to is not None:  # the facts as they would be after going back
+        back = rollback_to(Machine(at_work_on, facts), found.back_to.id, reason="")
+        then = fold(record.workflow_id, [*found.events, msgspec.structs.replace(back, seq=facts.sequence + 1)])
     before, _ = current_plan(found.accepted, then.changes)
     now, _ = current_plan(found.base, then.changes)
     edited = found.base.fingerprint != found.accepted.fingerprint
@@ -245,11 +292,9 @@ def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
     return _Planned(facts=facts, plan=plan, resume=resume, decided=decided, choices=choices, problems=tuple(problems))
 
 
-def _ready(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found) -> Ready:
-    """Plan the resume, put files back where that has to be, and say how the drive begins."""
-    record, options = found.record, asked.options
-    planned = _plan(asked, found)
-    facts, plan = planned.facts, planned.plan
+def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, planned: _Planned) -> Ready:
+    """Put files back where that has to be, and say how the drive begins."""
+    record, options, facts, plan = found.record, asked.options, planned.facts, planned.plan
     if facts.sequence == 0 and record.parent_id is not None:
         raise RunRefusedError(
             f"fork {record.workflow_id} was interrupted before it began", next_step="Fork the checkpoint again."
@@ -287,79 +332,14 @@ def _ready(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found) 
     )
 
 
-def preview_resume(
-    place: Place,
-    target: str | None,
-    *,
-    workflow: Workflow | None = None,
-    as_stored: bool = False,
-    choices: ResumeOptions = ResumeOptions(),
-    options: DriveOptions = DriveOptions(),
-) -> Previewed:
-    """What a resume would keep, repeat and ask, and put back. Takes no lease and writes nothing."""
-    asked = ResumeRequest(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
-    store = place_of_target(place, target).open(readonly=True)
-    try:
-        record, named = find_target(store, place, target)
-        refuse_elsewhere(place, record)
-        _refuse_unresumable(record, named)
-        back_to = named if named is not None and not _is_head(store, named) else None
-        found = _gather(asked, store, record, named, back_to)
-    finally:
-        store.close()
-    planned = _plan(asked, found)
-    return Previewed(record=record, plan=planned.resume, files=_preview_files(asked, found, planned))
-
-
-def _preview_files(asked: ResumeRequest, found: _Found, planned: _Planned) -> FilesForeseen | None:
-    if not planned.decided.target:
-        return None
-    from agentos.workflow.files.restore_preview import preview_restore
-    from agentos.workflow.files.worktree_files import own_output  # most runs change no files
-
-    outputs = (*planned.facts.own_output, *own_output(asked.place.root))
-    protected = (SETTINGS, *source_files(found.record.source), *outputs)
-    run, choice = found.record.workflow_id, asked.options.files
-    return preview_restore(asked.place.root, run, planned.decided, found.events, choice, protected)
-
-
-# --- what is compared -------------------------------------------------------------------------------------------
+# --- for each of them ----------------------------------------------------------------------------------------------
 
 
 def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
     """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
-    plan = _with_its_parameters(workflow, accepted)
+    plan = plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
     refuse_unpriced(plan, options.models)
     return plan_without_secrets(plan, None, masker_for(plan, options.secret_names))
-
-
-def _with_its_parameters(workflow: Workflow, accepted: Plan) -> Plan:
-    return plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
-
-
-def _complete_choices(choices: ResumeOptions, decided: Decided, plan: Plan, facts: Facts, root: Path) -> ResumeOptions:
-    """What the user chose, with what the worktree has to say to it."""
-    missing = missing_products(plan, facts, root)
-    return msgspec.structs.replace(
-        choices,
-        missing=missing,
-        files=decided.files,
-        restored_to=decided.restored_to,
-        continues=decided.continues,
-        starts_anew=decided.starts_anew,
-    )
-
-
-def _facts_after_rollback(found: _Found, checkpoint: CheckpointRecord, facts: Facts) -> Facts:
-    """The facts as they would be after going back to the checkpoint."""
-    machine = Machine(current_plan(found.accepted, facts.changes)[0], facts)
-    event = msgspec.structs.replace(rollback_to(machine, checkpoint.id, reason=""), seq=facts.sequence + 1)
-    return fold(facts.workflow_id, [*found.events, event])
-
-
-def _is_head(store: StorePort, checkpoint: CheckpointRecord) -> bool:
-    newest = [row for row in store.list_checkpoints(checkpoint.workflow_id) if not row.abandoned][-1:]
-    return bool(newest) and newest[0].id == checkpoint.id
 
 
 def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
@@ -374,48 +354,6 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
                 f"`agentos fork {sound.id}` goes on from there, `agentos doctor --set-aside` moves the file away."
             )
         raise
-
-
-# --- what is refused, and what is cleared away ---------------------------------------------------------------------
-
-
-def _refuse_unresumable(record: RunRecord, checkpoint: CheckpointRecord | None) -> None:
-    if record.kind == "states":
-        raise RunRefusedError(
-            f"run {record.workflow_id} holds saved states and no workflow", next_step="Load its states instead."
-        )
-    if record.status == "aborted":
-        raise RunRefusedError(
-            f"run {record.workflow_id} was aborted, which is final",
-            next_step="Fork one of its checkpoints to go on from there in a new run.",
-        )
-    if checkpoint is not None and checkpoint.abandoned:
-        raise RunRefusedError(
-            f"checkpoint {checkpoint.id} belongs to an epoch that was rolled back",
-            next_step="Fork it to go on from there in a new run.",
-        )
-
-
-def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -> None:
-    """Nothing of an earlier drive may still be at work when this one begins."""
-    if lease.taken_from is not None and lease.taken_alive and any(map(_has_effects, plans)):
-        # A holder that is only stopped would go on with its effects once it is continued; fencing covers our journal
-        # and nothing else.
-        end_process(lease.taken_from.pid, lease.taken_from.started)
-    # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
-    for root in roots:
-        for ended in end_orphans(lease.workflow_id, root=root):
-            what = f"{ended.pid} ({ended.command}), left over from attempt {ended.attempt_id}"
-            if ended.ended:
-                log.warning("ended process %s", what)
-            else:
-                log.warning("could not end process %s", what)
-        for folder in remove_abandoned(lease.workflow_id, str(root)):
-            log.info("removed %s, left by an attempt whose driver is dead", folder)
-
-
-def _has_effects(plan: Plan) -> bool:
-    return any(task.definition.effects != ("none",) for task in plan.tasks.values())
 
 
 def _put_back(files: WorktreeFiles | None, decided: Decided, found: _Found, options: DriveOptions) -> ev.FilesRestored:

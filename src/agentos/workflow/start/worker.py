@@ -8,7 +8,8 @@ with growing pauses, or as soon as something is written to that run. A database 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -22,12 +23,14 @@ from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.place.place import Place, is_home, is_of_another_host
 from agentos.workflow.place.run_search import reading
-from agentos.workflow.start.backoff import Postponed
-from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished, prepare_run
 from agentos.workflow.start.resume import resume_run
 
 GRACE_S = 5.0
 """How long tasks may go on once a worker is drained."""
+FIRST_S = 1.0
+LONGEST_S = 60.0
+"""Pauses before what did not go is tried again double from the first to the longest."""
 
 
 class WorkerTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +105,12 @@ class Worker:
         alone = len(self._posts) == 1
         while not self._draining.is_set():
             found = [one for post in self._posts for one in await self._look(post, alone=alone, once=once)]
-            for one in self._first(found):
-                self._start(one)
+            # As many as there is room for: the oldest, but after those that have not yet been tried in vain.
+            found.sort(key=lambda one: (self._postponed.pause_s(one.key), one.record.created_at))
+            for one in found[: max(self._limit - len(self._tasks), 0)]:
+                task = asyncio.ensure_future(self._go_on(one))
+                self._tasks[task] = one
+                task.add_done_callback(lambda done: self._tasks.pop(done, None))
             alone = False
             if once and not self._tasks:
                 break
@@ -131,14 +138,10 @@ class Worker:
         finally:
             draining.cancel()
 
-    def _start(self, one: _Candidate) -> None:
-        task = asyncio.ensure_future(self._go_on(one))
-        self._tasks[task] = one
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
-
     async def _go_on(self, one: _Candidate) -> None:
         try:
-            ready = await prepare_run(lambda: _resume(one))
+            run, options = one.record.workflow_id, one.post.options
+            ready = await prepare_run(lambda: resume_run(_home(one.post.place, one.record), run, options=options))
             if isinstance(ready, Finished):
                 return
             self._tell(_report(one, "adopted"))
@@ -197,11 +200,6 @@ class Worker:
         found = [_Candidate(post, record) for record in runs]
         return [one for one in found if one.key not in ours and self._wants(one)]
 
-    def _first(self, found: list[_Candidate]) -> list[_Candidate]:
-        """As many as there is room for: the oldest, but after those that have not yet been tried in vain."""
-        found.sort(key=lambda one: (self._postponed.pause_s(one.key), one.record.created_at))
-        return found[: max(self._limit - len(self._tasks), 0)]
-
     def _wants(self, one: _Candidate) -> bool:
         record = one.record
         if record.kind != "workflow" or (self._workflows and record.name not in self._workflows):
@@ -216,11 +214,6 @@ def _report(
     return Report(workflow_id=record.workflow_id, name=record.name, root=root, what=what, status=status, text=text)
 
 
-def _resume(one: _Candidate) -> Ready | Finished:
-    place = _home(one.post.place, one.record)
-    return resume_run(place, one.record.workflow_id, options=one.post.options)
-
-
 def _home(place: Place, record: RunRecord) -> Place:
     """Where to go on: in the run's own worktree if this host has it, else in the one the worker was given."""
     root = Path(record.root)
@@ -229,3 +222,54 @@ def _home(place: Place, record: RunRecord) -> Place:
     if is_home(record) if place.is_shared else root.is_dir():
         return msgspec.structs.replace(place, root=root)
     return msgspec.structs.replace(place, named=True)
+
+
+# --- when to try again what did not go --------------------------------------------------------------------------------
+
+
+class _Pause(msgspec.Struct, frozen=True, kw_only=True):
+    why: str
+    pause_s: float
+    not_before: float
+    passing: bool
+    version: int
+
+
+class Postponed:
+    """What could not be done, by any key: until when it is left, and what was said about it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._entries: dict[Hashable, _Pause] = {}
+
+    def put_off(self, key: Hashable, why: str, *, version: int = 0, passing: bool = False) -> bool:
+        """Leave it for a while, each time for longer. True where the reason is a new one: somebody wants to know.
+
+        `passing`: it is in somebody's way, and may go as soon as one of ours is through; see `look_again`.
+        """
+        earlier = self._entries.get(key)
+        pause_s = FIRST_S if earlier is None else min(2 * earlier.pause_s, LONGEST_S)
+        self._entries[key] = _Pause(
+            why=why, pause_s=pause_s, not_before=self._clock() + pause_s, passing=passing, version=version
+        )
+        return earlier is None or earlier.why != why
+
+    def is_due(self, key: Hashable, version: int = 0) -> bool:
+        """Whether it may be tried: it was never put off, its pause is over, or it has changed since."""
+        entry = self._entries.get(key)
+        return entry is None or entry.version != version or self._clock() >= entry.not_before
+
+    def pause_s(self, key: Hashable) -> float:
+        """How long it was last put off; 0 if never. What has waited in vain for longest comes last."""
+        entry = self._entries.get(key)
+        return entry.pause_s if entry is not None else 0.0
+
+    def look_again(self) -> None:
+        """Something ended that others may have waited for: those are due."""
+        for key, entry in self._entries.items():
+            if entry.passing:
+                self._entries[key] = msgspec.structs.replace(entry, not_before=0.0)
+
+    def forget(self, key: Hashable) -> None:
+        """It went: the next trouble is a new one."""
+        self._entries.pop(key, None)
