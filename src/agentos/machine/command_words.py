@@ -52,7 +52,13 @@ def command_words(plan: Plan, facts: Facts, task: PlannedTask) -> CommandWords:
     scopes: list[Mapping[str, Any]] = [scope]
     if definition.for_each is not None:
         scopes = [{**scope, definition.for_each.as_: item} for item in resolve_items(definition, scope)]
-    words = {word for one in scopes for command in _commands(definition) for word in _words(command, one)}
+    words: set[str] = set()
+    for one in scopes:
+        for command in _commands(definition):
+            # Rather too many than too few: a word that names no file does no harm.
+            values = [look_up(ref, one) for ref in references_in(command) if ref.root != SECRETS]
+            written = [command] if isinstance(command, str) else _texts(resolve(command, one))
+            words.update(word for text in (*_texts(values), *written) for word in words_in(text))
     cwd = definition.cwd if references_in(definition.cwd) and definition.for_each else resolve(definition.cwd, scope)
     return CommandWords(
         cwd=as_text(cwd), words=frozenset(word for word in words if 0 < len(word) < _LONGEST and "\0" not in word)
@@ -64,13 +70,6 @@ def _commands(definition: TaskDef) -> Iterator[str | tuple[str, ...]]:
         yield definition.run
     if definition.agent is not None:
         yield from filter(None, (definition.agent.verify, definition.agent.command))
-
-
-def _words(command: str | tuple[str, ...], scope: Mapping[str, Any]) -> Iterator[str]:
-    """Rather too many than too few: a word that names no file does no harm."""
-    values = [look_up(ref, scope) for ref in references_in(command) if ref.root != SECRETS]
-    for text in [*_texts(values), *([command] if isinstance(command, str) else _texts(resolve(command, scope)))]:
-        yield from words_in(text)
 
 
 def words_in(text: str) -> Iterator[str]:

@@ -58,7 +58,12 @@ class Frontier:
         unfinished = next((layer for layer, left in enumerate(self.left) if left), len(self.left))
         self.next_cut = min([unfinished, facts.finished_layer + 1, *facts.added])
         """The first layer that is not finished, or is and has no checkpoint since. All before it are finished."""
-        self._offer_open()
+        if by_layers(plan):
+            for layer in self.opened:
+                self.offer_layer(layer)
+        else:
+            for task_id in self.unmet:
+                self.offer(task_id)
 
     def _take_in(self, facts: Facts) -> None:
         tasks, known = self.plan.tasks, facts.tasks
@@ -87,14 +92,6 @@ class Frontier:
 
     def _count_unmet(self, facts: Facts, task: PlannedTask) -> int:
         return sum(need in self.plan.tasks and not facts.task(need).ended for need in task.definition.needs)
-
-    def _offer_open(self) -> None:
-        if by_layers(self.plan):
-            for layer in self.opened:
-                self.offer_layer(layer)
-        else:
-            for task_id in self.unmet:
-                self.offer(task_id)
 
     def has_unfinished(self, layer: int) -> bool:
         """Whether the layer has tasks that have not ended."""

@@ -94,7 +94,8 @@ class Context:
 
     def progress(self, what: str | float, text: str = "", *, of: float | None = None) -> None:
         """Show how far the task is, live: `progress("reading")`, `progress(0.4)`, `progress(3, of=10)`. Not stored."""
-        line = limit_text(_progress_line(what, text, of), MAX_PROGRESS)
+        share = what if isinstance(what, str) else f"{what:g}/{of:g}" if of is not None else f"{what:.0%}"
+        line = limit_text(f"{share} {text}".rstrip(), MAX_PROGRESS)
         with self._lock:
             self._refuse_if_ended("progress")
         self._show(line)
@@ -134,10 +135,3 @@ class Context:
 def _need_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{name} must be a text that is not empty, not {value!r}")
-
-
-def _progress_line(what: str | float, text: str, of: float | None) -> str:
-    if isinstance(what, str):
-        return f"{what} {text}".rstrip()
-    share = f"{what:g}/{of:g}" if of is not None else f"{what:.0%}"
-    return f"{share} {text}".rstrip()

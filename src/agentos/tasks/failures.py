@@ -22,9 +22,16 @@ _OWN_FILES = frozenset({values.__file__})
 
 def failure_of(error: BaseException) -> TaskFailure:
     """What is stored of an exception. Never raises, and its size is bounded."""
+    if isinstance(error, SystemExit):
+        text = f"the task tried to exit the interpreter (status {error.code!r})"
+    else:
+        try:
+            text = str(error)
+        except BaseException:  # a __str__ may raise anything at all
+            text = f"<{type(error).__name__} whose text cannot be made>"
     return TaskFailure(
         type=limit_text(type(error).__name__, 200),
-        text=limit_text(_text(error), MAX_TEXT),
+        text=limit_text(text, MAX_TEXT),
         traceback=limit_text(_traceback(error), MAX_TRACEBACK),
     )
 
@@ -52,40 +59,23 @@ def stack_of(frame: FrameType | None) -> str:
     return "".join(_users_part(traceback.extract_stack(frame, limit=MAX_FRAMES)).format())
 
 
-def _text(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"the task tried to exit the interpreter (status {error.code!r})"
-    try:
-        return str(error)
-    except BaseException:  # a __str__ may raise anything at all
-        return f"<{type(error).__name__} whose text cannot be made>"
-
-
 def _traceback(error: BaseException) -> str:
     try:
         shown = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
-        _drop_own_frames(shown)
+        left, seen = [shown], set()
+        while left:
+            one = left.pop()
+            if id(one) not in seen:
+                seen.add(id(one))
+                one.stack = _users_part(one.stack)
+                related = (one.__cause__, one.__context__, *(one.exceptions or ()))
+                left.extend(other for other in related if other is not None)
         return "".join(shown.format())
     except BaseException:  # hostile __str__, __cause__, __notes__, source files
         stack = _users_part(traceback.extract_tb(error.__traceback__, limit=-MAX_FRAMES))
         return "".join(stack.format()) + f"{type(error).__name__}: <text cannot be made>\n"
 
 
-def _drop_own_frames(shown: traceback.TracebackException) -> None:
-    left, seen = [shown], set()
-    while left:
-        one = left.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        one.stack = _users_part(one.stack)
-        related = (one.__cause__, one.__context__, *(one.exceptions or ()))
-        left.extend(other for other in related if other is not None)
-
-
 def _users_part(stack: traceback.StackSummary) -> traceback.StackSummary:
-    return traceback.StackSummary.from_list([frame for frame in stack if not _is_own(frame.filename)])
-
-
-def _is_own(filename: str) -> bool:
-    return filename.startswith(_OWN_FOLDER) or filename in _OWN_FILES
+    others = [frame for frame in stack if not frame.filename.startswith(_OWN_FOLDER)]
+    return traceback.StackSummary.from_list([frame for frame in others if frame.filename not in _OWN_FILES])

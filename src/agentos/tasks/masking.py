@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 from msgspec import Raw
@@ -44,13 +44,18 @@ def masked_outcome(outcome: AttemptResult, task_id: str, masker: Masker) -> Atte
     context = _masked_raw(outcome.context, masker, found)
     if outcome.error is None and not found and not outcome.injected and not outcome.warnings:
         return outcome
-    injected = tuple(_masked_task(one, masker, found) for one in outcome.injected)
+    injected = []
+    for task in outcome.injected:
+        masked, names = masker.value_and_names([*task])
+        found.update(names)
+        injected.append((masked[0], masked[1]) if names else task)
+    all_masks = " ".join(masker.mask_of(name) for name in sorted(found))
     return msgspec.structs.replace(
         outcome,
-        output=output if output is not None else Raw(encode_value(_all_masks(masker, found))),
+        output=output if output is not None else Raw(encode_value(all_masks)),
         messages=messages if messages is not None else NOTHING,
         context=context if context is not None else NOTHING,
-        injected=injected,
+        injected=tuple(injected),
         error=masked_failure(outcome.error, masker) if outcome.error is not None else None,
         warnings=(*map(masker.text, outcome.warnings), *result_warning(task_id, found)),
     )
@@ -101,15 +106,3 @@ def _masked_raw(raw: Raw, masker: Masker, found: set[str]) -> Raw | None:
     if left:
         return None
     return Raw(encoded) if names else raw
-
-
-def _masked_task(
-    injected: tuple[str, Mapping[str, Any]], masker: Masker, found: set[str]
-) -> tuple[str, Mapping[str, Any]]:
-    masked, names = masker.value_and_names([injected[0], injected[1]])
-    found.update(names)
-    return (masked[0], masked[1]) if names else injected
-
-
-def _all_masks(masker: Masker, found: set[str]) -> str:
-    return " ".join(masker.mask_of(name) for name in sorted(found))

@@ -6,6 +6,7 @@ import inspect
 from time import perf_counter
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from agentos.exceptions import ValueEncodingError
 from agentos.machine.attempt_result import AttemptResult
@@ -36,10 +37,14 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         super().__init__(failure.text)
         self.failure = failure
         self.retryable = retryable
-        self.put_off = put_off
-        self.cancelled = cancelled
-        self.cut_off = cut_off
-        self.warnings = warnings
+        self.result = AttemptResult(
+            error=failure,
+            retryable=retryable,
+            put_off=put_off,
+            cancelled=cancelled,
+            cut_off=cut_off,
+            warnings=warnings,
+        )
 
 
 def encode_result(value: object) -> bytes:
@@ -47,15 +52,12 @@ def encode_result(value: object) -> bytes:
     try:
         return encode_value(value)
     except ValueEncodingError as error:
-        raise AttemptFailed(plain_failure(_explain(value, error)), retryable=False) from None
+        why = error
+        if inspect.isgenerator(value) or inspect.isasyncgen(value):
+            why = ValueEncodingError("$", "the function is a generator; return a list of what it yields")
+        raise AttemptFailed(plain_failure(why), retryable=False) from None
     except Exception as error:  # properties and models run their own code here
         raise AttemptFailed(failure_of(error), retryable=False) from None
-
-
-def _explain(value: object, error: ValueEncodingError) -> ValueEncodingError:
-    if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        return ValueEncodingError("$", "the function is a generator; return a list of what it yields")
-    return error
 
 
 def success_outcome(
@@ -72,12 +74,4 @@ def success_outcome(
 
 
 def failure_outcome(failed: AttemptFailed, began: float) -> AttemptResult:
-    return AttemptResult(
-        error=failed.failure,
-        retryable=failed.retryable,
-        put_off=failed.put_off,
-        cancelled=failed.cancelled,
-        cut_off=failed.cut_off,
-        warnings=failed.warnings,
-        execution_time_ms=milliseconds_since(began),
-    )
+    return replace(failed.result, execution_time_ms=milliseconds_since(began))

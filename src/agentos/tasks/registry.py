@@ -22,42 +22,39 @@ def performers() -> dict[str, Performer]:
     most runs ask no model, and many start no process.
     """
     threads = DaemonThreads()
-    supervisor = cache(lambda: _supervisor(threads))
-    of_models = cache(lambda: _performers_of_models(supervisor()))
+
+    @cache
+    def supervisor() -> Supervisor:
+        from agentos.tasks.process.spawn import Spawner
+        from agentos.tasks.process.supervision import Supervisor
+
+        return Supervisor(threads, Spawner())
+
+    def in_a_process() -> Performer:
+        from agentos.tasks.python.isolated import IsolatedPerformer
+
+        return IsolatedPerformer(supervisor(), threads)
+
+    def shell() -> Performer:
+        from agentos.tasks.shell import ShellPerformer
+
+        return ShellPerformer(supervisor())
+
+    @cache
+    def of_models() -> dict[str, Performer]:
+        from agentos.tasks.agents.performer import AgentPerformer
+        from agentos.tasks.llm.limiter import Limiter
+        from agentos.tasks.llm.performer import LlmPerformer
+
+        limiter = Limiter()
+        return {"agent": AgentPerformer(supervisor(), limiter), "llm": LlmPerformer(limiter)}
+
     return {
-        "python": PythonPerformer(threads, _LazyPerformer(lambda: _isolated_performer(supervisor(), threads))),
-        "shell": _LazyPerformer(lambda: _shell_performer(supervisor())),
+        "python": PythonPerformer(threads, _LazyPerformer(in_a_process)),
+        "shell": _LazyPerformer(shell),
         "agent": _LazyPerformer(lambda: of_models()["agent"]),
         "llm": _LazyPerformer(lambda: of_models()["llm"]),
     }
-
-
-def _supervisor(threads: DaemonThreads) -> Supervisor:
-    from agentos.tasks.process.spawn import Spawner
-    from agentos.tasks.process.supervision import Supervisor
-
-    return Supervisor(threads, Spawner())
-
-
-def _isolated_performer(supervisor: Supervisor, threads: DaemonThreads) -> Performer:
-    from agentos.tasks.python.isolated import IsolatedPerformer
-
-    return IsolatedPerformer(supervisor, threads)
-
-
-def _shell_performer(supervisor: Supervisor) -> Performer:
-    from agentos.tasks.shell import ShellPerformer
-
-    return ShellPerformer(supervisor)
-
-
-def _performers_of_models(supervisor: Supervisor) -> dict[str, Performer]:
-    from agentos.tasks.agents.performer import AgentPerformer
-    from agentos.tasks.llm.limiter import Limiter
-    from agentos.tasks.llm.performer import LlmPerformer
-
-    limiter = Limiter()
-    return {"agent": AgentPerformer(supervisor, limiter), "llm": LlmPerformer(limiter)}
 
 
 class _LazyPerformer:

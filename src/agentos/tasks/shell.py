@@ -42,7 +42,11 @@ class ShellPerformer:
         began = perf_counter()
         folder: PrivateFolder | None = None
         try:
-            folder = _private_folder(spec)
+            try:
+                folder = PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
+                (folder.path / "output").touch(mode=0o600)
+            except OSError as error:
+                raise start_failure(error) from None
             output, warnings = await self._output(spec, host, folder.path)
         except AttemptFailed as failed:
             return failure_outcome(failed, began)
@@ -56,8 +60,13 @@ class ShellPerformer:
         out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
         document = DocumentBuffer(MAX_DOCUMENT_BYTES) if is_json else None
         try:
+            env = {**environment_of(spec), "AGENTOS_OUTPUT": str(folder / "output")}
+            try:
+                launch = Launch(cwd=working_folder(spec), argv=_argv(spec, env, folder), env=env)
+            except (OSError, ValueError) as error:
+                raise start_failure(error) from None
             ending = await self._supervisor.run(
-                _launch(spec, folder),
+                launch,
                 host,
                 mark=Mark(spec.attempt_id, str(spec.root)),
                 feeds=(out.feed if document is None else _both(out.feed, document.feed), err.feed),
@@ -70,9 +79,12 @@ class ShellPerformer:
         refuse_failure(ending, last_words(out, err))
         values = _values(folder / "output")
         if document is None:
-            warnings = (
-                ending.warnings + _dropped_warnings((out, err)) + result_warning(spec.task_id, out.masked | err.masked)
+            dropped = tuple(
+                f"{name} was {stream.total} bytes long; {stream.dropped} bytes from its middle were not kept"
+                for name, stream in (("stdout", out), ("stderr", err))
+                if stream.dropped
             )
+            warnings = ending.warnings + dropped + result_warning(spec.task_id, out.masked | err.masked)
             return encode_result(_result((out, err), values)), warnings
         warnings = ending.warnings
         if values is not None:
@@ -81,23 +93,6 @@ class ShellPerformer:
 
 
 # --- what is started ----------------------------------------------------------------------------------------------
-
-
-def _launch(spec: AttemptSpec, folder: Path) -> Launch:
-    env = {**environment_of(spec), "AGENTOS_OUTPUT": str(folder / "output")}
-    try:
-        return Launch(cwd=working_folder(spec), argv=_argv(spec, env, folder), env=env)
-    except (OSError, ValueError) as error:
-        raise start_failure(error) from None
-
-
-def _private_folder(spec: AttemptSpec) -> PrivateFolder:
-    try:
-        folder = PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
-        (folder.path / "output").touch(mode=0o600)
-    except OSError as error:
-        raise start_failure(error) from None
-    return folder
 
 
 def _argv(spec: AttemptSpec, env: Mapping[str, str], folder: Path) -> tuple[str, ...]:
@@ -143,14 +138,6 @@ def _result(streams: Streams, values: Any) -> dict[str, Any]:
         if stream.dropped:
             result[f"{name}_dropped"] = stream.dropped
     return result if values is None else {**result, "values": values}
-
-
-def _dropped_warnings(streams: Streams) -> tuple[str, ...]:
-    return tuple(
-        f"{name} was {stream.total} bytes long; {stream.dropped} bytes from its middle were not kept"
-        for name, stream in zip(("stdout", "stderr"), streams, strict=True)
-        if stream.dropped
-    )
 
 
 def _both(first: Feed, second: Feed) -> Feed:

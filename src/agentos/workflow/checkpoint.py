@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import asdict as to_dict
 
 from agentos.exceptions import (
     AgentosError,
@@ -24,8 +25,8 @@ from agentos.exceptions import (
 )
 from agentos.ids import CheckpointId, WorkflowId, checkpoint_id
 from agentos.machine.events import Checkpointed, StateSaved
-from agentos.machine.facts.fold import Facts, SavedState, fold, pieces, workflow_state
-from agentos.machine.state import TaskEntry, WorkflowState, state_from, validate_state_invariants
+from agentos.machine.facts.fold import SavedState, fold, pieces, workflow_state
+from agentos.machine.state import WorkflowState, state_from, validate_state_invariants
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, NewRun, Progress, StorePort
 from agentos.values import encode_plain, encode_value
@@ -176,7 +177,8 @@ class CheckpointManager:
             raise CheckpointCorruptedError(what, "the run it belongs to has a blank id")
         facts = fold(record.workflow_id, self._open_store().read_events(record.workflow_id, upto=record.sequence))
         try:
-            state = workflow_state(facts, current_layer=_layer_in_state(facts, record))
+            # A saved state has its own layer; a run's state at a checkpoint stands in the layer that it closes.
+            state = workflow_state(facts, current_layer=None if facts.saved is not None else record.layer)
         except (TypeError, ValueError) as error:  # a saved entry that lacks a field, or has one too many
             raise CheckpointCorruptedError(what, f"its state has a wrong shape: {error}") from error
         validate_state_invariants(state)
@@ -287,29 +289,14 @@ def _parts(state: WorkflowState) -> SavedState:
     context = encode_value(dict(state.context), around=True)
     if not context.startswith(b"{") or b'"$agentos":"dict"' in context[:20]:
         raise StateInvariantError("the context has a key that cannot be stored")
+    loose = (part for entry in state.tasks for part in (entry.output, entry.error) if part is not None)
     return SavedState(
         current_layer=state.current_layer,
         messages=pieces(encode_value(list(state.messages), around=True)),
-        tasks=pieces(_encoded_tasks(state.tasks)),
+        tasks=pieces(encode_plain(state.tasks, loose) or encode_value(list(map(to_dict, state.tasks)), around=True)),
         decisions=pieces(encode_value(list(state.decisions), around=True)),
         context=msgspec.json.decode(context, type=dict[str, Raw]),
     )
-
-
-def _encoded_tasks(tasks: tuple[TaskEntry, ...]) -> bytes:
-    loose = (part for entry in tasks for part in (entry.output, entry.error) if part is not None)
-    return encode_plain(tasks, loose) or encode_value([_plain(entry) for entry in tasks], around=True)
-
-
-def _plain(entry: TaskEntry) -> dict[str, Any]:
-    return {
-        "task_id": entry.task_id,
-        "status": entry.status,
-        "output": entry.output,
-        "error": entry.error,
-        "execution_time_ms": entry.execution_time_ms,
-        "layer": entry.layer,
-    }
 
 
 def _common(old: tuple[Raw, ...], new: tuple[Raw, ...]) -> int:
@@ -318,11 +305,6 @@ def _common(old: tuple[Raw, ...], new: tuple[Raw, ...]) -> int:
     if old[:shorter] == new[:shorter]:
         return shorter
     return next(index for index in range(shorter) if old[index] != new[index])
-
-
-def _layer_in_state(facts: Facts, record: CheckpointRecord) -> int | None:
-    """A saved state has its own; a run's state at a checkpoint stands in the layer that it closes."""
-    return None if facts.saved is not None else record.layer
 
 
 def _checkpoint(record: CheckpointRecord, state: WorkflowState) -> Checkpoint:

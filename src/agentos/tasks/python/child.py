@@ -9,12 +9,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from types import FrameType
-from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -29,7 +27,7 @@ from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.process.ancestors import mark_attempt
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 from agentos.tasks.python.functions import FunctionReference, callee_of, load
-from agentos.tasks.python.performer import bind_arguments, call_async, call_sync
+from agentos.tasks.python.performer import await_it, bind_arguments, call_async, call_sync
 from agentos.values import decode_value
 
 
@@ -108,11 +106,7 @@ def _call(request: ChildRequest, context: Context) -> bytes:
     if callee.is_async:
         return asyncio.run(call_async(function, arguments))
     answer = call_sync(function, arguments)
-    return answer if isinstance(answer, bytes) else asyncio.run(call_async(_await_answer, {"answer": answer}))
-
-
-async def _await_answer(answer: Awaitable[Any]) -> Any:
-    return await answer
+    return answer if isinstance(answer, bytes) else asyncio.run(call_async(await_it, {"awaitable": answer}))
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

@@ -30,10 +30,13 @@ class Callee:
     __slots__ = ("is_async", "takes_context", "types")
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.is_async = _is_async(function)
+        made = getattr(function, "__call__", None)  # noqa: B004 (of an object, it is what is awaited)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(made)
         parameters = _parameters(function)
         self.takes_context = CONTEXT_PARAMETER in parameters
-        self.types = _types(function, parameters - {CONTEXT_PARAMETER})
+        names = parameters - {CONTEXT_PARAMETER}
+        hints = _hints(function) if names else {}
+        self.types = tuple((name, hints[name]) for name in sorted(names & hints.keys()) if _may_change(hints[name]))
         """Annotations that may change a value; nothing for the others."""
 
     def bind(self, arguments: Mapping[str, Any], context: Context | None) -> dict[str, Any]:
@@ -58,10 +61,6 @@ def callee_of(function: Callable[..., Any]) -> Callee:
         return Callee(function)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
 def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     try:
         found = inspect.signature(function).parameters.values()
@@ -69,11 +68,6 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
         return frozenset()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(one.name for one in found if one.kind in named)
-
-
-def _types(function: Callable[..., Any], names: frozenset[str]) -> tuple[tuple[str, Any], ...]:
-    hints = _hints(function) if names else {}
-    return tuple((name, hints[name]) for name in sorted(names & hints.keys()) if _may_change(hints[name]))
 
 
 def _may_change(annotation: Any) -> bool:

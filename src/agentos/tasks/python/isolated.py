@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -54,8 +53,14 @@ class IsolatedPerformer:
         replies = _Replies(host)
         pipes = _Pipes()
         try:
+            fds = (pipes.childs_request, pipes.childs_reply)
+            argv = (sys.executable, "-u", "-P", "-c", _BOOT, _OUR_FOLDER, *map(str, fds))
+            try:
+                launch = Launch(argv=argv, env=environment_of(spec), cwd=working_folder(spec), pass_fds=fds)
+            except OSError as error:
+                raise start_failure(error) from None
             ending = await self._supervisor.run(
-                _launch(spec, pipes),
+                launch,
                 host,
                 mark=Mark(spec.attempt_id, str(spec.root)),
                 feeds=(out.feed, err.feed),
@@ -91,7 +96,12 @@ class _Pipes:
         """Send the request; in a thread, since it may be larger than what a pipe takes at once."""
         self._close(self.childs_request, self.childs_reply)
         self._open.discard(self._request)
-        threads.start(partial(_write, self._request, request))
+
+        def write() -> None:
+            with suppress(BrokenPipeError), open(self._request, "wb") as file:
+                file.write(request)
+
+        threads.start(write)
 
     def close(self) -> None:
         self._close(*self._open)
@@ -100,11 +110,6 @@ class _Pipes:
         for fd in fds:
             self._open.discard(fd)
             os.close(fd)
-
-
-def _write(fd: int, data: bytes) -> None:
-    with suppress(BrokenPipeError), open(fd, "wb") as file:
-        file.write(data)
 
 
 class _Replies:
@@ -124,13 +129,11 @@ class _Replies:
         for line in lines:
             # The function may write to any descriptor it finds; that must not disturb the driver.
             with suppress(msgspec.DecodeError):
-                self._take(typed.decode(line, Reply))
-
-    def _take(self, reply: Reply) -> None:
-        if reply.ended:
-            self.last = reply
-        else:
-            self._host.output("progress", reply.progress)
+                reply = typed.decode(line, Reply)
+                if reply.ended:
+                    self.last = reply
+                else:
+                    self._host.output("progress", reply.progress)
 
 
 def _request(spec: AttemptSpec) -> bytes:
@@ -149,12 +152,3 @@ def _request(spec: AttemptSpec) -> bytes:
     except (AttemptError, ValueEncodingError) as error:
         raise AttemptFailed(plain_failure(error), retryable=False) from None
     return msgspec.json.encode(request)
-
-
-def _launch(spec: AttemptSpec, pipes: _Pipes) -> Launch:
-    fds = (pipes.childs_request, pipes.childs_reply)
-    argv = (sys.executable, "-u", "-P", "-c", _BOOT, _OUR_FOLDER, *map(str, fds))
-    try:
-        return Launch(argv=argv, env=environment_of(spec), cwd=working_folder(spec), pass_fds=fds)
-    except OSError as error:
-        raise start_failure(error) from None

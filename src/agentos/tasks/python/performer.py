@@ -100,13 +100,18 @@ class PythonPerformer:
         if isinstance(answer, bytes):
             return answer
         left_s = None if timeout_s is None else max(deadline - loop.time(), 0.0)
-        return await call_async(_identity, {"awaitable": answer}, left_s)
+        return await call_async(await_it, {"awaitable": answer}, left_s)
 
 
 async def _wait_for_answer(call: ThreadCall[Any], timeout_s: float | None) -> Any:
     """What the thread answers; `_EXPIRED` past the timeout; None where we were cancelled before it was done."""
     loop, answer = asyncio.get_running_loop(), call.answer
-    timer = None if timeout_s is None else loop.call_later(timeout_s, _expire, answer)
+
+    def expire() -> None:
+        if not answer.done():
+            answer.set_result(_EXPIRED)
+
+    timer = None if timeout_s is None else loop.call_later(timeout_s, expire)
     try:
         return await answer
     except asyncio.CancelledError:
@@ -115,11 +120,6 @@ async def _wait_for_answer(call: ThreadCall[Any], timeout_s: float | None) -> An
     finally:
         if timer is not None:
             timer.cancel()
-
-
-def _expire(answer: asyncio.Future[Any]) -> None:
-    if not answer.done():
-        answer.set_result(_EXPIRED)
 
 
 def _abandon(
@@ -232,7 +232,8 @@ def _function_failure(error: BaseException) -> AttemptFailed:
     return AttemptFailed(failure_of(error), retryable=not isinstance(error, TryAgainError))
 
 
-async def _identity(awaitable: Awaitable[Any]) -> Any:
+async def await_it(awaitable: Awaitable[Any]) -> Any:
+    """What a synchronous function left to be awaited."""
     return await awaitable
 
 

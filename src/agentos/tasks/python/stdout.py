@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
 from typing import TextIO
@@ -50,13 +50,13 @@ class PrintRouter(io.TextIOBase):
         return "utf-8"
 
 
-def route_prints(show: Callable[[], Callable[[str], None]]) -> AbstractContextManager[None]:
-    """Inside, what is printed goes line by line to what `show` gives; it is asked for only where somebody listens."""
-    return _route_to(_Lines(show())) if isinstance(sys.stdout, PrintRouter) else nullcontext()
-
-
 @contextmanager
-def _route_to(lines: _Lines) -> Iterator[None]:
+def route_prints(show: Callable[[], Callable[[str], None]]) -> Iterator[None]:
+    """Inside, what is printed goes line by line to what `show` gives; it is asked for only where somebody listens."""
+    if not isinstance(sys.stdout, PrintRouter):
+        yield
+        return
+    lines = _Lines(show())
     token = _hears.set(lines)
     try:
         yield

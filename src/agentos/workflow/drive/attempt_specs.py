@@ -17,7 +17,6 @@ from agentos.dag.language.references import as_text, resolve
 from agentos.dag.language.shell_references import arguments_for, script_for
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
-from agentos.machine.events import AgentSession
 from agentos.machine.facts.fold import Facts
 from agentos.machine.rules.scope import scope_of
 from agentos.tasks.attempt import AttemptSpec
@@ -62,6 +61,7 @@ def attempt_spec(
     elif definition.agent is not None:
         verify, variables = _command(definition.agent.verify, scope)
     env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
+    session = facts.sessions.get(task.id)
     return AttemptSpec(
         workflow_id=facts.workflow_id,
         task_id=task.id,
@@ -72,7 +72,7 @@ def attempt_spec(
         command=command,
         agent=_resolve_work(definition.agent, scope) if definition.agent is not None else None,
         verify=verify,
-        session=_session(facts, task),
+        session=session if session is not None and session.task == task.fingerprint else None,
         llm=_resolve_work(definition.llm, scope) if definition.llm is not None else None,
         env={**env, **variables},
         cwd=root / as_text(resolve(definition.cwd, scope)) if definition.cwd else root,
@@ -81,11 +81,6 @@ def attempt_spec(
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
         settled=facts.task(task.id).settled,
     )
-
-
-def _session(facts: Facts, task: PlannedTask) -> AgentSession | None:
-    session = facts.sessions.get(task.id)
-    return session if session is not None and session.task == task.fingerprint else None
 
 
 def _function(

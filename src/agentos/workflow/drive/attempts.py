@@ -251,7 +251,7 @@ class Attempts:
     def _mail_end(self, started: ev.TaskStart, result: AttemptResult) -> None:
         task_id = started.task_id
         del self._under_way[task_id]
-        recorded, files = None, self.files.made
+        recorded, files = None, self.files.existing
         if files is not None:
             recorded = self.mail.durable_future()
             recorded.add_done_callback(lambda _: files.end_recorded(task_id))

@@ -17,7 +17,7 @@ from agentos.exceptions import CommandRefusedError, IntegrityError, LeaseHeldErr
 from agentos.ids import new_id
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse, Command, CommandRequest, Continue, Pause, parse_command
-from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.facts.fold import fold
 from agentos.machine.inputs import Begin, CommandArrived
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumePlan
@@ -59,20 +59,17 @@ def send(
     record = store.find_run(workflow_id)
     if record.kind == "states":
         raise CommandRefusedError(f"run {record.workflow_id} holds saved states; it takes no commands")
-    parsed = hidden_command(parsed, _masker(store, record))
+    try:
+        masker = masker_for(decode_plan(store.read_plan(record.workflow_id)))
+    except IntegrityError:  # a damaged plan is no reason not to abort its run
+        masker = Masker.for_run((), os.environ)
+    parsed = hidden_command(parsed, masker)
     if isinstance(parsed, APPLIED_WHEN_FREE) and record.holder is None:
         try:
             return _apply_command(store, record, parsed, author or current_author(), lease_s)
         except LeaseHeldError:
             pass  # somebody began to drive it meanwhile: they get it from the inbox
     return Sent(command_id=CommandQueue.of_run(store, record.workflow_id).send(parsed, author=author), applied=False)
-
-
-def _masker(store: StorePort, record: RunRecord) -> Masker:
-    try:
-        return masker_for(decode_plan(store.read_plan(record.workflow_id)))
-    except IntegrityError:  # a damaged plan is no reason not to abort its run
-        return Masker.for_run((), os.environ)
 
 
 def _apply_command(store: StorePort, record: RunRecord, command: Command, author: str, lease_s: float) -> Sent:
@@ -107,12 +104,13 @@ def _decide_events(
     if lease.taken_from is not None:
         end_stale_work(lease, (plan,), {Path(record.root)})
     machine = Machine(plan, facts, gates="stop", starts=False)
+    nothing_left = ResumePlan(verdicts=(), cut_off=tuple(sorted(facts.running)), revision=facts.plan_revision)
     begin = Begin(
         holder=str(current_holder()),
         token=lease.token,
         taken_from=str(lease.taken_from) if lease.taken_from else "",
         # What a dead driver left at work is for the next drive to decide, which looks at the files. An abort is final.
-        resume=_nothing_left_at_work(facts) if isinstance(command, Abort) and facts.running else None,
+        resume=nothing_left if isinstance(command, Abort) and facts.running else None,
     )
     asked = CommandRequest(
         command_id=new_id(),
@@ -128,7 +126,3 @@ def _decide_events(
         task_id = min(machine.looks_wanted)
         events += machine.step(see_files(root, task_id, words_of(machine, task_id)), utc_now())
     return events, machine
-
-
-def _nothing_left_at_work(facts: Facts) -> ResumePlan:
-    return ResumePlan(verdicts=(), cut_off=tuple(sorted(facts.running)), revision=facts.plan_revision)

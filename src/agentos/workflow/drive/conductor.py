@@ -51,7 +51,14 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         keep=ready.options.keep,
         patience_s=ready.options.patience_s,
     )
-    logs = _logs(ready)
+    folder = logs_folder(ready.place.kept_beside) if ready.options.max_log else None
+    logs = LogWriter(folder, ready.lease.workflow_id, limit=ready.options.max_log) if folder is not None else None
+
+    def file_attempts() -> FileAttempts:
+        from agentos.workflow.files.captures import FileAttempts  # most runs change no files
+
+        return FileAttempts(ready.files)
+
     drive = Drive(
         base=ready.base,
         accepted=ready.accepted,
@@ -65,7 +72,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         masker=masker_for(ready.base, ready.options.secret_names),
         models=ready.options.models,
         logs=logs,
-        files=lambda: _file_attempts(ready.files),
+        files=file_attempts,
     )
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
     try:
@@ -84,19 +91,6 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
     with mark_driver():  # a hook is a part of the run, too
         await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
     return facts
-
-
-def _file_attempts(files: WorktreeFiles | None) -> FileAttempts:
-    from agentos.workflow.files.captures import FileAttempts  # most runs change no files
-
-    return FileAttempts(files)
-
-
-def _logs(ready: Ready) -> LogWriter | None:
-    folder = logs_folder(ready.place.kept_beside)
-    if folder is None or not ready.options.max_log:
-        return None
-    return LogWriter(folder, ready.lease.workflow_id, limit=ready.options.max_log)
 
 
 async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive: Drive) -> Facts:

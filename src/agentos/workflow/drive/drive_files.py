@@ -56,7 +56,7 @@ class DriveFiles:
         return self._made
 
     @property
-    def made(self) -> FileAttempts | None:
+    def existing(self) -> FileAttempts | None:
         """The same, if it was made."""
         return self._made
 

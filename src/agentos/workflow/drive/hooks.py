@@ -90,7 +90,9 @@ async def call_hook(hooks: Hooks, facts: Facts, *, name: str, root: Path, timeou
             given.seek(0)
             why = await _run_hook(argv, env, root, given, said, timeout_s)
             if why:
-                log.warning("the hook %s (%s) %s%s", setting, argv[0], why, _last_words(said))
+                said.seek(max(0, said.seek(0, os.SEEK_END) - _SHOWN_BYTES))
+                text = Masker.for_run((), os.environ).text(said.read().decode(errors="replace").strip())
+                log.warning("the hook %s (%s) %s%s", setting, argv[0], why, f": {text}" if text else "")
     except (OSError, ValueError) as error:  # not there, not executable, no room; a NUL in a value
         log.warning("the hook %s (%s) could not be run: %s", setting, argv[0], error)
 
@@ -117,13 +119,6 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
-
-
-def _last_words(said: IO[bytes]) -> str:
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - _SHOWN_BYTES))
-    text = said.read().decode(errors="replace").strip()
-    return f": {Masker.for_run((), os.environ).text(text)}" if text else ""
 
 
 def _hook_payload(facts: Facts, name: str, root: Path) -> HookPayload:

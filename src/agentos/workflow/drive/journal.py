@@ -135,17 +135,17 @@ class StoreJournal:
         self._look_soon()
 
     async def read(self, after: int) -> list[Event]:
+        def read_back() -> list[Event]:
+            store = self._reopen()
+            try:
+                return store.read_events(self._lease.workflow_id, after=after)
+            finally:
+                store.close()
+
         if self._closed:  # the writer is gone, and its connection with it
-            return await asyncio.to_thread(self._read_back, after)
+            return await asyncio.to_thread(read_back)
         events: list[Event] = await self._call(lambda: self._store.read_events(self._lease.workflow_id, after=after))
         return events
-
-    def _read_back(self, after: int) -> list[Event]:
-        store = self._reopen()
-        try:
-            return store.read_events(self._lease.workflow_id, after=after)
-        finally:
-            store.close()
 
     async def call(self, work: Callable[[StorePort], Any]) -> Any:
         """Anything else that must happen on the writer's connection, in order with the appends."""
@@ -211,13 +211,10 @@ class StoreJournal:
             except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits it
                 result, error = None, raised
             if settle is not None:
-                self._tell(settle, result, error)
-
-    def _tell(self, settle: Callable[[Any, BaseException | None], None], *said: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(settle, *said)
-        except RuntimeError:
-            log.debug("the event loop was closed before a write could be reported")
+                try:
+                    self._loop.call_soon_threadsafe(settle, result, error)
+                except RuntimeError:
+                    log.debug("the event loop was closed before a write could be reported")
 
     def _append(self, events: Sequence[Event], progress: Progress, plan: bytes | None, consumed: Sequence[str]) -> None:
         deadline = time.monotonic() + self._patience_s

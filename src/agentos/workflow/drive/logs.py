@@ -91,22 +91,18 @@ def refuse_foreign(database: str, workflow_id: str = "") -> None:
             return
         except OSError:
             return  # told when it is read or written
-        _refuse(path, found)
-
-
-def _refuse(path: Path, found: os.stat_result) -> None:
-    if stat.S_ISLNK(found.st_mode):
-        why = "is a symbolic link"
-    elif not stat.S_ISDIR(found.st_mode):
-        why = "is not a directory"
-    elif found.st_uid != os.geteuid():
-        why = f"belongs to user {found.st_uid}, and you are {os.geteuid()}"
-    else:
-        return
-    raise WorkflowConfigurationError(
-        f"the folder for logs {str(path)!r} {why}",
-        next_step="Find out where it came from, and move it out of the way.",
-    )
+        if stat.S_ISLNK(found.st_mode):
+            why = "is a symbolic link"
+        elif not stat.S_ISDIR(found.st_mode):
+            why = "is not a directory"
+        elif found.st_uid != os.geteuid():
+            why = f"belongs to user {found.st_uid}, and you are {os.geteuid()}"
+        else:
+            continue
+        raise WorkflowConfigurationError(
+            f"the folder for logs {str(path)!r} {why}",
+            next_step="Find out where it came from, and move it out of the way.",
+        )
 
 
 def delete_logs(database: str, workflow_id: str) -> None:
@@ -140,14 +136,14 @@ def log_files(database: str, workflow_id: str, task_ids: Iterable[str] = ()) -> 
 
 def read_logs(files: Iterable[LogFile]) -> Iterator[LogLine]:
     """Every line of the files, in the order of time. Memory is bounded by their number, not by their size."""
-    return heapq.merge(*(_read(file) for file in files), key=lambda line: line.at)
 
+    def read(file: LogFile) -> Iterator[LogLine]:
+        tail = LogTail(file)
+        while lines := tail.more(_READ_BYTES):
+            yield from lines
+        yield from tail.rest()
 
-def _read(file: LogFile) -> Iterator[LogLine]:
-    tail = LogTail(file)
-    while lines := tail.more(_READ_BYTES):
-        yield from lines
-    yield from tail.rest()
+    return heapq.merge(*map(read, files), key=lambda line: line.at)
 
 
 class LogTail:

@@ -11,14 +11,13 @@ import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointNotFoundError, RunRefusedError
 from agentos.ids import new_id
-from agentos.store.port import CheckpointRecord
 from agentos.workflow.place.place import Place, find_place, refuse_bad_id
 from agentos.workflow.place.run_search import reading
 from agentos.worktree.git import path_text
 from agentos.worktree.linked_worktrees import make_linked, release_linked, remove_linked
 from agentos.worktree.snapshots.retention import forget
-from agentos.worktree.snapshots.snapshots import Snapshot, find, take
-from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.snapshots import find, take
+from agentos.worktree.snapshots.store import open_worktree
 
 _LABEL = "fork"
 
@@ -47,7 +46,15 @@ def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str 
     worktree = open_worktree(place.root)
     run = workflow_id or new_id()
     passing = new_id()
-    snapshot, as_now = _files(worktree, _checkpoint(place, checkpoint_id), passing)
+    with reading(place) as store:
+        checkpoint = store.find_checkpoint(checkpoint_id)
+    if checkpoint is None:
+        raise CheckpointNotFoundError(checkpoint_id)
+    as_now = not checkpoint.snapshot
+    if as_now:
+        snapshot = take(worktree, workflow_id=passing, name=new_id())
+    else:
+        snapshot = find(worktree, checkpoint.snapshot)
     try:
         linked = make_linked(worktree, snapshot, path, workflow_id=run, label=_LABEL)
         # Not `named`: nothing has moved there.
@@ -61,17 +68,3 @@ def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str 
         forget(worktree, passing)
     # From here on it is no leftover of ours that a later start would remove.
     release_linked(worktree, path)
-
-
-def _checkpoint(place: Place, checkpoint_id: str) -> CheckpointRecord:
-    with reading(place) as store:
-        found = store.find_checkpoint(checkpoint_id)
-    if found is None:
-        raise CheckpointNotFoundError(checkpoint_id)
-    return found
-
-
-def _files(worktree: Worktree, checkpoint: CheckpointRecord, passing: str) -> tuple[Snapshot, bool]:
-    if checkpoint.snapshot:
-        return find(worktree, checkpoint.snapshot), False
-    return take(worktree, workflow_id=passing, name=new_id()), True

@@ -46,14 +46,13 @@ def agents_cut_off(
         goes_on, why = _judge_session(facts, task, alone=len(writers) == 1, kept=kept)
         (go_on if goes_on else start_anew)[task_id] = why
         if goes_on and changes_files(task.definition) and not kept and is_continued(task):
-            turn = _files_it_left(facts, task_id)
+            # The files it left at its last turn; or those it went on from since, which hold that turn and what was
+            # kept beside it.
+            last, point = facts.turns[task_id], facts.files
+            turn = (last.seq, last.snapshot)
+            if point is not None and point.seq > last.seq:
+                turn = (point.seq, point.snapshot)
     return AgentsCutOff(go_on, start_anew, turn)
-
-
-def _files_it_left(facts: Facts, task_id: TaskId) -> tuple[int, str]:
-    """At its last turn; or those it went on from since, which hold that turn and what was kept beside it."""
-    turn, point = facts.turns[task_id], facts.files
-    return (point.seq, point.snapshot) if point is not None and point.seq > turn.seq else (turn.seq, turn.snapshot)
 
 
 def is_continued(task: PlannedTask) -> bool:

@@ -45,7 +45,7 @@ def leftover_folders() -> list[Path]:
     if not folders:
         return []
     used = _used_places()
-    return sorted(path for path in folders if not any(_lies_in(place, str(path)) for place in used))
+    return sorted(path for path in folders if not any(str(path) in place for place in used))
 
 
 def remove_leftover_folders() -> list[Path]:
@@ -83,7 +83,3 @@ def _used_places() -> set[str]:
         with suppress(psutil.Error, OSError):
             places.update(opened.path for opened in process.open_files())
     return places
-
-
-def _lies_in(place: str, folder: str) -> bool:
-    return folder in place

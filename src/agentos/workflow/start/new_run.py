@@ -226,9 +226,13 @@ def forked_event(
     for task_id, task in facts.tasks.items():
         if task.error is not None and task.error.type == "GateRejected":
             rejected.add(task_id)
+    newest: dict[TaskId, ev.Event] = {}  # those that the parent took over from its own parent included
+    for event in counting(before):
+        found = map(result_from, event.results) if isinstance(event, ev.RunForked) else (event,)
+        newest.update((result.task_id, result) for result in found if isinstance(result, RESULTS))
     results = tuple(
         _as_raw(event)
-        for task_id, event in _newest_results(before).items()
+        for task_id, event in newest.items()
         if facts.task(task_id).ended and task_id not in rejected and facts.task(task_id).because not in rejected
     )
     # Unfinished, or without success: it may have taken effect all the same.
@@ -245,15 +249,6 @@ def forked_event(
         changes=tuple(_bare(change) for change in facts.changes),
         ask=tuple(sorted({task_id for task_id in begun if _external(plan, task_id)}.union(facts.ask))),
     )
-
-
-def _newest_results(events: Sequence[ev.Event]) -> dict[TaskId, ev.Event]:
-    """The result of each task that counts, those that the parent took over from its own parent included."""
-    newest: dict[TaskId, ev.Event] = {}
-    for event in counting(events):
-        results = map(result_from, event.results) if isinstance(event, ev.RunForked) else (event,)
-        newest.update((result.task_id, result) for result in results if isinstance(result, RESULTS))
-    return newest
 
 
 def _bare(event: E) -> E:

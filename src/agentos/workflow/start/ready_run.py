@@ -111,12 +111,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 
 async def prepare_run(prepare: Callable[[], Ready | Finished]) -> Ready | Finished:
     """What `begin_run`, `resume_run` or `fork_run` gives, off the event loop. Cancelled meanwhile: no lease is kept."""
-    return await run_to_end(asyncio.to_thread(prepare), undo=_let_go)
-
-
-def _let_go(ready: Ready | Finished) -> None:
-    if isinstance(ready, Ready):
-        ready.release()
+    return await run_to_end(
+        asyncio.to_thread(prepare), undo=lambda ready: ready.release() if isinstance(ready, Ready) else None
+    )
 
 
 def machine_for(plan: Plan, facts: Facts, options: DriveOptions) -> Machine:

@@ -114,7 +114,11 @@ class Worker:
             alone = False
             if once and not self._tasks:
                 break
-            await self._wait()
+            draining = asyncio.ensure_future(self._draining.wait())
+            try:
+                await asyncio.wait([draining, *self._tasks], timeout=self._poll_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                draining.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
         return list(self._unreadable.values())
@@ -130,13 +134,6 @@ class Worker:
         """End what runs now."""
         for drive in self._drives:
             drive.cancel_attempts()
-
-    async def _wait(self) -> None:
-        draining = asyncio.ensure_future(self._draining.wait())
-        try:
-            await asyncio.wait([draining, *self._tasks], timeout=self._poll_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            draining.cancel()
 
     async def _go_on(self, one: _Candidate) -> None:
         try:
@@ -197,14 +194,11 @@ class Worker:
                 runs = store.list_runs(statuses={"interrupted"}, labels=self._labels)
         except NotFoundError:  # nothing was ever kept there
             return []
-        found = [_Candidate(post, record) for record in runs]
-        return [one for one in found if one.key not in ours and self._wants(one)]
-
-    def _wants(self, one: _Candidate) -> bool:
-        record = one.record
-        if record.kind != "workflow" or (self._workflows and record.name not in self._workflows):
-            return False
-        return self._postponed.is_due(one.key, record.sequence)
+        wanted = [
+            one for one in runs if one.kind == "workflow" and (not self._workflows or one.name in self._workflows)
+        ]
+        found = [_Candidate(post, record) for record in wanted]
+        return [one for one in found if one.key not in ours and self._postponed.is_due(one.key, one.record.sequence)]
 
 
 def _report(
