@@ -1,7 +1,7 @@
 """The board a run is played on: plan, facts and frontier, and the one way to change them, which is to emit an event.
 
-The modules beside it (beginning, starting, attempts, fanout, rounds, layers, requests, ending) are functions over a
-board; the machine calls them. Whatever they decide goes through `emit`, so that facts and frontier follow the events.
+The modules in `rules` are functions over a board; the machine calls them. Whatever they decide goes through `emit`, so
+that facts and frontier follow the events.
 """
 
 from __future__ import annotations

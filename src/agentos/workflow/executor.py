@@ -17,15 +17,10 @@ from agentos.ids import WorkflowId, new_id
 from agentos.machine.events import Event
 from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import Begin
-from agentos.machine.machine import Machine
 from agentos.machine.state import TaskEntry, WorkflowState
 from agentos.store.port import PostedCommand
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.checkpoint import CheckpointManager
-from agentos.workflow.define.model_keys import refuse_keyless, refuse_untrusted_models
-from agentos.workflow.define.plans import plan_for_now
-from agentos.workflow.define.prices import refuse_unpriced
-from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 from agentos.workflow.drive.command_queue import CommandQueue, post_command
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
@@ -33,8 +28,8 @@ from agentos.workflow.drive.journal import MemoryJournal
 from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.drive.result import RunResult
 from agentos.workflow.place.place import Place
-from agentos.workflow.start.new_run import begin_run
-from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
+from agentos.workflow.start.new_run import admitted_plan, begin_run
+from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, machine_for, prepare_run
 from agentos.workflow.start.resume import resume_run
 
 
@@ -215,15 +210,8 @@ def _in_memory(
     options: DriveOptions,
     root: Path | None,
 ) -> tuple[Drive, Begin]:
-    plan = plan_for_now(dag, params)
-    masker = masker_for(plan, options.secret_names)
-    plan = plan_without_secrets(plan, params, masker)
-    refuse_unpriced(plan, options.models)
-    refuse_untrusted_models(plan, options.models)
-    if options.looks_for_keys:
-        refuse_keyless(plan, options.models.llm)
-    facts = Facts(workflow_id=WorkflowId(workflow_id or new_id()))
-    machine = Machine(plan, facts, gates=options.gates, at_once=options.max_concurrency)
+    plan, masker = admitted_plan(dag, params, options)
+    machine = machine_for(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), options)
     drive = Drive(
         base=plan,
         machine=machine,

@@ -24,11 +24,12 @@ from agentos.machine.resume import ResumePlan
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import Masker
 from agentos.store.holder import current_holder
-from agentos.store.port import LEASE_S, Lease, Progress, RunRecord, StorePort
+from agentos.store.port import LEASE_S, Lease, RunRecord, StorePort
 from agentos.tasks.process.ancestors import acting_attempt, current_sender
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.define.run_secrets import hidden_command, masker_for
 from agentos.workflow.drive.command_queue import CommandQueue, current_author
+from agentos.workflow.drive.journal import progress_of
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.files.command_files import see_files, words_of
 from agentos.workflow.place.place import was_begun_here
@@ -82,11 +83,7 @@ def _apply_command(store: StorePort, record: RunRecord, command: Command, author
     lease = store.take_lease(record.workflow_id, current_holder(), lease_s)
     try:
         events, machine = _decide_events(store, record, lease, command, author)
-        facts = machine.facts
-        progress = Progress(
-            status=facts.status, layer=facts.current_layer, layers=len(machine.plan.layers), epoch=facts.epoch
-        )
-        store.append(lease, events, progress)
+        store.append(lease, events, progress_of(machine))
     finally:
         store.release_lease(lease)
     for event in events:

@@ -16,14 +16,14 @@ from agentos.machine.inputs import CommandsCameLate, Input
 from agentos.machine.machine import Machine
 from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.holder import current_holder
-from agentos.store.port import CheckpointRecord, Lease, PostedCommand, Progress, StorePort
+from agentos.store.port import CheckpointRecord, Lease, PostedCommand, StorePort
 from agentos.tasks.process.ancestors import mark_driver
 from agentos.tasks.registry import PERFORMERS
 from agentos.workflow.define.plans import encode_plan
 from agentos.workflow.define.run_secrets import masker_for
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.hooks import call_hook
-from agentos.workflow.drive.journal import StoreJournal
+from agentos.workflow.drive.journal import StoreJournal, progress_of
 from agentos.workflow.drive.log_writer import LogWriter
 from agentos.workflow.drive.logs import logs_folder
 from agentos.workflow.drive.mailbox import unreadable_command, utc_now
@@ -109,11 +109,9 @@ async def _with_late_commands_refused(ready: Ready, journal: StoreJournal, drive
     commands = tuple(unreadable_command(one, drive.masker, why) for one in late)
     machine = Machine(drive.machine.plan, facts)
     given = CommandsCameLate(holder=str(current_holder()), token=ready.lease.token, commands=commands)
-    events, facts = machine.step(given, utc_now()), machine.facts
-    layers = len(machine.plan.layers)
-    progress = Progress(status=facts.status, layer=facts.current_layer, layers=layers, epoch=facts.epoch)
-    await journal.append(events, progress, consumed=[posted.id for posted in late])
-    return facts
+    events = machine.step(given, utc_now())
+    await journal.append(events, progress_of(machine), consumed=[posted.id for posted in late])
+    return machine.facts
 
 
 async def _end_drive(

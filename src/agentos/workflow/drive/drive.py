@@ -25,14 +25,14 @@ from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import NO_SECRETS, Masker
-from agentos.store.port import PostedCommand, Progress
+from agentos.store.port import PostedCommand
 from agentos.tasks.attempt import Performer
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.tasks.process.ancestors import mark_driver
 from agentos.workflow.drive.attempts import Attempts, AttemptSetting
 from agentos.workflow.drive.drive_files import DriveFiles
 from agentos.workflow.drive.event_stream import EventStream
-from agentos.workflow.drive.journal import Journal
+from agentos.workflow.drive.journal import Journal, progress_of
 from agentos.workflow.drive.log_writer import LogWriter
 from agentos.workflow.drive.mailbox import Letter, Mailbox, command_input, commands_in, utc_now
 
@@ -213,15 +213,9 @@ class Drive:
         return durable.seq
 
     async def _write(self, events: Sequence[ev.Event], plan: bytes | None) -> None:
-        facts = self.facts
-        waits = facts.status == "running" and facts.open_gates and not facts.running
-        progress = Progress(
-            status="waiting" if waits else facts.status,
-            layer=facts.current_layer,
-            layers=len(self.machine.plan.layers),
-            epoch=facts.epoch,
-        )
-        await self._journal.append(events, progress, plan=plan, consumed=commands_in(events), then=self._carry_out)
+        facts, consumed = self.facts, commands_in(events)
+        progress = progress_of(self.machine)
+        await self._journal.append(events, progress, plan=plan, consumed=consumed, then=self._carry_out)
         self._durable = facts
 
     def _carry_out(self, written: Sequence[ev.Event]) -> None:

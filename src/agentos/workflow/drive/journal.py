@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from agentos.exceptions import AgentosError, StoreUnavailableError
 from agentos.machine.events import Checkpointed, Event
+from agentos.machine.machine import Machine
 from agentos.store.port import Lease, Line, Progress, StorePort
 
 log = logging.getLogger("agentos")
@@ -29,6 +30,14 @@ _Work = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | N
 
 def _nothing(_: Any) -> None:
     return None
+
+
+def progress_of(machine: Machine) -> Progress:
+    """What lists show of a run, by what the machine knows."""
+    facts = machine.facts
+    waits = facts.status == "running" and facts.open_gates and not facts.running
+    status = "waiting" if waits else facts.status
+    return Progress(status=status, layer=facts.current_layer, layers=len(machine.plan.layers), epoch=facts.epoch)
 
 
 class Journal(Protocol):

@@ -22,6 +22,7 @@ from agentos.machine.inputs import Begin
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED
+from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.define.labels import checked_labels
@@ -51,6 +52,18 @@ log = logging.getLogger("agentos")
 E = TypeVar("E", bound=ev.Event)
 
 
+def admitted_plan(workflow: Workflow, params: Mapping[str, Any] | None, options: DriveOptions) -> tuple[Plan, Masker]:
+    """The plan of a new run as it may be stored, and what masks its secrets. Refuses models that it cannot ask."""
+    plan = plan_for_now(workflow, params)
+    masker = masker_for(plan, options.secret_names)
+    plan = plan_without_secrets(plan, params, masker)
+    refuse_unpriced(plan, options.models)
+    refuse_untrusted_models(plan, options.models)
+    if options.looks_for_keys:
+        refuse_keyless(plan, options.models.llm)
+    return plan, masker
+
+
 def begin_run(
     place: Place,
     workflow: Workflow,
@@ -67,13 +80,7 @@ def begin_run(
     """
     refuse_bad_id(workflow_id)
     labels = checked_labels(labels)
-    plan = plan_for_now(workflow, params)
-    masker = masker_for(plan, options.secret_names)
-    plan = plan_without_secrets(plan, params, masker)
-    refuse_unpriced(plan, options.models)
-    refuse_untrusted_models(plan, options.models)
-    if options.looks_for_keys:
-        refuse_keyless(plan, options.models.llm)
+    plan, masker = admitted_plan(workflow, params, options)
     if masker.names_in("\n".join((workflow_id or "", *labels)).encode()):
         raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
     reach("plan.after")
