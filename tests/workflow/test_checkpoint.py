@@ -26,7 +26,9 @@ from agentos.exceptions import (
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
+from agentos.ids import WorkflowId
 from agentos.machine import events as ev
+from agentos.machine.facts.fold import fold
 from agentos.machine.state import TaskEntry, update_state
 from agentos.values import canonical_json
 from agentos.workflow import ControlledExecutor
@@ -591,6 +593,21 @@ def test_checkpoint_save_failure_is_told_live(place: Place) -> None:
     asyncio.run(scenario())
     assert seen == journal(place, "w")
     assert types(seen).count("checkpoint_failed") == 2
+
+
+def test_checkpoint_save_failure_right_after_going_back(place: Place) -> None:
+    """What the drive knows then is what the journal says without that which was rolled back."""
+    flow = Workflow("f")
+    flow.add("a", lambda: 1)
+    flow.add("b", lambda: 2, needs=["a"])
+    flow.add("off", lambda: 3, needs=["b"], if_="false")
+    drive(place, flow, id="w")
+    back = [cut.id for cut in CheckpointManager(place.database).list_checkpoints("w")][1]
+    driven: list[Any] = []
+    assert go_on(_cuts_fail(place), back, flow, started=driven.append).status == "complete"
+    events = journal(place, "w")
+    assert types(events)[-3:] == ["state_updated", "checkpoint_failed", "workflow_complete"]
+    assert driven[0].facts == fold(WorkflowId("w"), events)
 
 
 def test_checkpoint_save_failure_stops_if_strict(place: Place) -> None:

@@ -45,16 +45,16 @@ class Board(ABC):
         """At most so many attempts at once, if the plan does not ask for fewer. Of this drive, not of the run."""
         self.starts = starts
         """False for a drive that only applies a command: nothing is started, what could start is left for later."""
-        self.held = False
-        """An abandoned thread is at work: no effects may start."""
         self.captures = False
         """Whoever drives can capture the worktree's files."""
         self.start_over(plan, facts)
 
-    def start_over(self, plan: Plan, facts: Facts) -> None:
+    def start_over(self, plan: Plan, facts: Facts, *, held: bool = False) -> None:
         """Go on from this plan and these facts, and forget what was asked and waited for."""
         self.plan = plan
         self.facts = facts
+        self.held = held
+        """An abandoned thread is at work: no effects may start."""
         self.over = False
         """The drive has had its terminal event, or a rollback made these facts stale."""
         self.gates_left: frozenset[GateId] = frozenset()

@@ -70,7 +70,10 @@ class Machine(Board):
         self.out, self.now, self.gates_left, self.seen = [], now, frozenset(), {}
         begins = False
         for one in given:
-            if not self.over or isinstance(one, CutFailed):  # the end of the drive may not have been written, either
+            if isinstance(one, CutFailed):  # also where the drive has ended: that may not have been written, either
+                layers.cut_failed(self, one)
+                return self.out  # all that follows was decided before
+            if not self.over:
                 self._take(one)
                 begins = begins or isinstance(one, Begin)
         if begins and not self.over and not self.stopping and not self.facts.interrupted:
@@ -110,8 +113,6 @@ class Machine(Board):
                 )
             case CommandsCameLate():
                 drives.refuse_late(self, given)
-            case CutFailed():
-                layers.cut_failed(self, given)
             case CaptureEnded():
                 files.record_capture(self, given)
             case MergeEnded():
@@ -130,7 +131,7 @@ class Machine(Board):
                 self.held = held
                 if not held:
                     self.frontier.release_held()
-            case Tick():
+            case Tick() | CutFailed():  # a cut that failed is dealt with before all this
                 pass
             case _:
                 assert_never(given)

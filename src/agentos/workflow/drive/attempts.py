@@ -80,7 +80,7 @@ class Attempts:
         self._captured: dict[TaskId, CaptureEnded] = {}
         """The files that attempts left which have ended, and whose end is not yet mailed."""
         self._cancelling = False
-        self._abandoned = 0
+        self.abandoned = 0
         """Threads that could not be stopped, and are still at work."""
 
     @property
@@ -123,11 +123,11 @@ class Attempts:
 
         async def release() -> None:
             await ended
-            self._abandoned -= 1
-            if self._abandoned == 0:
+            self.abandoned -= 1
+            if self.abandoned == 0:
                 self.mail.submit(EffectsHeld(held=False))
 
-        self._abandoned += 1
+        self.abandoned += 1
         self.mail.submit(EffectsHeld(held=True))
         self._in_background(release())
 

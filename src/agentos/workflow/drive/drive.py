@@ -249,7 +249,7 @@ class Drive:
         self._attempts.forget_ready()
         self._uncut = failed
         self._stop_reason = f"checkpoint of layer {failed.layer} failed"
-        self.machine.start_over(current_plan(self._base, self.facts.changes)[0], self.facts)
+        self._start_over(current_plan(self._base, self.facts.changes)[0], self.facts)
         await self._commit(self.machine.step(StopAsked(reason=self._stop_reason, uncut=True), self._mail.now()))
 
     async def _fold_again(self) -> None:
@@ -259,9 +259,13 @@ class Drive:
         plan, _ = current_plan(self._base, facts.changes)
         resume = plan_resume(before, plan, facts, self._options, revision=facts.plan_revision)
         self._accepted = self._base
-        self.machine.start_over(plan, facts)
+        self._start_over(plan, facts)
         stop = [StopAsked(reason=self._stop_reason)] if self._stop_reason else []
         await self._commit(self.machine.steps([Planned(resume=resume), *stop], self._mail.now()))
+
+    def _start_over(self, plan: Plan, facts: Facts) -> None:
+        self.machine.start_over(plan, facts, held=self._attempts.abandoned > 0)
+        self._durable = facts
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Have work go on beside the loop; it ends with the drive."""
