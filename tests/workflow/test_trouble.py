@@ -230,7 +230,7 @@ def test_a_lease_that_cannot_be_let_go_does_not_hide_how_the_run_ended(
     flow = Workflow("f")
     flow.add("a", lambda: 1)
     assert drive(wrapped(place, release_lease=release_lease), flow, id="w").status == "complete"
-    assert "the lease of w could not be let go, it runs out: gone" in caplog.text
+    assert "the lease of w could not be released, it will expire: gone" in caplog.text
 
 
 def test_a_keeper_that_finds_no_store_stops_the_drive(place: Place) -> None:
