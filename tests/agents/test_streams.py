@@ -12,11 +12,19 @@ import pytest
 from agentos.dag.define import model_calls
 from agentos.dag.define.model_calls import AgentWork, agent_problems
 from agentos.machine.events import Usage
-from agentos.tasks.agents.adapters.adapter import AgentExit, AgentVerdict, Ask, StreamUpdate, json_text, tool_line
+from agentos.tasks.agents.adapters.adapter import (
+    AgentExit,
+    AgentVerdict,
+    Ask,
+    StreamUpdate,
+    outcome_of_status,
+    outcome_of_text,
+    tool_line,
+)
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.adapters.opencode import find_session
-from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text
 from agentos.tasks.agents.texts import prompt_for
+from agentos.tasks.llm.answer_schemas import json_text
 from tests.agents.record import STREAMS
 
 RECORDED = sorted(path.relative_to(STREAMS).with_suffix("").as_posix() for path in STREAMS.glob("*/*.json"))
@@ -237,8 +245,8 @@ def test_allowed_tools_widen_what_is_denied_otherwise() -> None:
 
 
 def test_an_answer_by_schema_may_stand_in_a_fence() -> None:
-    assert json_text('{"a": 1}') == '{"a": 1}'
-    assert json_text('Here it is:\n```json\n{"a": 1}\n```\nBye.').strip() == '{"a": 1}'
+    assert json_text('{"a": 1}', in_prose=True) == '{"a": 1}'
+    assert json_text('Here it is:\n```json\n{"a": 1}\n```\nBye.', in_prose=True).strip() == '{"a": 1}'
 
 
 def test_who_goes_on_is_told_the_task_again() -> None:

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.exceptions import AttemptError, ModelCallError
+from agentos.secrets import EnvironmentSecrets
 from agentos.tasks import extras
-from agentos.tasks.llm import chat, credentials
+from agentos.tasks.llm import chat, endpoints
 from agentos.tasks.llm.chat import ChatRequest, Endpoint, complete, is_strict
-from agentos.tasks.llm.chat_answer import ChatAnswer
+from agentos.tasks.llm.chat_answer import ChatAnswer, SseParser
 from agentos.tasks.llm.chat_trouble import retry_after_s
-from agentos.tasks.llm.sse import SseParser
 from tests.models.replies import Answer, Body, Disconnect, Failure, Hang, garbage, says, server_error, too_many
 from tests.models.server import ModelServer
 
@@ -360,7 +360,7 @@ def test_only_a_closed_schema_is_asked_for_by_force(schema: dict[str, Any], stri
 
 
 def test_a_key_comes_from_a_variable_that_is_set() -> None:
-    assert credentials.key_from_variable("K", {"K": " sk-1\n"}) == "sk-1"
+    assert endpoints.key_from_variable("K", EnvironmentSecrets({"K": " sk-1\n"})) == "sk-1"
     for environ, said in (
         ({}, "is not set"),
         ({"K": "  "}, "is empty"),
@@ -368,12 +368,12 @@ def test_a_key_comes_from_a_variable_that_is_set() -> None:
         ({"K": "schlüssel"}, "no key"),
     ):
         with pytest.raises(ModelCallError, match=said) as caught:
-            credentials.key_from_variable("K", environ)
+            endpoints.key_from_variable("K", EnvironmentSecrets(environ))
         assert (caught.value.kind, caught.value.retryable) == ("auth", False)
 
 
 def from_command(*argv: str, cwd: Path) -> str:
-    return asyncio.run(credentials.key_from_command(argv, cwd, {"PATH": "/usr/bin:/bin", "X": "sk-from-env"}))
+    return asyncio.run(endpoints.key_from_command(argv, cwd, {"PATH": "/usr/bin:/bin", "X": "sk-from-env"}))
 
 
 def test_a_key_may_be_printed_by_a_command_without_a_shell(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_a_key_may_be_printed_by_a_command_without_a_shell(tmp_path: Path) -> No
 def test_a_command_that_prints_no_key_is_told(
     argv: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credentials, "COMMAND_S", 0.3)
+    monkeypatch.setattr(endpoints, "COMMAND_S", 0.3)
     with pytest.raises(ModelCallError, match=said):
         from_command(*argv, cwd=tmp_path)
 

@@ -10,9 +10,8 @@ import pytest
 from agentos import Workflow, run
 from agentos.exceptions import RunRefusedError
 from agentos.store.port import Scope
-from agentos.workflow.place.place import find_place
+from agentos.workflow.place.place import find_place, find_scope, normalise_origin
 from agentos.workflow.place.run_search import find_checkpoint, find_run, list_runs, places
-from agentos.workflow.place.scope import find_scope, normalise_origin
 from agentos.workflow.start.resume import resume_run
 from tests.conftest import LinkedWorktree, git
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from agentos.secrets import NO_SECRETS, Masker, looks_secret
+from agentos.secrets import NO_SECRETS, EnvironmentSecrets, Masker, looks_secret
 
 TOKEN = "s3cr3t-T0ken/with+all=kinds&of 'signs'"
 KEY = "AKIA0123456789abcdefGHIJ"
@@ -107,7 +107,7 @@ def test_text_without_secrets_is_unchanged(text: str, secret: str) -> None:
     mask = masker(secret)
     assume(not mask.names_in(text.encode("utf-8", "surrogatepass")))
     assert mask.text(text) is text
-    assert mask.value({"a": [text, 1, None]}) == ({"a": [text, 1, None]}, False)
+    assert mask.value_and_names({"a": [text, 1, None]}) == ({"a": [text, 1, None]}, ())
     assert NO_SECRETS.text(text) is text
     assert NO_SECRETS.stream().feed(text.encode("utf-8", "surrogatepass")) == text.encode("utf-8", "surrogatepass")
 
@@ -166,17 +166,17 @@ def test_values_are_masked_wherever_they_stand() -> None:
         "day": date(2024, 1, 2),
         "tuple": ("a", "[secret:API_KEY]"),
     }
-    assert mask.value(masked) == (masked, False)
+    assert mask.value_and_names(masked) == (masked, ())
 
 
 def test_what_did_not_change_is_shared() -> None:
     value: dict[str, Any] = {"a": [1, {"b": "c"}], "d": ("e",)}
-    assert masker(KEY).value(value)[0] is value
+    assert masker(KEY).value_and_names(value)[0] is value
 
 
 def test_keys_that_become_alike_are_all_kept() -> None:
     value = {KEY: 1, base64.b64encode(KEY.encode()).decode(): 2}
-    assert sorted(masker(KEY).value(value)[0].values()) == [1, 2]
+    assert sorted(masker(KEY).value_and_names(value)[0].values()) == [1, 2]
 
 
 def test_a_secret_in_stored_json_is_never_missed() -> None:
@@ -261,7 +261,7 @@ def test_names_that_do_not(name: str) -> None:
 
 def test_only_values_of_eight_characters_are_guessed_and_declared_ones_of_four() -> None:
     env = {"A_TOKEN": "1234567", "B_TOKEN": "12345678", "PIN": "9876", "TINY": "abc", "OTHER": "harmless text"}
-    mask = Masker.for_run(["PIN", "TINY", "UNSET"], env)
+    mask = Masker.for_run(["PIN", "TINY", "UNSET"], EnvironmentSecrets(env))
     assert mask.names == ("PIN", "B_TOKEN")
     assert mask.too_short == ("TINY",)
     assert (
@@ -271,14 +271,14 @@ def test_only_values_of_eight_characters_are_guessed_and_declared_ones_of_four()
 
 
 def test_a_password_in_a_url_is_a_secret_whatever_the_variable_is_called() -> None:
-    mask = Masker.for_run((), {"DATABASE_URL": "postgresql://me:p%40ssw0rd99@host/db?a=b"})
+    mask = Masker.for_run((), EnvironmentSecrets({"DATABASE_URL": "postgresql://me:p%40ssw0rd99@host/db?a=b"}))
     assert mask.text("p@ssw0rd99 p%40ssw0rd99 host") == "[secret:DATABASE_URL] [secret:DATABASE_URL] host"
-    assert not Masker.for_run((), {"HOMEPAGE": "https://example.org/a:b@c"})
+    assert not Masker.for_run((), EnvironmentSecrets({"HOMEPAGE": "https://example.org/a:b@c"}))
 
 
 def test_without_secrets_there_is_nothing_to_do() -> None:
     assert not NO_SECRETS
-    assert not Masker.for_run(["UNSET"], {"HOME": "/home/me/somewhere"})
+    assert not Masker.for_run(["UNSET"], EnvironmentSecrets({"HOME": "/home/me/somewhere"}))
 
 
 def test_a_masker_can_learn_one_more_value() -> None:

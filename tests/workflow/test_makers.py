@@ -11,7 +11,7 @@ from agentos import Client, Workflow
 from agentos.dag.define.workflow import WorkflowSource, maker
 from agentos.exceptions import CheckpointCorruptedError, RunRefusedError, ValueEncodingError, WorkflowFileError
 from agentos.workflow.define.workflow_source import load_workflow, source_of
-from agentos.workflow.transfer.import_file import _source_here
+from agentos.workflow.transfer.run_copy import _source_here
 from tests.workflow.support import python
 
 FLOW = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -108,4 +107,4 @@ def _mask_secrets(text: str) -> str:
     """An error may quote what a workflow or a file says; no secret is shown because of it."""
     from agentos.secrets import Masker  # few commands end with an error
 
-    return Masker.for_run((), os.environ).text(text)
+    return Masker.for_run().text(text)

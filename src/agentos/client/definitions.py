@@ -26,9 +26,8 @@ from agentos.exceptions import (
     WorkflowDefinitionError,
     WorkflowNotFoundError,
 )
-from agentos.workflow.define.model_keys import keyless
 from agentos.workflow.define.parameters import parse_params
-from agentos.workflow.define.plans import plan_of_run, plan_to_look_at, refused_now
+from agentos.workflow.define.plans import keyless, plan_of_run, plan_to_look_at, refused_now
 from agentos.workflow.define.task_hints import hint_lines
 from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, find_workflow, path_from_here
 from agentos.workflow.place.run_search import reading

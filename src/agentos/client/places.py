@@ -11,9 +11,10 @@ import msgspec
 from agentos.exceptions import AgentosError
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus
 from agentos.workflow.place import run_search
-from agentos.workflow.place.location import FOLDER, VARIABLE, Location, find_location, unused_old_database
+from agentos.workflow.place.location import FOLDER, Location, find_location, unused_old_database
 from agentos.workflow.place.place import Place, find_place, find_root
 from agentos.workflow.place.run_search import FoundRun
+from agentos.workflow.place.settings import DATABASE_VARIABLE as VARIABLE
 from agentos.workflow.place.settings import load_settings
 
 __all__ = [

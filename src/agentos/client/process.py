@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -84,7 +83,7 @@ class Shield:
     """Masks what is written to stdout and stderr of this process, as long as it is up."""
 
     def __init__(self) -> None:
-        self.masker = Masker.for_run((), os.environ)
+        self.masker = Masker.for_run()
         """Replaced once the run's own secrets are known."""
 
 

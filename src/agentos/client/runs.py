@@ -309,7 +309,7 @@ async def drive(
         return Driven(facts=ready.facts, began=False)
     if not adopts:
         return Driven(facts=await conduct(ready, started=started), began=True)
-    from agentos.tasks.process.adoption import adopt_orphans
+    from agentos.tasks.process.ancestors import adopt_orphans
 
     with adopt_orphans():
         return Driven(facts=await conduct(ready, started=started), began=True)

@@ -14,7 +14,7 @@ from agentos.client.places import Location, Place, find_location, find_place, fi
 from agentos.client.runs import resolve_drive_options
 from agentos.exceptions import AgentosError, UntrustedSettingsError, WorkflowConfigurationError
 from agentos.store.backends import find_backend
-from agentos.tasks.process.adoption import adopt_orphans
+from agentos.tasks.process.ancestors import adopt_orphans
 from agentos.workflow.look.doctor import Checkup, examine
 from agentos.workflow.place.trust import (
     Reaching,
@@ -27,7 +27,7 @@ from agentos.workflow.place.trust import (
     trusted_since,
 )
 from agentos.workflow.start.worker import Report, Worker, WorkerTarget
-from agentos.workflow.transfer.import_file import Imported
+from agentos.workflow.transfer.run_copy import Imported
 
 if TYPE_CHECKING:
     from agentos.store.stats import DatabaseStats, PendingMigrations
@@ -62,9 +62,9 @@ def doctor(repo: str | Path | None = None, *, deep: bool = False) -> Checkup:
 
 def set_aside(repo: str | Path | None = None) -> dict[str, str]:
     """Move a damaged database to a dated name beside it; each path with the one it has now. Nothing is deleted."""
-    from agentos.workflow.place import damaged_database
+    from agentos.workflow.place import inspection
 
-    return damaged_database.set_aside(find_location(Path(repo) if repo is not None else None)).moved
+    return inspection.set_aside(find_location(Path(repo) if repo is not None else None)).moved
 
 
 def tidy() -> tuple[str, ...]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentos.workflow.drive.command_delivery import Sent
     from agentos.workflow.drive.result import RunResult
     from agentos.workflow.files.decisions import FilesChoice
-    from agentos.workflow.transfer.import_file import Imported
+    from agentos.workflow.transfer.run_copy import Imported
 
 
 class Client:

@@ -19,12 +19,18 @@ from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of, result_warning
 from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
-from agentos.tasks.process.exit_texts import Streams, last_words, refuse_cut_short, refuse_failure
-from agentos.tasks.process.launch import Launch, environment_of, permanent_failure, start_failure, working_folder
+from agentos.tasks.process.launch import (
+    Launch,
+    PrivateFolder,
+    environment_of,
+    permanent_failure,
+    private_folder,
+    start_failure,
+    working_folder,
+)
 from agentos.tasks.process.orphans import Mark
 from agentos.tasks.process.output_capture import Capture, DocumentBuffer
-from agentos.tasks.process.private_folder import PrivateFolder
-from agentos.tasks.process.supervision import Feed, Supervisor
+from agentos.tasks.process.supervision import Supervisor, last_words, refuse_cut_short, refuse_failure
 
 MAX_DOCUMENT_BYTES = 64 << 20
 """Of a JSON document on stdout (`output: json`) or in `$AGENTOS_OUTPUT`."""
@@ -42,11 +48,7 @@ class ShellPerformer:
         began = perf_counter()
         folder: PrivateFolder | None = None
         try:
-            try:
-                folder = PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
-                (folder.path / "output").touch(mode=0o600)
-            except OSError as error:
-                raise start_failure(error) from None
+            folder = private_folder(spec)
             output, warnings = await self._output(spec, host, folder.path)
         except AttemptFailed as failed:
             return failure_outcome(failed, began)
@@ -59,6 +61,18 @@ class ShellPerformer:
         is_json = spec.definition.output == "json"
         out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
         document = DocumentBuffer(MAX_DOCUMENT_BYTES) if is_json else None
+
+        def feed_out(data: bytes) -> None:
+            out.feed(data)
+            if document is not None:
+                document.feed(data)
+
+        env = {**environment_of(spec), "AGENTOS_OUTPUT": str(folder / "output")}
+        try:
+            (folder / "output").touch(mode=0o600)
+            launch = Launch(cwd=working_folder(spec), argv=_argv(spec, env, folder), env=env)
+        except (OSError, ValueError) as error:
+            raise start_failure(error) from None
         try:
             env = {**environment_of(spec), "AGENTOS_OUTPUT": str(folder / "output")}
             try:
@@ -69,7 +83,7 @@ class ShellPerformer:
                 launch,
                 host,
                 mark=Mark(spec.attempt_id, str(spec.root)),
-                feeds=(out.feed if document is None else _both(out.feed, document.feed), err.feed),
+                feeds=(feed_out, err.feed),
                 timeout_s=spec.definition.timeout_s,
             )
         finally:
@@ -79,13 +93,9 @@ class ShellPerformer:
         refuse_failure(ending, last_words(out, err))
         values = _values(folder / "output")
         if document is None:
-            dropped = tuple(
-                f"{name} was {stream.total} bytes long; {stream.dropped} bytes from its middle were not kept"
-                for name, stream in (("stdout", out), ("stderr", err))
-                if stream.dropped
-            )
-            warnings = ending.warnings + dropped + result_warning(spec.task_id, out.masked | err.masked)
-            return encode_result(_result((out, err), values)), warnings
+            result, dropped = _result((out, err), values)
+            warnings = (*ending.warnings, *dropped, *result_warning(spec.task_id, out.masked | err.masked))
+            return encode_result(result), warnings
         warnings = ending.warnings
         if values is not None:
             warnings += ("the task has `output: json`: what it wrote to $AGENTOS_OUTPUT is not kept",)
@@ -100,7 +110,16 @@ def _argv(spec: AttemptSpec, env: Mapping[str, str], folder: Path) -> tuple[str,
     if not command or command[0] == "":
         raise permanent_failure("the task has no command")
     if not isinstance(command, str):
-        _refuse_unknown(command[0], spec, env)
+        program, cwd = command[0], spec.root / spec.cwd
+        # Relative entries of PATH are meant from where the command runs.
+        places = [os.path.join(cwd, place) for place in env.get("PATH", os.defpath).split(os.pathsep)]
+        if "/" not in program and shutil.which(program, path=os.pathsep.join(places)) is None:
+            raise permanent_failure(f"command not found: {program!r} is in no folder of PATH")
+        path = cwd / program
+        if "/" in program and not path.exists():
+            raise permanent_failure(f"command not found: there is no file {path}")
+        if "/" in program and (path.is_dir() or not os.access(path, os.X_OK)):
+            raise permanent_failure(f"not executable: {path} (chmod +x makes it so)")
         return tuple(command)
     bash = shutil.which("bash", path=env.get("PATH", os.defpath))
     shell = (bash, "-eo", "pipefail") if bash else ("/bin/sh", "-e")
@@ -111,41 +130,23 @@ def _argv(spec: AttemptSpec, env: Mapping[str, str], folder: Path) -> tuple[str,
     return (*shell, str(folder / "script"))
 
 
-def _refuse_unknown(program: str, spec: AttemptSpec, env: Mapping[str, str]) -> None:
-    folder = spec.root / spec.cwd
-    if "/" not in program:
-        # Relative entries of PATH are meant from where the command runs.
-        places = [os.path.join(folder, place) for place in env.get("PATH", os.defpath).split(os.pathsep)]
-        if shutil.which(program, path=os.pathsep.join(places)) is None:
-            raise permanent_failure(f"command not found: {program!r} is in no folder of PATH")
-        return
-    path = folder / program
-    if not path.exists():
-        raise permanent_failure(f"command not found: there is no file {path}")
-    if path.is_dir() or not os.access(path, os.X_OK):
-        raise permanent_failure(f"not executable: {path} (chmod +x makes it so)")
-
-
 # --- what it gave -------------------------------------------------------------------------------------------------
 
 
-def _result(streams: Streams, values: Any) -> dict[str, Any]:
+def _result(streams: tuple[Capture, Capture], values: Any) -> tuple[dict[str, Any], list[str]]:
+    """What it printed, and warnings about what was not kept of it."""
     result: dict[str, Any] = {"stdout": "", "stderr": "", "exit_code": 0}
+    warnings: list[str] = []
     for name, stream in zip(("stdout", "stderr"), streams, strict=True):
         result[name], valid = stream.text()
         if not valid:
             result[f"{name}_bytes"] = stream.raw
         if stream.dropped:
             result[f"{name}_dropped"] = stream.dropped
-    return result if values is None else {**result, "values": values}
-
-
-def _both(first: Feed, second: Feed) -> Feed:
-    def feed(data: bytes) -> None:
-        first(data)
-        second(data)
-
-    return feed
+            warnings.append(
+                f"{name} was {stream.total} bytes long; {stream.dropped} bytes from its middle were not kept"
+            )
+    return result if values is None else {**result, "values": values}, warnings
 
 
 def _parse_document(document: DocumentBuffer, out: Capture) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentos.tasks.process import ancestors
-from agentos.tasks.process.adoption import _Adoption, start_own
+from agentos.tasks.process.ancestors import _Adoption, start_own
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans are not adopted")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import agentos
+from agentos.tasks.process.launch import PREFIX, PrivateFolder, abandoned_folders, remove_abandoned
 from agentos.tasks.process.orphans import Mark
-from agentos.tasks.process.private_folder import PREFIX, PrivateFolder, abandoned_folders, remove_abandoned
 
 KILLED = """
 import os, sys
 from agentos.tasks.process.orphans import Mark
-from agentos.tasks.process.private_folder import PrivateFolder
+from agentos.tasks.process.launch import PrivateFolder
 print(PrivateFolder(Mark(sys.argv[1], sys.argv[2])).path, flush=True)
 os.kill(os.getpid(), 9)
 """

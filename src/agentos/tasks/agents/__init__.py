@@ -1,12 +1,9 @@
 """Agents: programs that work headless in the worktree.
 
 performer        an attempt of one
-assignment       what stays the same over its tries
-earlier_session  the session that an interrupted attempt left
+assignment       what stays the same over its tries, and the session to go on with
 watcher          follows it while it works
 texts            what agents are told
-log_entries      what its log holds
 transcript       its own account, copied
-installed        which agents this machine has
 adapters         one module for each program
 """

@@ -1,4 +1,4 @@
-"""Everything that stays the same over the tries of one attempt of an agent."""
+"""What stays the same over the tries of one attempt of an agent; and the session that an earlier attempt left."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 import msgspec
 
 from agentos.dag.define.model_calls import AgentWork
 from agentos.exceptions import AttemptError
 from agentos.machine.events import Usage
+from agentos.tasks.agents.adapters import opencode
 from agentos.tasks.agents.adapters.adapter import Agent, AgentInvocation, Ask
-from agentos.tasks.agents.adapters.known import AGENTS
-from agentos.tasks.agents.installed import version_of
+from agentos.tasks.agents.adapters.known import AGENTS, version_of
+from agentos.tasks.agents.transcript import transcript_of
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.answer_schemas import AnswerSchema
 from agentos.tasks.llm.model_settings import Price
 from agentos.tasks.outcomes import AttemptFailed
+from agentos.tasks.process.ancestors import start_own
 from agentos.tasks.process.launch import environment_of, permanent_failure, start_failure, working_folder
 
 PROMPT = "prompt"
 MAX_LEFT_BYTES = 1 << 20
 """Read of a file that an agent leaves in its private folder."""
+LISTING_S = 30.0
 
 
 class TimeLeft:
@@ -137,7 +141,13 @@ async def prepare_assignment(spec: AttemptSpec, host: AttemptHost, folder: Path)
     agent = AGENTS[work.agent]
     env = {**environment_of(spec), "NO_COLOR": "1"}
     cwd = working_folder(spec)
-    program = _find_program(agent.TRAITS.program or (work.command[0] if work.command else ""), cwd, env)
+    name = agent.TRAITS.program or (work.command[0] if work.command else "")
+    program = shutil.which(str(cwd / name) if "/" in name else name, path=env.get("PATH", os.defpath))
+    if program is None:
+        where = f"there is no program {cwd / name}" if "/" in name else f"{name!r} is in no folder of PATH"
+        raise permanent_failure(
+            f"{where}: install it, or say where it is; `agentos doctor` lists the agents that are found"
+        )
     _refuse_uncounted(agent, work, spec, host)
     try:
         schema = AnswerSchema(work.schema) if work.schema is not None else None
@@ -158,16 +168,6 @@ async def prepare_assignment(spec: AttemptSpec, host: AttemptHost, folder: Path)
     )
 
 
-def _find_program(name: str, cwd: Path, env: Mapping[str, str]) -> str:
-    program = shutil.which(str(cwd / name) if "/" in name else name, path=env.get("PATH", os.defpath))
-    if program is None:
-        where = f"there is no program {cwd / name}" if "/" in name else f"{name!r} is in no folder of PATH"
-        raise permanent_failure(
-            f"{where}: install it, or say where it is; `agentos doctor` lists the agents that are found"
-        )
-    return program
-
-
 def _refuse_uncounted(agent: Agent, work: AgentWork, spec: AttemptSpec, host: AttemptHost) -> None:
     """Money is limited, and nobody would count it: the limit would never be reached."""
     if agent.TRAITS.tells_cost or not agent.TRAITS.program or work.model in spec.models.prices:
@@ -181,3 +181,54 @@ def _refuse_uncounted(agent: Agent, work: AgentWork, spec: AttemptSpec, host: At
             "input_per_million and output_per_million, or limit tokens instead.",
         )
         raise AttemptFailed(plain_failure(error), retryable=False)
+
+
+# --- the session that was interrupted ------------------------------------------------------------------------------
+
+
+class EarlierSession(NamedTuple):
+    """A session to go on with."""
+
+    id: str = ""
+    """Empty: there is none, or nobody knows which."""
+    name: str = ""
+    """What the agent is given to find it."""
+
+
+async def find_earlier_session(errand: Assignment) -> EarlierSession:
+    """The session that an attempt which was interrupted has left, by what the journal knows of it."""
+    session = errand.spec.session
+    if session is None or session.agent != errand.work.agent:
+        return EarlierSession()
+    if session.agent == "claude":
+        # It keeps sessions by folder: that of an isolated attempt, whose worktree is gone, it finds by path alone. One
+        # that was killed before it wrote anything has none; then the session it was a copy of goes on.
+        for id in filter(None, (session.id, session.forked_from)):
+            if path := await asyncio.to_thread(transcript_of, errand.agent.TRAITS.transcript, id, errand.env):
+                return EarlierSession(id, path)
+        return EarlierSession(session.id, session.id)
+    if session.id:
+        return EarlierSession(session.id, session.id)
+    found = await _find_by_title(errand, session.title) if session.title else ""
+    return EarlierSession(found, found)
+
+
+async def _find_by_title(errand: Assignment, title: str) -> str:
+    process = await start_own(
+        errand.program,
+        *opencode.LISTING,
+        cwd=errand.cwd,
+        env=errand.env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        listed, _ = await asyncio.wait_for(process.communicate(), LISTING_S)
+    except TimeoutError:
+        return ""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return opencode.find_session(listed.decode(errors="replace"), title)

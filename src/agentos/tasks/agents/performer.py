@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import uuid
+from hashlib import blake2b
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -14,25 +16,27 @@ from msgspec import Raw
 from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
 from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
-from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict, json_text
-from agentos.tasks.agents.assignment import Assignment, prepare_assignment
-from agentos.tasks.agents.earlier_session import EarlierSession, find_earlier_session
-from agentos.tasks.agents.log_entries import digest_of, write_end, write_start
+from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict
+from agentos.tasks.agents.assignment import Assignment, EarlierSession, find_earlier_session, prepare_assignment
 from agentos.tasks.agents.texts import RETRYABLE, failure_text, prompt_for
-from agentos.tasks.agents.transcript import CopiedTranscript, copy_transcript, transcript_of
+from agentos.tasks.agents.transcript import copy_transcript, transcript_of
 from agentos.tasks.agents.watcher import Follower
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
-from agentos.tasks.llm.call_costs import put_off_if_used_up
-from agentos.tasks.llm.limiter import CallSlot, Limiter
+from agentos.tasks.llm.answer_schemas import json_text
+from agentos.tasks.llm.limiter import CallSlot, Limiter, put_off_if_used_up
 from agentos.tasks.masking import capture_of
 from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
-from agentos.tasks.process.exit_texts import describe_status, last_words, refuse_cut_short, was_ended
-from agentos.tasks.process.launch import Launch, start_failure
+from agentos.tasks.process.launch import Launch, PrivateFolder, private_folder
 from agentos.tasks.process.orphans import Mark
-from agentos.tasks.process.output_capture import Capture
-from agentos.tasks.process.private_folder import PrivateFolder
-from agentos.tasks.process.supervision import Ending, Supervisor
+from agentos.tasks.process.supervision import (
+    Ending,
+    Supervisor,
+    describe_status,
+    last_words,
+    refuse_cut_short,
+    was_ended,
+)
 from agentos.tasks.shell import ShellPerformer
 
 COOL_DOWN_S = 30.0
@@ -60,7 +64,7 @@ class AgentPerformer:
         began = perf_counter()
         folder: PrivateFolder | None = None
         try:
-            folder = _private_folder(spec)
+            folder = private_folder(spec)
             errand = await prepare_assignment(spec, host, folder.path)
             tried, notes = await self._run_agent(errand, host)
             output = await self._output(errand, tried, host)
@@ -113,10 +117,20 @@ class AgentPerformer:
                     cwd=errand.cwd,
                     stdin=errand.write_files(prompt, asked),
                 )
-                session = msgspec.structs.replace(
-                    session, id=session.id if traits.names_session else "", prompt=digest_of(prompt)
-                )
-                write_start(errand, session, launch, prompt)
+                digest = blake2b(prompt.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+                session = msgspec.structs.replace(session, id=session.id if traits.names_session else "", prompt=digest)
+                began = {
+                    "attempt": spec.attempt_id,
+                    "session": msgspec.to_builtins(session),
+                    "cwd": os.path.realpath(errand.cwd),  # noqa: ASYNC240 (a moment)
+                    "argv": list(launch.argv),
+                    "env": sorted(launch.env),  # names of variables, never their values
+                    "prompt": prompt,
+                    "schema": errand.work.schema,
+                    "timeout_s": errand.time.left_s,
+                    "budget": msgspec.to_builtins(spec.definition.budget),
+                }
+                _write_log(spec, {"agent_started": began})
                 if session.id or session.title:
                     await host.record_session(session)
                 return await self._run_program(errand, host, launch, session, call)
@@ -128,12 +142,17 @@ class AgentPerformer:
     ) -> _TryResult:
         spec = errand.spec
         err = capture_of("stderr", spec, host)
+
+        async def record_session(id: str) -> None:
+            if id != session.id:
+                await host.record_session(msgspec.structs.replace(session, id=id))
+
         follower = Follower(
             errand.agent.reader(),
             host,
             masker=spec.masker,
             log=spec.log,
-            on_session=lambda id: _record_session(host, session, id),
+            on_session=record_session,
             max_turns=None if errand.agent.TRAITS.counts_turns else errand.work.max_turns,
             priced=errand.add_cost,
         )
@@ -154,7 +173,9 @@ class AgentPerformer:
             await writing
         finally:
             writing.cancel()
-        verdict = _final_verdict(follower, ending, _agent_exit(errand, ending, err))
+        left = errand.read_output_files()
+        said = AgentExit(ending.status, err.last_lines(), left, stopped=ending.why == "stopped")
+        verdict = _final_verdict(follower, ending, said)
         await follower.settle(verdict)
         call.record_cost(follower.used.cost_usd)
         model = follower.model or errand.work.model
@@ -163,8 +184,7 @@ class AgentPerformer:
             ending = msgspec.structs.replace(ending, warnings=warnings)
         if verdict.outcome == "api_rate":
             call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
-        copied = await asyncio.to_thread(_save_transcript, errand, follower.session or session.id)
-        write_end(spec, ending.status, verdict, copied)
+        await _log_end(errand, ending, verdict, follower.session or session.id)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
         cut_off = ending.why == "stopped" or was_ended(ending.status)
         return _TryResult(verdict, follower.session or session.id, model, follower.used, ending.warnings, cut_off)
@@ -175,7 +195,7 @@ class AgentPerformer:
         verdict = tried.verdict
         output: dict[str, Any] = {"text": verdict.text}
         if errand.schema is not None:
-            answer = json_text(verdict.text) if verdict.json is None else json.dumps(verdict.json)
+            answer = json_text(verdict.text, in_prose=True) if verdict.json is None else json.dumps(verdict.json)
             try:
                 output["json"] = errand.schema.read(answer)
             except ModelCallError as error:
@@ -188,11 +208,8 @@ class AgentPerformer:
             "usage": msgspec.structs.asdict(tried.used),
             "denials": list(verdict.denials),
         }
-        if errand.spec.verify:
-            output["verify"] = await self._verify(errand, host)
-        return encode_result(output)
-
-    async def _verify(self, errand: Assignment, host: AttemptHost) -> Any:
+        if not errand.spec.verify:
+            return encode_result(output)
         definition = msgspec.structs.replace(errand.spec.definition, timeout_s=errand.time.left_s, output="")
         spec = msgspec.structs.replace(errand.spec, command=errand.spec.verify, definition=definition)
         outcome = await self._shell(spec, host)
@@ -201,7 +218,7 @@ class AgentPerformer:
                 raise AttemptFailed(outcome.error, retryable=False, cancelled=True, warnings=outcome.warnings)
             why = f"it says that it is done, but `verify` says otherwise: {outcome.error.text}"
             raise _agent_failure(errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off)
-        return msgspec.json.decode(outcome.output)
+        return encode_result({**output, "verify": msgspec.json.decode(outcome.output)})
 
 
 def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
@@ -217,22 +234,6 @@ def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
         forked_from=earlier.id if traits.forks else "",
         cwd=errand.place,
     )
-
-
-async def _record_session(host: AttemptHost, session: AgentSession, id: str) -> None:
-    if id != session.id:
-        await host.record_session(msgspec.structs.replace(session, id=id))
-
-
-def _save_transcript(errand: Assignment, session: str) -> CopiedTranscript | None:
-    """However it ended: what an agent did is asked about most where it failed."""
-    log = errand.spec.log
-    found = transcript_of(errand.agent.TRAITS.transcript, session, errand.env) if log is not None else ""
-    return copy_transcript(found, log, errand.spec.masker) if log is not None and found else None
-
-
-def _agent_exit(errand: Assignment, ending: Ending, err: Capture) -> AgentExit:
-    return AgentExit(ending.status, err.last_lines(), errand.read_output_files(), stopped=ending.why == "stopped")
 
 
 def _final_verdict(follower: Follower, ending: Ending, ended: AgentExit) -> AgentVerdict:
@@ -256,8 +257,19 @@ def _agent_failure(
     return AttemptFailed(plain_failure(error), retryable=word in RETRYABLE, cut_off=cut_off, warnings=warnings)
 
 
-def _private_folder(spec: AttemptSpec) -> PrivateFolder:
-    try:
-        return PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
-    except OSError as error:
-        raise start_failure(error) from None
+def _write_log(spec: AttemptSpec, value: dict[str, Any]) -> None:
+    """What the log of an attempt holds beside the agent's own stream."""
+    if spec.log is not None:
+        masked, _ = spec.masker.value_and_names(value)
+        spec.log.write("progress", json.dumps(masked, ensure_ascii=False, default=str).encode(errors="replace") + b"\n")
+
+
+async def _log_end(errand: Assignment, ending: Ending, verdict: AgentVerdict, session: str) -> None:
+    """However it ended, with the agent's transcript: what an agent did is asked about most where it failed."""
+    spec, copied = errand.spec, None
+    if spec.log is not None:
+        found = await asyncio.to_thread(transcript_of, errand.agent.TRAITS.transcript, session, errand.env)
+        copied = await asyncio.to_thread(copy_transcript, found, spec.log, spec.masker) if found else None
+    transcript = msgspec.to_builtins(copied)
+    ended = {"exit_code": ending.status, **msgspec.to_builtins(verdict), "transcript": transcript}
+    _write_log(spec, {"agent_ended": ended})

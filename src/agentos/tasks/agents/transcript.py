@@ -41,8 +41,19 @@ def transcript_of(kept: TranscriptLocation | None, session: str, env: Mapping[st
     home = env.get("HOME") or os.path.expanduser("~")
     folder = env.get(kept.variable) or os.path.join(home, kept.folder)
     pattern = kept.pattern.format(id=session, short=session[:_SHORT])
-    found = [path for path in glob(os.path.join(escape(folder), pattern)) if _is_of_session(path, session)]
-    return max(found, key=_mtime, default="")
+    newest, changed = "", -1.0
+    for path in glob(os.path.join(escape(folder), pattern)):
+        try:
+            at = os.stat(path).st_mtime
+            if session not in path:  # not every agent has all of the id in its name
+                with _open_file(path) as file:
+                    if session.encode() not in file.read(_HEAD_BYTES):
+                        continue
+        except OSError:
+            continue
+        if at > changed:
+            newest, changed = path, at
+    return newest
 
 
 def copy_transcript(source: str, log: AttemptLog, masker: Masker) -> CopiedTranscript | None:
@@ -50,29 +61,16 @@ def copy_transcript(source: str, log: AttemptLog, masker: Masker) -> CopiedTrans
     try:
         with _open_file(source) as file:
             size = os.fstat(file.fileno()).st_size
-            left_out = _skip(file, size - log.limit)
+            left_out = 0
+            if size > log.limit:  # from the first line that begins after what is too much, or right behind that
+                file.seek(size - log.limit - 1)
+                while (piece := file.readline(_AT_ONCE)) and not piece.endswith(b"\n"):
+                    pass
+                left_out = file.tell()
             name = log.keep(SUFFIX, _mask_chunks(file, left_out, size - left_out, masker))
     except OSError:
         return None
     return CopiedTranscript(file=name, source=masker.text(source), left_out=left_out) if name else None
-
-
-def _mtime(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
-
-
-def _is_of_session(path: str, session: str) -> bool:
-    """Whether the file is the session's: not every agent has all of the id in its name."""
-    if session in path:
-        return True
-    try:
-        with _open_file(path) as file:
-            return session.encode() in file.read(_HEAD_BYTES)
-    except OSError:
-        return False
 
 
 def _open_file(path: str) -> BinaryIO:
@@ -81,16 +79,6 @@ def _open_file(path: str) -> BinaryIO:
         os.close(opened)
         raise OSError(f"{path} is no file")
     return os.fdopen(opened, "rb")
-
-
-def _skip(file: BinaryIO, least: int) -> int:
-    """Go to the first line that begins after so many bytes, or right behind them; how many come before it."""
-    if least <= 0:
-        return 0
-    file.seek(least - 1)
-    while (piece := file.readline(_AT_ONCE)) and not piece.endswith(b"\n"):
-        pass
-    return file.tell()
 
 
 def _mask_chunks(file: BinaryIO, left_out: int, size: int, masker: Masker) -> Iterator[bytes]:

@@ -117,19 +117,16 @@ class Follower:
             except TimeoutError:
                 self._turn_over = True
             self._news.clear()
-            await self._write()
-
-    async def _write(self) -> None:
-        session, self._new_session = self._new_session, ""
-        if session:
-            await self._on_session(session)
-        unpaid, self._unpaid = self._unpaid, Usage()
-        await self._pay(self._priced(unpaid, self.model))
-        turn, self._turn_over = self._turn_over, False
-        if turn and self._log is not None:
-            self._log.sync()
-        if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
-            await self._host.capture_turn()
+            session, self._new_session = self._new_session, ""
+            if session:
+                await self._on_session(session)
+            unpaid, self._unpaid = self._unpaid, Usage()
+            await self._pay(self._priced(unpaid, self.model))
+            turn, self._turn_over = self._turn_over, False
+            if turn and self._log is not None:
+                self._log.sync()
+            if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
+                await self._host.capture_turn()
 
     async def settle(self, verdict: AgentVerdict) -> None:
         """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.

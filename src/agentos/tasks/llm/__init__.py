@@ -2,13 +2,10 @@
 
 performer       an attempt of an llm task
 model_settings  what settings say about calls
-endpoints       which server, with whose key
-credentials     the key itself
+endpoints       which server, with which key
 limiter         limits across all processes of a user
 chat            a thin client of chat/completions
-sse             server-sent events
-chat_answer     an answer, put together
+chat_answer     an answer, put together from documents and events
 chat_trouble    what went wrong with a call
 answer_schemas  answers held to a JSON Schema
-call_costs      what a call has cost
 """

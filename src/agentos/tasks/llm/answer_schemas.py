@@ -32,7 +32,10 @@ class AnswerSchema:
 
     def read(self, text: str) -> Any:
         """The value that the text spells. ModelCallError of kind `invalid` where it is none of the schema."""
-        value = _parse_json(text)
+        try:
+            value = json.loads(json_text(text), parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise _invalid(f"it is no JSON: {error}", text) from None
         try:
             problem = self._library.exceptions.best_match(self._validator.iter_errors(value))
         except Exception as error:  # a `$ref` that leads nowhere shows only here; a deep value ends the stack
@@ -53,13 +56,16 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _parse_json(text: str) -> Any:
-    """Some models put their JSON between ``` marks, whatever they are told."""
-    fenced = _FENCED.fullmatch(text.strip())
-    try:
-        return json.loads(fenced[1] if fenced else text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"it is no JSON: {error}", text) from None
+def json_text(text: str, *, in_prose: bool = False) -> str:
+    """The part of an answer that is meant as JSON: some models put it between ``` marks, whatever they are told.
+
+    `in_prose`: what stands in its only fence counts, though there are words around it.
+    """
+    if in_prose:
+        fenced = text.split("```")
+        return fenced[1].partition("\n")[2] if len(fenced) == 3 else text
+    whole = _FENCED.fullmatch(text.strip())
+    return whole[1] if whole else text
 
 
 def _refuse(constant: str) -> Any:

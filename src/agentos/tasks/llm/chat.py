@@ -19,9 +19,8 @@ import msgspec
 
 from agentos.exceptions import ModelCallError
 from agentos.tasks.extras import import_extra
-from agentos.tasks.llm.chat_answer import AnswerBuilder, ChatAnswer
+from agentos.tasks.llm.chat_answer import AnswerBuilder, ChatAnswer, SseParser
 from agentos.tasks.llm.chat_trouble import cut_off_error, status_error, unreachable_error
-from agentos.tasks.llm.sse import SseParser
 
 if TYPE_CHECKING:
     import httpx2
@@ -85,12 +84,20 @@ async def complete(endpoint: Endpoint, request: ChatRequest, on_text: Callable[[
     """
     async with _open_response(endpoint, request) as response:
         if response.status_code != 200:
-            said = await _first_bytes(response)
-            raise status_error(response.status_code, response.headers, said, endpoint.base_url)
+            said = b""
+            async for chunk in response.aiter_bytes():
+                said += chunk
+                if len(said) >= MAX_ERROR_BYTES:
+                    break
+            raise status_error(response.status_code, response.headers, said[:MAX_ERROR_BYTES], endpoint.base_url)
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/event-stream":
             return await _read_stream(response, on_text)
-        return await _read_body(response, on_text)
+        # A server that does not stream.
+        body = b"".join([chunk async for chunk in _read_chunks(response)])
+        answering = AnswerBuilder(on_text)
+        answering.take(_decode(lambda: [body.decode()])[0])
+        return answering.build()
 
 
 def is_strict(schema: object) -> bool:
@@ -116,11 +123,18 @@ async def _open_response(endpoint: Endpoint, request: ChatRequest) -> AsyncItera
     http = import_extra("httpx2", "llm tasks")
     url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
     content = msgspec.json.encode(request.body())
+    # No compression: a few bytes must not become gigabytes here.
+    headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+    headers["Accept-Encoding"] = "identity"
+    if endpoint.key:
+        headers["Authorization"] = f"Bearer {endpoint.key}"
+    if request.idempotency_key:
+        headers["Idempotency-Key"] = request.idempotency_key
     try:
         # A client of its own: nothing is left open for whoever comes next, and a cancelled call closes its connection.
         async with (
             _client(http) as client,
-            client.stream("POST", url, content=content, headers=_headers(endpoint, request)) as response,
+            client.stream("POST", url, content=content, headers=headers) as response,
         ):
             yield response
     except http.TimeoutException as error:
@@ -160,17 +174,6 @@ def _tls(file: str | None, folder: str | None) -> ssl.SSLContext:
     return context
 
 
-def _headers(endpoint: Endpoint, request: ChatRequest) -> dict[str, str]:
-    # No compression: a few bytes must not become gigabytes here.
-    headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-    headers["Accept-Encoding"] = "identity"
-    if endpoint.key:
-        headers["Authorization"] = f"Bearer {endpoint.key}"
-    if request.idempotency_key:
-        headers["Idempotency-Key"] = request.idempotency_key
-    return headers
-
-
 def _error_text(error: Exception) -> str:
     return f"{error}" or type(error).__name__
 
@@ -193,15 +196,6 @@ async def _read_stream(response: httpx2.Response, on_text: Callable[[str], None]
     return answering.build()
 
 
-async def _read_body(response: httpx2.Response, on_text: Callable[[str], None]) -> ChatAnswer:
-    """From a server that does not stream."""
-    body = b"".join([chunk async for chunk in _read_chunks(response)])
-    answering = AnswerBuilder(on_text)
-    text = _decode(lambda: [body.decode()])[0]
-    answering.take(text)
-    return answering.build()
-
-
 async def _read_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
     size = 0
     async for chunk in response.aiter_bytes():
@@ -211,15 +205,6 @@ async def _read_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
                 f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB", kind="garbage", retryable=False
             )
         yield chunk
-
-
-async def _first_bytes(response: httpx2.Response) -> bytes:
-    said = b""
-    async for chunk in response.aiter_bytes():
-        said += chunk
-        if len(said) >= MAX_ERROR_BYTES:
-            break
-    return said[:MAX_ERROR_BYTES]
 
 
 def _decode(make: Callable[[], list[str]]) -> list[str]:

@@ -1,7 +1,8 @@
-"""A model's answer, put together from the documents of chat/completions: whole ones and pieces of a stream."""
+"""A model's answer, put together from documents of chat/completions: whole ones, or server-sent events of a stream."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -10,9 +11,11 @@ from msgspec import Meta
 
 from agentos import typed
 from agentos.exceptions import ModelCallError
+from agentos.excerpts import shorten
 
 _Count = Annotated[int, Meta(ge=0)]
 _Money = Annotated[float, Meta(ge=0)]
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class TokensUsed(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,27 +94,35 @@ class AnswerBuilder:
             read = _decode(document)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ModelCallError(
-                f"the server's answer is none of chat/completions ({error}): {_short(document)}", kind="garbage"
+                f"the server's answer is none of chat/completions ({error}): {shorten(document, 300)!r}", kind="garbage"
             ) from None
         if read.error is not None:
-            raise ModelCallError(f"the server broke the answer off: {_message(read.error)}", kind="server")
+            why = read.error.get("message") if isinstance(read.error, dict) else read.error
+            raise ModelCallError(f"the server broke the answer off: {shorten(str(why), 300)!r}", kind="server")
         self._model = read.model or self._model
         if read.usage is not None:
-            self._usage = _tokens_from(read.usage)
+            details = read.usage.prompt_tokens_details
+            self._usage = TokensUsed(
+                input_tokens=read.usage.prompt_tokens or 0,
+                output_tokens=read.usage.completion_tokens or 0,
+                cached_tokens=(details.cached_tokens if details is not None else 0) or 0,
+                cost_usd=read.usage.cost,
+                known=read.usage.prompt_tokens is not None,
+            )
         for choice in read.choices or ():
-            if choice.index == 0:
-                self._take(choice)
-
-    def _take(self, choice: _Choice) -> None:
-        self._chosen = True
-        self._finish_reason = choice.finish_reason or self._finish_reason
-        said = choice.message or choice.delta
-        if said is None:
-            return
-        self._refusal.append(said.refusal or "")
-        if text := _text_of(said.content):
-            self._pieces.append(text)
-            self._on_text(text)
+            if choice.index != 0:
+                continue
+            self._chosen = True
+            self._finish_reason = choice.finish_reason or self._finish_reason
+            said = choice.message or choice.delta or _Said()
+            self._refusal.append(said.refusal or "")
+            text = said.content if isinstance(said.content, str) else ""
+            if isinstance(said.content, list):  # of parts, of which some are text
+                parts = [part.get("text") for part in said.content if isinstance(part, dict)]
+                text = "".join(part for part in parts if isinstance(part, str))
+            if text:
+                self._pieces.append(text)
+                self._on_text(text)
 
     def build(self) -> ChatAnswer:
         if not self._chosen:
@@ -127,30 +138,53 @@ class AnswerBuilder:
         )
 
 
-def _text_of(content: Any) -> str:
-    """Content is text, null, or a list of parts of which some are text."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
-    return ""
+class SseParser:
+    """Gives the data of each event that is complete. Comments, ids and names of events are passed over.
 
+    Lines may end in LF, CRLF or CR, as the standard has it; characters may be cut in two. ValueError where an event
+    is no UTF-8 (nothing is replaced: a damaged answer is no answer) or exceeds `limit` bytes.
+    """
 
-def _tokens_from(usage: _Usage) -> TokensUsed:
-    details = usage.prompt_tokens_details
-    return TokensUsed(
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
-        cached_tokens=(details.cached_tokens if details is not None else 0) or 0,
-        cost_usd=usage.cost,
-        known=usage.prompt_tokens is not None,
-    )
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._partial = b""
+        self._data: list[bytes] = []
+        self._size = 0
+        self._first = True
 
+    def feed(self, chunk: bytes) -> list[str]:
+        """The events that this chunk completes."""
+        buffer = self._partial + chunk
+        if self._first and len(buffer) >= 3:
+            self._first = False
+            buffer = buffer.removeprefix(b"\xef\xbb\xbf")
+        events: list[str] = []
+        start = 0
+        for end in _LINE_END.finditer(buffer):
+            if end[0] == b"\r" and end.end() == len(buffer):
+                break  # the other half of a CRLF may be on its way
+            self._line(buffer[start : end.start()], events)
+            start = end.end()
+        self._partial = buffer[start:]
+        if self._size + len(self._partial) > self._limit:
+            raise ValueError(f"an event of the stream is longer than {self._limit} bytes")
+        return events
 
-def _message(error: Any) -> str:
-    said = error.get("message") if isinstance(error, dict) else error
-    return _short(str(said))
+    def finish(self) -> list[str]:
+        """What was begun and not ended: some servers leave out the last blank line."""
+        events: list[str] = []
+        self._line(self._partial.removesuffix(b"\r"), events)
+        self._line(b"", events)
+        self._partial = b""
+        return events
 
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 300 else f"{text[:299]}…")
+    def _line(self, line: bytes, events: list[str]) -> None:
+        if not line:
+            if self._data:
+                events.append(b"\n".join(self._data).decode())
+            self._data, self._size = [], 0
+            return
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))
+            self._size += len(value)

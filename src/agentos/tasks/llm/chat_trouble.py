@@ -29,7 +29,13 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, base_url:
             retryable=False,
             next_step="Set `base_url` to where the server really is.",
         )
-    kind = _kind(status, code)
+    kind: ModelTrouble = "bad_input"
+    if status in (401, 402, 403) or code == "insufficient_quota":  # out of credit comes as 429 too; no waiting helps
+        kind = "auth"
+    elif status == 429:
+        kind = "rate"
+    elif status >= 500 or status in (408, 409, 425):
+        kind = "server"
     return ModelCallError(
         f"{base_url} answered with {status}{shown}",
         kind=kind,
@@ -48,7 +54,11 @@ def refuses_usage(error: ModelCallError) -> bool:
 def unreachable_error(base_url: str, error: Exception) -> ModelCallError:
     """For a connection that never came about."""
     text = str(error) or type(error).__name__
-    certificate = _has_cause(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in text
+    certificate = "CERTIFICATE_VERIFY_FAILED" in text
+    cause: BaseException | None = error
+    while cause is not None and not certificate:
+        certificate = isinstance(cause, ssl.SSLCertVerificationError)
+        cause = cause.__cause__ or cause.__context__
     scheme = base_url.partition("://")[0]
     written_wrong = scheme not in ("http", "https") or type(error).__name__ in ("UnsupportedProtocol", "InvalidURL")
     next_step = "See whether `base_url` is right, whether the server runs, and which proxy the environment names."
@@ -91,17 +101,6 @@ _NEXT: Mapping[ModelTrouble, str] = {
 }
 
 
-def _kind(status: int, code: str) -> ModelTrouble:
-    # Out of credit comes as 429 too, and no waiting helps.
-    if status in (401, 402, 403) or code == "insufficient_quota":
-        return "auth"
-    if status == 429:
-        return "rate"
-    if status >= 500 or status in (408, 409, 425):
-        return "server"
-    return "bad_input"
-
-
 def _parse_error(body: bytes) -> tuple[str, str]:
     """What the server says went wrong, and its code for it."""
     try:
@@ -114,11 +113,3 @@ def _parse_error(body: bytes) -> tuple[str, str]:
     if isinstance(error, dict):
         return str(error.get("message") or error.get("detail") or error)[:MAX_SAID], str(error.get("code", ""))
     return str(error)[:MAX_SAID], ""
-
-
-def _has_cause(error: BaseException | None, kind: type[BaseException]) -> bool:
-    while error is not None:
-        if isinstance(error, kind):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

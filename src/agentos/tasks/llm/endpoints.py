@@ -1,8 +1,15 @@
-"""Which server an llm task asks, with whose key, and under which name its calls are counted."""
+"""Which server an llm task asks, with whose key, and under which name its calls are counted.
+
+A key comes out of a variable, or is printed by a command. It is never stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -10,13 +17,17 @@ from urllib.parse import urlsplit
 
 from agentos.dag.define.model_calls import LlmWork
 from agentos.exceptions import ModelCallError
+from agentos.secrets import EnvironmentSecrets, SecretSource
 from agentos.tasks.llm.chat import Endpoint
-from agentos.tasks.llm.credentials import key_from_command, key_from_variable
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
+from agentos.tasks.process.ancestors import start_own
+from agentos.tasks.process.supervision import describe_status
 
 OPENAI = "https://api.openai.com/v1"
 OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
 OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
+COMMAND_S = 60.0
+MAX_KEY_BYTES = 16_384
 
 
 class Account(NamedTuple):
@@ -36,7 +47,10 @@ class _KeySource(NamedTuple):
 
 
 async def account_for(work: LlmWork, models: ModelSettings, environ: Mapping[str, str], cwd: Path) -> Account:
-    """ModelCallError of kind `auth` where there is no key and there should be one, or the settings are not trusted."""
+    """The account for a call in an attempt with the variables `environ`.
+
+    ModelCallError of kind `auth` where there is no key and there should be one, or the settings are not trusted.
+    """
     defaults = models.llm
     if models.untrusted and needs_defaults(work, defaults):
         raise ModelCallError(models.untrusted, kind="auth", retryable=False)
@@ -44,13 +58,17 @@ async def account_for(work: LlmWork, models: ModelSettings, environ: Mapping[str
     source = _key_source(work, defaults, base_url)
     if source.command:
         key = await key_from_command(source.command, cwd, environ)
-    elif source.name and not (source.optional and not environ.get(source.name, "").strip()):
-        key = key_from_variable(source.name, environ)
+    elif source.name:
+        key = key_from_variable(source.name, EnvironmentSecrets(environ), optional=source.optional)
     else:
         key = ""
+    try:
+        host = urlsplit(base_url).netloc.rpartition("@")[2] or base_url
+    except ValueError:
+        host = base_url
     return Account(
         endpoint=Endpoint(base_url=base_url, key=key),
-        credential=source.name if key and source.name else _host(base_url),
+        credential=source.name if key and source.name else host,
         account=blake2b(key.encode(), digest_size=6, person=b"agentos-limits").hexdigest() if key else "",
     )
 
@@ -80,8 +98,61 @@ def _key_source(work: LlmWork, defaults: LlmDefaults, base_url: str) -> _KeySour
     return _KeySource(OPENAI_KEY_VARIABLE, optional=base_url != OPENAI)
 
 
-def _host(base_url: str) -> str:
+def key_from_variable(name: str, secrets: SecretSource, *, optional: bool = False) -> str:
+    """The value of the variable. ModelCallError where there is none, unless it is optional."""
+    found = secrets.get(name)
+    value = (found or "").strip()
+    if not value and optional:
+        return ""
+    if not value:
+        state = "is not set" if found is None else "is empty"
+        raise _no_key(f"the variable {name}, which should hold the key, {state}", f"Set it: `export {name}=…`.")
+    return _usable(value, f"the variable {name}")
+
+
+async def key_from_command(argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> str:
+    """What the command prints. It gets no shell, no input, a minute, and is ended with all that it started."""
+    shown = repr(argv[0])
     try:
-        return urlsplit(base_url).netloc.rpartition("@")[2] or base_url
-    except ValueError:
-        return base_url
+        child = await start_own(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,  # it may show the key, which nobody could mask yet
+            cwd=cwd,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise _no_key(f"the command {shown}, which should print the key, could not be started: {error}") from None
+    try:
+        async with asyncio.timeout(COMMAND_S):
+            out, _ = await child.communicate()
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
+        if not isinstance(error, TimeoutError):
+            raise
+        raise _no_key(f"the command {shown}, which should print the key, took longer than {COMMAND_S:g} s") from None
+    if child.returncode != 0:
+        raise _no_key(
+            f"the command {shown}, which should print the key, {describe_status(child.returncode)}",
+            "What it says is not shown here, since it may hold the key: run `key_command` by hand, in the root of the "
+            "repository and without input, to see it.",
+        )
+    key = out[: MAX_KEY_BYTES + 1].decode(errors="replace").strip()
+    if not key:
+        raise _no_key(f"the command {shown}, which should print the key, printed nothing")
+    return _usable(key, f"what the command {shown} printed")
+
+
+def _usable(key: str, whose: str) -> str:
+    """A key goes into a header: one line of printable ASCII."""
+    if len(key) > MAX_KEY_BYTES or not key.isascii() or not key.isprintable():
+        raise _no_key(f"{whose} is no key: it is not one line of ASCII characters")
+    return key
+
+
+def _no_key(why: str, next_step: str = "") -> ModelCallError:
+    return ModelCallError(why, kind="auth", retryable=False, next_step=next_step)

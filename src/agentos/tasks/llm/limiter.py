@@ -27,12 +27,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from agentos.exceptions import CoolingDownError
+from agentos.exceptions import AttemptError, CoolingDownError
 from agentos.machine.rules.budgets import money
 from agentos.store.call_book import MINUTE_S, CallBook, Situation, book_in_memory, open_book
 from agentos.store.private_files import user_state_folder
 from agentos.store.sqlite.driver import is_locked
+from agentos.tasks.attempt import AttemptHost
+from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.model_settings import CallLimits
+from agentos.tasks.outcomes import AttemptFailed
 
 log = logging.getLogger("agentos")
 
@@ -68,7 +71,9 @@ def wait_of(found: Situation, limits: CallLimits) -> Wait | None:
     """What a call has to wait for; None: it may begin."""
     if limits.per_day_usd is not None and found.spent_usd >= limits.per_day_usd:
         why = f"{money(found.spent_usd)} of {money(limits.per_day_usd)} were spent today (UTC)"
-        return Wait(why, _until_midnight_s(found.now), is_pause=True)
+        today = datetime.fromtimestamp(found.now, UTC)
+        midnight = today.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+        return Wait(why, midnight.timestamp() - found.now, is_pause=True)
     if found.now < found.cool_until:
         return Wait("the provider asked for a pause", found.cool_until - found.now, is_pause=True)
     slots = min((limit for limit in (limits.slots, found.cap) if limit is not None), default=None)
@@ -80,12 +85,6 @@ def wait_of(found: Situation, limits: CallLimits) -> Wait | None:
             oldest = found.starts[0] if room <= 0 and found.starts else found.now - MINUTE_S
             return Wait(f"{limits.per_minute} calls a minute", oldest + MINUTE_S - found.now, found.before)
     return None
-
-
-def _until_midnight_s(now: float) -> float:
-    today = datetime.fromtimestamp(now, UTC)
-    midnight = today.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    return midnight.timestamp() - now
 
 
 def book_path() -> Path:
@@ -131,7 +130,8 @@ class Limiter:
         `account` tells credentials apart that have one name in two places.
         """
         name = _book_name(credential, account)
-        number = await self._do_when_unlocked(lambda book: book.enter(name))
+        while (number := self.do(lambda book: book.enter(name))) is None:
+            await asyncio.sleep(POLL_S)
         try:
             await self._wait_for_turn(number, name, limits, on_wait)
             seeing = asyncio.create_task(self._keep_seeing(number, name))
@@ -140,7 +140,10 @@ class Limiter:
             finally:
                 seeing.cancel()
         finally:
-            self._leave(number)
+            for _ in range(LEAVE_TIMES):
+                if self.do(lambda book: book.leave(number), locked=_LOCKED) is not _LOCKED:
+                    break
+            # Where others kept it locked, the line goes with this process, or when its time is up.
 
     def pause_s(self, credential: str, limits: CallLimits, *, account: str = "") -> float:
         """How long no call with this credential can begin: a cool-down, or the day's money is spent; 0 for neither."""
@@ -163,7 +166,10 @@ class Limiter:
             if wait.is_pause and wait.for_s > limits.max_wait_s:
                 raise CoolingDownError(_credential_of(credential), wait.why, wait.for_s)
             now = time.monotonic()
-            text = _wait_text(credential, wait)
+            at = datetime.now(UTC) + timedelta(seconds=wait.for_s)
+            until = f", until {at.astimezone():%H:%M:%S}" if wait.is_pause else ""
+            queue = f"; {wait.before} before this one" if wait.before else ""
+            text = f"waiting to call with {_credential_of(credential)}: {wait.why}{until}{queue}"
             if wait is not _LOCKED and text != told and now - told_at >= TELL_S:
                 told, told_at = text, now
                 on_wait(text)
@@ -177,18 +183,7 @@ class Limiter:
             await asyncio.sleep(SEE_S)
             self.do(lambda book: book.see(number, credential, under_way=True))
 
-    def _leave(self, number: int) -> None:
-        for _ in range(LEAVE_TIMES):
-            if self.do(lambda book: book.leave(number), locked=_LOCKED) is not _LOCKED:
-                return
-        # Others kept it locked: the line goes with this process, or when its time is up.
-
     # --- the book --------------------------------------------------------------------------------------------------
-
-    async def _do_when_unlocked(self, act: Callable[[CallBook], T]) -> T:
-        while (done := self.do(act)) is None:
-            await asyncio.sleep(POLL_S)
-        return done
 
     def do(self, act: Callable[[CallBook], T], locked: L | None = None) -> T | L | None:
         """Do it in the book; `locked` where others kept it locked. Any other trouble ends its use: see `_without`."""
@@ -237,10 +232,8 @@ def _credential_of(name: str) -> str:
     return name.partition("#")[0]
 
 
-def _wait_text(name: str, wait: Wait) -> str:
-    until = ""
-    if wait.is_pause:
-        at = datetime.now(UTC) + timedelta(seconds=wait.for_s)
-        until = f", until {at.astimezone():%H:%M:%S}"
-    queue = f"; {wait.before} before this one" if wait.before else ""
-    return f"waiting to call with {_credential_of(name)}: {wait.why}{until}{queue}"
+def put_off_if_used_up(host: AttemptHost) -> None:
+    """Called right before a call, with its slot in hand: others may have spent all there was while this one waited."""
+    if host.allowance().used_up:
+        why = AttemptError("nothing is left of the budget: no call was made")
+        raise AttemptFailed(plain_failure(why), put_off=True)

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Raw
 
 from agentos import crashpoints
-from agentos.dag.define.model_calls import LlmWork
+from agentos.dag.define.model_calls import Budget, LlmWork
 from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, TaskCancelledError, TaskTimeoutError
 from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import Usage
@@ -29,12 +29,12 @@ from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.answer_schemas import AnswerSchema
-from agentos.tasks.llm.call_costs import cost_of, put_off_if_used_up, refuse_unpriced, usage_of
 from agentos.tasks.llm.chat import ChatRequest, complete
 from agentos.tasks.llm.chat_answer import ChatAnswer
 from agentos.tasks.llm.chat_trouble import refuses_usage
 from agentos.tasks.llm.endpoints import Account, account_for
-from agentos.tasks.llm.limiter import CallSlot, Limiter
+from agentos.tasks.llm.limiter import CallSlot, Limiter, put_off_if_used_up
+from agentos.tasks.llm.model_settings import ModelSettings
 from agentos.tasks.masking import capture_of, masked_outcome
 from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
 from agentos.tasks.process.launch import environment_of
@@ -74,7 +74,7 @@ class LlmPerformer:
         try:
             schema = AnswerSchema(work.schema) if work.schema is not None else None
             account = await account_for(work, spec.models, environment_of(spec), spec.root)
-            refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
+            _refuse_unpriced(work.model, account.credential, host.allowance(), spec.models)
         except AttemptError as error:
             raise AttemptFailed(plain_failure(error), retryable=False) from None
         conversation = _Conversation(self._limiter, spec, host, account, self._telling_less)
@@ -105,7 +105,9 @@ class _Conversation:
         self._spec = msgspec.structs.replace(spec, masker=self.masker)
 
     async def outcome(self, work: LlmWork, schema: AnswerSchema | None) -> AttemptResult:
-        messages = _messages(work)
+        system = ({"role": "system", "content": work.system},) if work.system else ()
+        prompt = ({"role": "user", "content": work.prompt},) if work.prompt else ()
+        messages: tuple[dict[str, Any], ...] = (*system, *map(dict, work.messages), *prompt)
         request = ChatRequest(
             model=work.model,
             messages=messages,
@@ -119,11 +121,14 @@ class _Conversation:
             output = _output(answer, usage, schema)
         except ModelCallError as error:
             raise AttemptFailed(plain_failure(error), retryable=error.retryable) from None
-        said = messages[-1:] if work.prompt else messages
-        told_so_far = messages[:1] if work.system and work.prompt else ()
-        new = [*told_so_far, *said, {"role": "assistant", "content": answer.text}]
+        new = [*((*system, *prompt) if work.prompt else messages), {"role": "assistant", "content": answer.text}]
+        warnings = []
+        if answer.finish_reason == "length":
+            warnings.append("the answer was cut at its length limit: raise `max_tokens`, or ask for less")
+        if not answer.usage.known:
+            warnings.append("the server did not say how many tokens were used: budgets do not count this call")
         return AttemptResult(
-            output=Raw(encode_result(output)), messages=Raw(encode_result(new)), warnings=_warnings(answer)
+            output=Raw(encode_result(output)), messages=Raw(encode_result(new)), warnings=tuple(warnings)
         )
 
     async def _get_answer(self, request: ChatRequest) -> tuple[ChatAnswer, Usage]:
@@ -150,7 +155,9 @@ class _Conversation:
                 if tries[error.kind] > TRIES_AGAIN.get(error.kind, 0):
                     raise AttemptFailed(plain_failure(error), retryable=error.retryable) from None
                 if error.kind == "server" and error.retry_after_s is None:
-                    await self._pause_before_retry(tries["server"], error)
+                    pause_s = _backoff_s(tries["server"])
+                    self._waiting(f"{error.message}; trying again in {pause_s:.1f} s")
+                    await asyncio.sleep(pause_s)
 
     async def _call_model(self, request: ChatRequest, call: CallSlot, tries: int) -> tuple[ChatAnswer, Usage]:
         crashpoints.reach("call.before")
@@ -166,7 +173,13 @@ class _Conversation:
             text = f"the model did not answer within the task's timeout of {self._timeout_s:g} s; waiting not counted"
             raise AttemptFailed(plain_failure(TaskTimeoutError(text)), cut_off=True) from None
         except ModelCallError as error:
-            await self._note_trouble(error, call, tries)
+            if error.kind == "rate":
+                asked_s = _backoff_s(tries + 1) if error.retry_after_s is None else error.retry_after_s
+                call.cool_down(max(asked_s, LEAST_PAUSE_S))
+            elif error.retry_after_s is not None:
+                call.cool_down(error.retry_after_s, crowded=False)
+            elif error.kind in CHARGED:
+                await self._record(Usage(calls=1))
             raise
         finally:
             capture.close()
@@ -175,18 +188,20 @@ class _Conversation:
         crashpoints.reach("call.answered")
         if not request.asks_usage:  # noted now, not when it was refused: the text of a refusal may mislead
             self._telling_less.add(self._account.endpoint.base_url)
-        usage = usage_of(answer, cost_of(answer, request.model, self._prices))
+        used = answer.usage
+        cost_usd = used.cost_usd
+        price = self._prices.get(request.model) or self._prices.get(answer.model)
+        if cost_usd is None and price is not None and used.known:  # the provider does not say, the settings do
+            cost_usd = price.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens)
+        usage = Usage(
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cached_tokens=used.cached_tokens,
+            cost_usd=cost_usd or 0.0,
+            calls=1,
+        )
         call.record_cost(usage.cost_usd)
         return answer, usage
-
-    async def _note_trouble(self, error: ModelCallError, call: CallSlot, tries: int) -> None:
-        if error.kind == "rate":
-            asked_s = _backoff_s(tries + 1) if error.retry_after_s is None else error.retry_after_s
-            call.cool_down(max(asked_s, LEAST_PAUSE_S))
-        elif error.retry_after_s is not None:
-            call.cool_down(error.retry_after_s, crowded=False)
-        elif error.kind in CHARGED:
-            await self._record(Usage(calls=1))
 
     async def _record(self, usage: Usage) -> None:
         """Durable on return. What was paid for is written down even where the attempt is cancelled meanwhile."""
@@ -196,20 +211,8 @@ class _Conversation:
                 await asyncio.shield(recording)
         recording.result()
 
-    async def _pause_before_retry(self, tries: int, error: ModelCallError) -> None:
-        pause_s = _backoff_s(tries)
-        self._waiting(f"{error.message}; trying again in {pause_s:.1f} s")
-        await asyncio.sleep(pause_s)
-
     def _waiting(self, why: str) -> None:
         self._host.output("progress", self.masker.text(why))
-
-
-def _messages(work: LlmWork) -> tuple[dict[str, Any], ...]:
-    """All that the model is told, in order."""
-    system = ({"role": "system", "content": work.system},) if work.system else ()
-    prompt = ({"role": "user", "content": work.prompt},) if work.prompt else ()
-    return (*system, *map(dict, work.messages), *prompt)
 
 
 def _add_idempotency_key(spec: AttemptSpec, request: ChatRequest) -> ChatRequest:
@@ -237,13 +240,21 @@ def _output(answer: ChatAnswer, usage: Usage, schema: AnswerSchema | None) -> di
     return output | {"model": answer.model, "finish_reason": answer.finish_reason, "usage": used}
 
 
-def _warnings(answer: ChatAnswer) -> tuple[str, ...]:
-    found = []
-    if answer.finish_reason == "length":
-        found.append("the answer was cut at its length limit: raise `max_tokens`, or ask for less")
-    if not answer.usage.known:
-        found.append("the server did not say how many tokens were used: budgets do not count this call")
-    return tuple(found)
+def _refuse_unpriced(model: str, credential: str, allowance: Budget, settings: ModelSettings) -> None:
+    """AttemptError where money is limited and the model has no price: the limit would never be reached."""
+    if model in settings.prices:
+        return
+    limit = ""
+    if allowance.cost_usd is not None:
+        limit = "there is a budget in dollars"
+    elif settings.limits_of(credential).per_day_usd is not None:
+        limit = f"{credential} has a limit of dollars a day"
+    if limit:
+        raise AttemptError(
+            f"{limit}, and there is no price for {model!r}",
+            next_step=f'Say it in agentos.toml: [prices."{model}"] with input_per_million and output_per_million '
+            "(0 for a model of your own), or limit tokens instead.",
+        )
 
 
 def _backoff_s(tries: int) -> float:

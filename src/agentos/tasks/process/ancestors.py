@@ -3,17 +3,24 @@
 A variable is no proof of a human: a task can drop it (`env -i`) before it calls us. What it does not reach is above it.
 The environment that a process was started with stands in the kernel, the processes that started it as well, and a
 driver keeps a descriptor open whose name says what it is. So nothing has to be registered, whatever database is used.
+
+Orphans stay below their driver: a task that leaves its group and its parent (`setsid`, a double fork) is still seen. On
+Linux a process can ask to be given the orphans among its descendants, instead of the system's first process. It has to
+reap them as well, and them alone: a status that somebody else waits for must not be taken away.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from agentos.machine.commands import Sender
 from agentos.store.holder import boot_id, pid_namespace
@@ -22,6 +29,7 @@ from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 
 _SAME_START_S = 0.02
 _TRIES = 50
+_PR_SET_CHILD_SUBREAPER = 36
 _attempt: ContextVar[str] = ContextVar("agentos-attempt", default="")
 
 
@@ -50,7 +58,13 @@ def mark_attempt(attempt_id: str) -> Iterator[None]:
 @contextmanager
 def mark_driver() -> Iterator[None]:
     """While this lasts, processes below this one can tell that it drives a run. Ends with the process in any case."""
-    descriptor, path = _open_mark(f"agentos-driver-{os.getpid()}")
+    name, path = f"agentos-driver-{os.getpid()}", None  # with the pid: a copy that a fork inherits marks nobody
+    try:
+        descriptor = os.memfd_create(name)
+    except (AttributeError, OSError):  # another system than Linux
+        from tempfile import mkstemp
+
+        descriptor, path = mkstemp(prefix=f"{name}-")
     try:
         yield
     finally:
@@ -76,7 +90,13 @@ def acting_attempt(driver: Holder | None = None) -> str:
         carried = carried_attempt(one.pid)
         if carried is not None:
             return carried or "an attempt whose id was removed"
-        if one is not family[0] and (_has_mark(one.pid) or _is_driver(one, driver)):
+        known = (
+            driver is not None
+            and one.pid == driver.pid
+            and abs(one.started - driver.started) < _SAME_START_S
+            and (driver.boot, driver.pidns) == (boot_id(), pid_namespace())
+        )
+        if one is not family[0] and (known or _has_mark(one.pid)):
             return f"a process below driver {one.pid}"
     return ""
 
@@ -97,7 +117,13 @@ def current_sender() -> Sender:
 def ancestors() -> list[Ancestor]:
     """This process and those above it, nearest first. Empty where they changed faster than they could be read."""
     if not os.path.isdir("/proc/self/fd"):
-        return _ancestors_by_psutil()
+        import psutil
+
+        chain = []
+        for process in (psutil.Process(), *psutil.Process().parents()):
+            with suppress(psutil.Error):
+                chain.append(Ancestor(process.pid, process.name(), process.create_time()))
+        return chain
     for _ in range(_TRIES):
         # One that ends hands its children to another: then what was read so far may have left somebody out.
         with suppress(_Gone):
@@ -113,8 +139,14 @@ def _walk() -> Iterator[Ancestor]:
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
         except OSError:
-            if _is_hidden(pid):  # and so is whatever is above it
+            try:
+                os.kill(pid, 0)
+            except PermissionError:
+                # It lives and is another user's, which the kernel may be told not to show (`hidepid` of /proc); and so
+                # is whatever is above it.
                 return
+            except OSError:
+                pass
             raise _Gone from None
         head, _, tail = stat.rpartition(b")")
         fields = tail.split()
@@ -125,31 +157,15 @@ def _walk() -> Iterator[Ancestor]:
         pid, younger = int(fields[1]), started
 
 
-def _is_hidden(pid: int) -> bool:
-    """Whether it lives and is another user's, which the kernel may be told not to show (`hidepid` of /proc)."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _ancestors_by_psutil() -> list[Ancestor]:
-    import psutil
-
-    found = []
-    for process in (psutil.Process(), *psutil.Process().parents()):
-        with suppress(psutil.Error):
-            found.append(Ancestor(process.pid, process.name(), process.create_time()))
-    return found
-
-
 def carried_attempt(pid: int) -> str | None:
     """The attempt in the environment that a process was started with; None where there is none, or it is not ours."""
     if sys.platform != "linux":
-        return _carried_by_psutil(pid)
+        import psutil
+
+        try:
+            return psutil.Process(pid).environ().get(ATTEMPT_VARIABLE)
+        except psutil.Error:
+            return None
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -159,41 +175,17 @@ def carried_attempt(pid: int) -> str | None:
     return next((value.decode(errors="replace") for value in found), None)
 
 
-def _carried_by_psutil(pid: int) -> str | None:
-    import psutil
-
-    try:
-        return psutil.Process(pid).environ().get(ATTEMPT_VARIABLE)
-    except psutil.Error:
-        return None
-
-
-def _is_driver(one: Ancestor, driver: Holder | None) -> bool:
-    return (
-        driver is not None
-        and one.pid == driver.pid
-        and abs(one.started - driver.started) < _SAME_START_S
-        and (driver.boot, driver.pidns) == (boot_id(), pid_namespace())
-    )
-
-
-# --- the mark of a driver -----------------------------------------------------------------------------------------
-# Its name has the pid: a copy that a fork inherits marks nobody.
-
-
-def _open_mark(name: str) -> tuple[int, str | None]:
-    try:
-        return os.memfd_create(name), None
-    except (AttributeError, OSError):  # another system than Linux
-        from tempfile import mkstemp
-
-        return mkstemp(prefix=f"{name}-")
-
-
 def _has_mark(pid: int) -> bool:
+    """Whether it is marked as a driver."""
     name = f"agentos-driver-{pid}"
     if sys.platform != "linux":
-        return any(os.path.basename(path).startswith(f"{name}-") for path in _open_files_by_psutil(pid))
+        import psutil
+
+        try:
+            opened = psutil.Process(pid).open_files()
+        except psutil.Error:
+            return False
+        return any(os.path.basename(file.path).startswith(f"{name}-") for file in opened)
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:  # another user's
@@ -206,10 +198,98 @@ def _has_mark(pid: int) -> bool:
     return False
 
 
-def _open_files_by_psutil(pid: int) -> list[str]:
-    import psutil
+# --- orphans stay below their driver ------------------------------------------------------------------------------
+
+
+class _Own:
+    """Children that carry an attempt's mark, as orphans do, and that somebody here waits for."""
+
+    def __init__(self) -> None:
+        self.known: WeakValueDictionary[int, asyncio.subprocess.Process] = WeakValueDictionary()
+        self.starting = 0
+        """How many there are that are not known yet."""
+
+
+_own = _Own()
+
+
+async def start_own(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+    """`asyncio.create_subprocess_exec` for a child that carries an attempt's mark: its status is the caller's."""
+    _own.starting += 1
+    try:
+        process = await asyncio.create_subprocess_exec(*argv, **options)
+        _own.known[process.pid] = process
+    finally:
+        _own.starting -= 1
+    return process
+
+
+class _Child(NamedTuple):
+    pid: int
+    started: bytes
+    ended: bool
+    session: int
+
+
+@contextmanager
+def adopt_orphans() -> Iterator[None]:
+    """From here on orphans below this process become its children; while this lasts those that end are reaped.
+
+    For programs of our own, in the main thread, inside their event loop: whoever calls `run` in a program keeps the
+    say over its children. Elsewhere than on Linux nothing is done.
+    """
+    import ctypes  # here, since most commands drive nothing
 
     try:
-        return [file.path for file in psutil.Process(pid).open_files()]
-    except psutil.Error:
-        return []
+        asked = sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        asked = False
+    if not asked:
+        yield
+        return
+    loop, adoption = asyncio.get_running_loop(), _Adoption()
+    loop.add_signal_handler(signal.SIGCHLD, adoption.reap)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGCHLD)
+
+
+class _Adoption:
+    """Knows which children were adopted. One that it is not sure of stays a zombie until this process ends."""
+
+    def __init__(self) -> None:
+        self._session = os.getsid(0)
+        self._own_attempt = os.environ.get(ATTEMPT_VARIABLE)
+        self._marked: set[tuple[int, bytes]] = set()
+
+    def reap(self) -> None:
+        """Reap adopted children that have ended."""
+        living: set[tuple[int, bytes]] = set()
+        for child in _children():
+            name = child.pid, child.started
+            # Our own children are in our session, or lead one of their own: whoever is in another one was adopted.
+            adopted = child.session not in (self._session, child.pid) or name in self._marked
+            if child.ended:
+                if adopted:
+                    with suppress(ChildProcessError):
+                        os.waitpid(child.pid, os.WNOHANG)
+                continue
+            ours = _own.starting or child.pid in _own.known
+            # In a run that a task of another one started, our own children carry that task's mark, as we do.
+            if adopted or (not ours and carried_attempt(child.pid) not in (None, self._own_attempt)):
+                living.add(name)
+        self._marked = living
+
+
+def _children() -> Iterator[_Child]:
+    """Children of the main thread, to which the kernel gives orphans; those of an attempt belong to another one."""
+    pid = os.getpid()
+    try:
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # a kernel that does not tell
+        return
+    for child in map(int, listed):
+        with suppress(OSError):
+            fields = Path(f"/proc/{child}/stat").read_bytes().rpartition(b")")[2].split()
+            yield _Child(child, fields[19], fields[0] in (b"Z", b"X"), int(fields[3]))

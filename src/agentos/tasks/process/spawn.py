@@ -44,7 +44,12 @@ class Child:
         self.exited: asyncio.Future[int | None] = self._loop.create_future()
         self.stdout, self.stderr = _fileno(process.stdout), _fileno(process.stderr)
         self._pidfd = -1
-        self._watch()
+        try:
+            self._pidfd = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]  # Linux
+        except (AttributeError, OSError):
+            threading.Thread(target=_wait_blocking, args=(process, self._loop, self._exit), daemon=True).start()
+        else:
+            self._loop.add_reader(self._pidfd, self._exit_seen)
 
     @property
     def record(self) -> ChildProcess:
@@ -75,14 +80,6 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
-
-    def _watch(self) -> None:
-        try:
-            self._pidfd = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]  # Linux
-        except (AttributeError, OSError):
-            threading.Thread(target=_wait_blocking, args=(self._process, self._loop, self._exit), daemon=True).start()
-        else:
-            self._loop.add_reader(self._pidfd, self._exit_seen)
 
     def _exit_seen(self) -> None:
         self._loop.remove_reader(self._pidfd)
@@ -129,20 +126,16 @@ class Spawner:
 
     async def spawn(self, launch: Launch) -> tuple[Child, bool]:
         """Start a child that waits for leave; and whether we were cancelled meanwhile. OSError or ValueError."""
-        self._ensure_thread()
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():  # after a fork it is not
+                self._thread = threading.Thread(target=_serve, args=(self._calls,), name="agentos-spawner", daemon=True)
+                self._thread.start()
+                # At exit the thread, and what hangs on it, ends by itself.
+                weakref.finalize(self, self._calls.put, None).atexit = False
         call = ThreadCall(functools.partial(_start, launch))
         self._calls.put(call)
         (process, started), cancelled = await wait_shielded(call)
         return Child(process, started, self), cancelled
-
-    def _ensure_thread(self) -> None:
-        with self._lock:
-            if self._thread is not None and self._thread.is_alive():  # after a fork it is not
-                return
-            self._thread = threading.Thread(target=_serve, args=(self._calls,), name="agentos-spawner", daemon=True)
-            self._thread.start()
-            # At exit the thread, and what hangs on it, ends by itself.
-            weakref.finalize(self, self._calls.put, None).atexit = False
 
 
 def _serve(calls: queue.SimpleQueue[ThreadCall[Any] | None]) -> None:

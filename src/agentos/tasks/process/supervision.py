@@ -1,22 +1,26 @@
-"""Sees one child through: started when durable, read, timed, ended with everything it started."""
+"""Sees one child through: started when durable, read, timed, ended with all it started; and says how it ended."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from agentos import crashpoints
+from agentos.exceptions import ShellCommandFailed, TaskCancelledError, TaskTimeoutError
 from agentos.tasks.attempt import AttemptHost
+from agentos.tasks.failures import plain_failure
+from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.process.launch import Launch, start_failure
-from agentos.tasks.process.orphans import Mark
+from agentos.tasks.process.orphans import Mark, end_attempt, group_is_empty
+from agentos.tasks.process.output_capture import Capture
 from agentos.tasks.process.spawn import Child, Spawner
-from agentos.tasks.process.termination import Termination
-from agentos.tasks.python.threads import DaemonThreads
+from agentos.tasks.python.threads import DaemonThreads, wait_shielded
 
 GRACE_S = 2.0
 """Between SIGTERM and SIGKILL, after a timeout."""
@@ -24,8 +28,18 @@ CANCEL_GRACE_S = 1.0
 """The same when the attempt is cancelled; a second cancellation cuts it short."""
 DRAIN_S = 0.25
 """How long to read on after the command has exited while something it left behind keeps its output open."""
+KILLED_S = 5.0
+"""How long SIGKILL may take; one that is stuck in the kernel takes longer."""
+_LOOK_AGAIN_S = 0.02
 _READ_BYTES = 65_536
+_FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""What ends a process that did nothing wrong: a service manager, a shutdown, the kernel when memory runs out."""
+_HELD_OPEN = (
+    "the command has exited, but something it started in the background still holds its output open; what that prints "
+    "is not kept. Redirect its output to a file."
+)
 
+T = TypeVar("T")
 Feed = Callable[[bytes], None]
 Why = Literal["exited", "timeout", "stopped", "cancelled"]
 
@@ -112,8 +126,7 @@ class Supervisor:
             # What a failed attempt left in its group must not work on beside the next one. What left the group did so
             # on purpose, as a daemon does, and stays.
             return await self._end(child, pipes, "exited", CANCEL_GRACE_S)
-        warnings = (_HELD_OPEN,) if held_open else ()
-        return Ending(status=status, warnings=warnings)
+        return Ending(status=status, warnings=(_HELD_OPEN,) if held_open else ())
 
     async def _end(self, child: Child, pipes: list[Pipe], why: Why, grace_s: float, mark: Mark | None = None) -> Ending:
         termination = Termination(child, self._threads)
@@ -122,12 +135,6 @@ class Supervisor:
             await _drain(pipes)
         status = child.exited.result() if child.exited.done() else None
         return Ending(status=status, why="cancelled" if termination.cancelled else why, warnings=warnings)
-
-
-_HELD_OPEN = (
-    "the command has exited, but something it started in the background still holds its output open; what that prints "
-    "is not kept. Redirect its output to a file."
-)
 
 
 class Pipe:
@@ -168,3 +175,108 @@ async def _drain(pipes: list[Pipe]) -> bool:
                 break
         pipe.close()
     return bool(held_open)
+
+
+class Termination:
+    """Ends one child. Cancelling it does not stop it: it makes it hurry, and is remembered in `cancelled`.
+
+    It runs in the task that waits for it. In one of its own, the end of the loop would cancel it in the middle.
+    """
+
+    def __init__(self, child: Child, threads: DaemonThreads) -> None:
+        self._child = child
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        self.cancelled = False
+
+    async def end(self, *, grace_s: float, mark: Mark | None = None) -> tuple[str, ...]:
+        """End the group, then whatever else carries its mark. What could not be ended comes back as warnings."""
+        if not await self._is_empty():
+            if grace_s:
+                self._child.signal(signal.SIGTERM)
+                self._child.signal(signal.SIGCONT)  # one that was stopped would never notice
+                until = self._loop.time() + grace_s
+                await self._pause(grace_s)
+                while not self.cancelled and self._loop.time() < until and not await self._is_empty():
+                    await self._pause(_LOOK_AGAIN_S)
+            self._child.signal(signal.SIGKILL)
+            until = self._loop.time() + KILLED_S
+            # A signal is sent at once, but even SIGKILL takes its time to work.
+            while self._loop.time() < until and not await self._is_empty():
+                await self._pause(_LOOK_AGAIN_S)
+        survivors = await self._in_thread(lambda: end_attempt(mark)) if mark else []
+        return tuple(
+            f"process {one.pid} ({one.command}) could not be ended, not even by SIGKILL"
+            for one in survivors
+            if not one.ended
+        )
+
+    async def _is_empty(self) -> bool:
+        return self._child.exited.done() and await self._in_thread(lambda: group_is_empty(self._child.pid))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        result, cancelled = await wait_shielded(self._threads.start(work))
+        self.cancelled |= cancelled
+        return result
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the child has exited, at most so long; where it has, simply so long."""
+        try:
+            if self._child.exited.done():
+                await asyncio.sleep(seconds)
+            else:
+                await asyncio.wait([self._child.exited], timeout=seconds)
+        except asyncio.CancelledError:
+            self.cancelled = True
+
+
+# --- how it ended, in words ---------------------------------------------------------------------------------------
+
+
+def refuse_cut_short(ending: Ending, said: str, timeout_s: float | None) -> None:
+    """AttemptFailed where the child was cancelled or ran out of time."""
+    if ending.why == "cancelled":
+        failure = plain_failure(TaskCancelledError("the attempt was cancelled and its processes were ended"))
+        raise AttemptFailed(failure, retryable=False, cancelled=True, warnings=ending.warnings)
+    if ending.why == "timeout":
+        text = f"the attempt ran longer than its timeout of {timeout_s:g} s and its processes were ended{said}"
+        raise AttemptFailed(plain_failure(TaskTimeoutError(text)), cut_off=True, warnings=ending.warnings)
+
+
+def refuse_failure(ending: Ending, said: str) -> None:
+    """AttemptFailed unless the command exited with 0."""
+    status = ending.status
+    if status == 0:
+        return
+    code = -1 if status is None else status if status >= 0 else 128 - status  # as a shell would number it
+    error = ShellCommandFailed(f"the command {describe_status(status)}{said}", exit_code=code)
+    raise AttemptFailed(plain_failure(error), cut_off=was_ended(status), warnings=ending.warnings)
+
+
+def was_ended(status: int | None) -> bool:
+    """Whether the command did not end by itself, as far as its status tells: somebody ended it, or nobody knows."""
+    return status is None or -status in _FROM_OUTSIDE
+
+
+def describe_status(status: int | None) -> str:
+    if status is None:
+        return "ended, and its exit status was lost (another part of this process took it)"
+    if status < 0:
+        return f"was killed by {_signal_name(-status)}"
+    if status > 128 and (name := _signal_name(status - 128)):
+        return f"ended with exit code {status} (128 + {status - 128}: as if killed by {name})"
+    hint = {126: " (found but not executable)", 127: " (command not found)"}.get(status, "")
+    return f"ended with exit code {status}{hint}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}" if number <= 64 else ""
+
+
+def last_words(out: Capture | None, err: Capture) -> str:
+    """The ends of both streams, for an error's text; None: one that is not for people."""
+    shown = (("stderr", err.last_lines()), ("stdout", out.last_lines() if out is not None else ""))
+    return "".join(f"\n--- {name}, last lines ---\n{lines}" for name, lines in shown if lines)

@@ -18,10 +18,9 @@ from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of
 from agentos.tasks.outcomes import AttemptFailed, failure_outcome, success_outcome
-from agentos.tasks.process.exit_texts import describe_status, last_words, refuse_cut_short, was_ended
 from agentos.tasks.process.launch import Launch, environment_of, start_failure, working_folder
 from agentos.tasks.process.orphans import Mark
-from agentos.tasks.process.supervision import Supervisor
+from agentos.tasks.process.supervision import Supervisor, describe_status, last_words, refuse_cut_short, was_ended
 from agentos.tasks.python.child import ChildRequest, Reply
 from agentos.tasks.python.functions import reference_of
 from agentos.tasks.python.threads import DaemonThreads

@@ -18,9 +18,7 @@ journal. Tasks are given the variable's value at the moment an attempt starts.
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +26,11 @@ import msgspec
 
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.findings import Finding
-from agentos.exceptions import EvaluationError, WorkflowDefinitionError
+from agentos.exceptions import WorkflowDefinitionError
+from agentos.excerpts import shorten
+from agentos.secrets import ENVIRONMENT
+from agentos.workflow.define.run_secrets import variables_in
 from agentos.workflow.define.workflow_source import path_from_here, read_file
-
-_VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, Any]:
@@ -43,10 +42,13 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
     typed: dict[str, Any] = {}
     for pair in pairs:
         try:
-            name, value = _pair(pair)
+            name, equals, text = pair.partition("=")
+            if not equals or not name.strip(":"):
+                raise ValueError(f"{shorten(pair, 60)!r} is not NAME=VALUE")
+            is_json, name = name.endswith(":"), name.removesuffix(":")
             if name in typed:
                 raise ValueError(f"{name!r} is given twice")
-            typed[name] = value
+            typed[name] = _parse_json(name, text) if is_json else typed_value(text)
         except ValueError as error:
             findings.append(Finding(problem="bad argument", message=str(error)))
     params = {**(_from_file(file, findings) if file is not None else {}), **typed}
@@ -54,46 +56,11 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
         Finding(problem="bad argument", message=f"{name}: the environment variable {variable} is not set")
         for name, value in params.items()
         for variable in variables_in(value)
-        if variable not in os.environ
+        if ENVIRONMENT.get(variable) is None
     ]
     if findings:
         raise WorkflowDefinitionError(tuple(findings), name="parameters")
     return params
-
-
-def variable_of(value: object) -> str:
-    """The environment variable that a parameter names as `env:NAME`; empty where it names none."""
-    found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
-    return found[1] if found else ""
-
-
-def variables_in(value: object) -> Iterator[str]:
-    """Every variable that a parameter names, anywhere inside it."""
-    if isinstance(value, str):
-        if variable := variable_of(value):
-            yield variable
-    elif isinstance(value, (Mapping, list)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from variables_in(item)
-
-
-def with_variables(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
-    """The parameters as tasks are given them: `env:NAME` replaced. EvaluationError where a variable is not set."""
-    return {name: _resolve_variables(name, value, env) for name, value in params.items()}
-
-
-def _resolve_variables(name: str, value: Any, env: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _resolve_variables(name, item, env) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve_variables(name, item, env) for item in value]
-    variable = variable_of(value)
-    if variable and variable not in env:
-        raise EvaluationError(
-            f"the parameter {name!r} is env:{variable}, and that variable is not set",
-            next_step=f"Set {variable} and resume.",
-        )
-    return env[variable] if variable else value
 
 
 def typed_value(text: str) -> Any:
@@ -111,16 +78,11 @@ def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _pair(pair: str) -> tuple[str, Any]:
-    name, equals, text = pair.partition("=")
-    if not equals or not name.strip(":"):
-        raise ValueError(f"{_short(pair)!r} is not NAME=VALUE")
-    if not name.endswith(":"):
-        return name, typed_value(text)
+def _parse_json(name: str, text: str) -> Any:
     try:
-        return name[:-1], json.loads(text, parse_constant=_reject_constant)
+        return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name[:-1]}: not JSON: {error}") from error
+        raise ValueError(f"{name}: not JSON: {error}") from error
 
 
 def _from_file(path: Path, findings: list[Finding]) -> dict[str, Any]:
@@ -143,7 +105,3 @@ def _from_file(path: Path, findings: list[Finding]) -> dict[str, Any]:
     if not document.flaws:
         findings.append(Finding(problem="bad file", file=file, message="a file of parameters is a map of names"))
     return {}
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,26 +1,45 @@
-"""Base plans: compiled for this release, stored with their run, and read back."""
+"""Base plans: compiled for this release, admitted, stored with their run, and read back; and what their tasks produced.
+
+Before a run begins it is asked for its secrets and keys, prices for its budget, and its labels.
+"""
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from agentos import typed
-from agentos.dag.define.model_calls import WORK_OF
-from agentos.dag.define.task import TaskDef
+from agentos.dag.define.model_calls import WORK_OF, AgentWork
 from agentos.dag.define.workflow import Workflow
-from agentos.dag.plan.findings import Finding, locate_findings
+from agentos.dag.language.references import OPEN, as_text, resolve
+from agentos.dag.plan.findings import Finding, format_names, locate_findings
 from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
-from agentos.exceptions import CheckpointCorruptedError, WorkflowDefinitionError
-from agentos.ids import WorkflowId
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    EvaluationError,
+    RunRefusedError,
+    UntrustedSettingsError,
+    WorkflowDefinitionError,
+)
+from agentos.ids import TaskId, WorkflowId
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.rules.plan_changes import current_plan
+from agentos.machine.rules.scope import scope_of
+from agentos.secrets import ENVIRONMENT, Masker, SecretSource
 from agentos.store.port import StorePort
 from agentos.tasks.extras import missing_for
 from agentos.tasks.llm.answer_schemas import schema_problem
+from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
+from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
+
+MAX_LABELS = 32
+_LABEL = re.compile(r"\w[\w./:=+@-]{0,62}")
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,27 +79,23 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
 
 def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
     """What cannot be performed as AgentOS is installed here."""
-    return locate_findings(
-        (
+    findings: list[Finding] = []
+    for task in plan.tasks.values():
+        definition = task.definition
+        if definition.kind not in WORK_OF:
+            continue
+        problems: dict[str, str | None] = {}  # by the setting that asks for it
+        if definition.kind == "llm":
+            problems["llm"] = missing_for("llm tasks", "httpx2")
+        work = definition.llm or definition.agent
+        if work is not None and work.schema is not None:
+            problems["schema"] = missing_for("answers with a schema", "jsonschema") or schema_problem(work.schema)
+        findings += [
             Finding(problem="bad setting", task_id=task.id, setting=setting, message=message)
-            for task in plan.tasks.values()
-            if task.definition.kind in WORK_OF
-            for setting, message in _not_performed(task.definition)
-        ),
-        workflow.locate,
-    )
-
-
-def _not_performed(definition: TaskDef) -> Iterator[tuple[str, str]]:
-    """The setting that asks for it, and why not."""
-    if definition.kind == "llm" and (missing := missing_for("llm tasks", "httpx2")) is not None:
-        yield "llm", missing
-    work = definition.llm or definition.agent
-    if work is not None and work.schema is not None:
-        if (missing := missing_for("answers with a schema", "jsonschema")) is not None:
-            yield "schema", missing
-        elif (problem := schema_problem(work.schema)) is not None:
-            yield "schema", problem
+            for setting, message in problems.items()
+            if message is not None
+        ]
+    return locate_findings(findings, workflow.locate)
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -102,3 +117,139 @@ def plan_of_run(store: StorePort, workflow_id: WorkflowId) -> tuple[Plan, Facts]
     """The plan of a run as it stands, with what was added to it on the way; and what is known of the run."""
     facts = fold(workflow_id, store.read_events(workflow_id))
     return current_plan(decode_plan(store.read_plan(workflow_id)), facts.changes)[0], facts
+
+
+def missing_products(plan: Plan, facts: Facts, root: Path) -> dict[TaskId, tuple[str, ...]]:
+    """Finished tasks of which paths that they produce are gone, and which: those tasks cannot be reused."""
+    missing: dict[TaskId, tuple[str, ...]] = {}
+    for task in plan.tasks.values():
+        # What an isolated task produced is not here before it is merged.
+        if not task.definition.produces or task.id in facts.unmerged or facts.task(task.id).status != "complete":
+            continue
+        scope = scope_of(plan, facts, task)
+        paths: list[str] = []
+        for written in task.definition.produces:
+            with suppress(EvaluationError):  # a path that cannot be told says nothing against reusing the task
+                found = resolve(written, scope)
+                paths += map(as_text, found if isinstance(found, list) else [found])
+        if gone := tuple(path for path in paths if not (root / path).exists()):
+            missing[task.id] = gone
+    return missing
+
+
+# --- what is asked of a run before it begins ----------------------------------------------------------------------
+
+
+def admit(
+    workflow: Workflow,
+    params: Mapping[str, Any] | None,
+    secret_names: Iterable[str],
+    models: ModelSettings,
+    *,
+    looks_for_keys: bool,
+) -> tuple[Plan, Masker]:
+    """The plan of a new run, as it may be stored, and what masks the run. An error where anything speaks against it."""
+    plan = plan_for_now(workflow, params)
+    masker = masker_for(plan, secret_names)
+    plan = plan_without_secrets(plan, params, masker)
+    refuse_unpriced(plan, models)
+    refuse_untrusted_models(plan, models)
+    if looks_for_keys and (why := keyless(plan, models.llm)):
+        raise RunRefusedError(
+            why, next_step=f"Nothing was run. Set it, `export {models.llm.key_name}=…`, or correct the setting."
+        )
+    return plan, masker
+
+
+def checked_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """The labels of a run, words by which lists and workers pick runs: in order, each once.
+
+    RunRefusedError where one is no label, or there are too many.
+    """
+    if isinstance(labels, str):  # would be its letters
+        labels = (labels,)
+    given = sorted(set(labels))
+    if wrong := [label for label in given if not _LABEL.fullmatch(label)]:
+        raise RunRefusedError(
+            f"{wrong[0][:80]!r} is no label",
+            next_step="A label is a word of up to 63 letters, digits and . / : = + @ - _, not a sign first.",
+        )
+    if len(given) > MAX_LABELS:
+        raise RunRefusedError(
+            f"a run has at most {MAX_LABELS} labels, and {len(given)} are given",
+            next_step="Keep those that you would pick runs by.",
+        )
+    return tuple(given)
+
+
+# --- keys and settings of models ----------------------------------------------------------------------------------
+
+
+def refuse_untrusted_models(plan: Plan, models: ModelSettings) -> None:
+    """UntrustedSettingsError where tasks ask a model as settings say that came with the repository unaccepted."""
+    if not models.untrusted:
+        return
+    from agentos.tasks.llm.endpoints import needs_defaults  # few runs get here
+
+    calls = [task.definition.llm for task in plan.tasks.values() if task.definition.llm is not None]
+    if any(needs_defaults(work, models.llm) for work in calls):
+        raise UntrustedSettingsError(models.untrusted)
+
+
+def keyless(plan: Plan, defaults: LlmDefaults, source: SecretSource = ENVIRONMENT) -> str:
+    """What is wrong with the variable that `[llm] key_name` names, and for which tasks; empty where nothing is."""
+    name = defaults.key_name
+    value = source.get(name) if name else None
+    if not name or name in plan.settings.env or (value or "").strip():
+        return ""
+    from agentos.tasks.llm.endpoints import has_default_key  # few runs get here
+
+    needing = [
+        task.id
+        for task in plan.tasks.values()
+        if (work := task.definition.llm) is not None
+        and name not in task.definition.env
+        and has_default_key(work, defaults)
+    ]
+    if not needing:
+        return ""
+    state = "is not set" if value is None else "is empty"
+    return (
+        f"`[llm] key_name` in the settings names the variable {name}, which {state}; needed by {format_names(needing)}"
+    )
+
+
+# --- budgets in dollars need prices -------------------------------------------------------------------------------
+
+
+def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
+    """RunRefusedError that names every model under a budget in dollars whose price no setting tells.
+
+    One that is only known later, through a reference, is looked at before its call.
+    """
+    of_run = plan.settings.budget.cost_usd is not None
+    tasks = [task.definition for task in plan.tasks.values()]
+    limited = [task for task in tasks if of_run or task.budget.cost_usd is not None]
+    silent = [task.agent for task in limited if task.agent is not None and _is_silent(task.agent)]
+    to_price = {task.llm.model for task in limited if task.llm is not None} | {work.model for work in silent} - {""}
+    unknown = sorted(model for model in to_price if OPEN not in model and model not in models.prices)
+    if unknown:
+        raise RunRefusedError(
+            f"there is a budget in dollars, and there is no price for {format_names(unknown)}",
+            next_step=f'Nothing was run. Say it in agentos.toml: [prices."{unknown[0]}"] with input_per_million and '
+            "output_per_million (0 for a model of your own), or give a budget of tokens.",
+        )
+    nameless = sorted({work.agent for work in silent if not work.model})
+    if nameless:
+        raise RunRefusedError(
+            f"there is a budget in dollars, and these agents do not tell what they cost: {format_names(nameless)}",
+            next_step="Nothing was run. Name a `model`, with its price in agentos.toml, or give a budget of tokens.",
+        )
+
+
+def _is_silent(work: AgentWork) -> bool:
+    """Whether this agent does not tell what it costs. A program of the user's own is taken to cost nothing."""
+    from agentos.tasks.agents.adapters.known import AGENTS  # few runs have an agent and a budget
+
+    agent = AGENTS.get(work.agent)
+    return agent is not None and bool(agent.TRAITS.program) and not agent.TRAITS.tells_cost

@@ -52,7 +52,8 @@ def import_workflow_file(path: Path, name: str, root: Path) -> ModuleType:
     with being_loaded(path):
         try:
             if "." in name:
-                on_sys_path(_package_parent(path, name))
+                # `pkg/sub/__init__.py` is `pkg.sub`: one folder further down than its name tells.
+                on_sys_path(path.resolve().parents[name.count(".") + (path.name == "__init__.py")])
                 module = importlib.import_module(name)
             else:
                 on_sys_path(path.parent)
@@ -60,9 +61,14 @@ def import_workflow_file(path: Path, name: str, root: Path) -> ModuleType:
         except (RunRefusedError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise WorkflowFileError(
-                path, f"cannot be imported: {describe_error(error)}", next_step=_what_to_do(error)
-            ) from error
+            step = "Nothing was touched; mend the file and try again."
+            if isinstance(error, ModuleNotFoundError) and error.name:
+                step = (
+                    f"Tasks run in the interpreter that runs agentos, {sys.executable}: install agentos-workflow in "
+                    f"the project's own environment and run `python -m agentos` there, or install {error.name} in this "
+                    "one. Nothing was touched."
+                )
+            raise WorkflowFileError(path, f"cannot be imported: {describe_error(error)}", next_step=step) from error
     if not _is_from(module, path):
         raise WorkflowFileError(
             path,
@@ -95,16 +101,6 @@ def on_sys_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _what_to_do(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return (
-            f"Tasks run in the interpreter that runs agentos, {sys.executable}: install agentos-workflow in the "
-            f"project's own environment and run `python -m agentos` there, or install {error.name} in this one. "
-            "Nothing was touched."
-        )
-    return "Nothing was touched; mend the file and try again."
-
-
 def describe_error(error: BaseException) -> str:
     """What somebody else's code raised, for one message. Its `__str__` may raise anything at all."""
     try:
@@ -134,8 +130,3 @@ def _imported_by_path(path: Path, name: str) -> ModuleType:
             sys.modules[name] = before
         raise
     return module
-
-
-def _package_parent(path: Path, name: str) -> Path:
-    # `pkg/sub/__init__.py` is `pkg.sub`: one folder further down than its name tells.
-    return path.resolve().parents[name.count(".") + (path.name == "__init__.py")]

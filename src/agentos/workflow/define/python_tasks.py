@@ -111,8 +111,8 @@ def _in_source(call: str, root: Path) -> _Seen:
     except (OSError, SyntaxError, ValueError) as error:
         return _Seen(f"{spec.origin} cannot be read: {error}")
     first, *rest = qualname.split(".")
-    names: dict[str, ast.AST | None] = {}
-    if not _bound_names(body, names):
+    names = _bound_names(body)
+    if names is None:
         return _Seen()
     if first not in names:
         return _Seen(f"module {module!r} has no {first!r}{nearest(first, names)}")
@@ -153,17 +153,18 @@ def _spec(module: str, root: Path) -> ModuleSpec | None:
     return spec
 
 
-def _bound_names(body: list[ast.stmt], names: dict[str, ast.AST | None]) -> bool:
-    """Note what the statements at the top level give a name; False where names may come from elsewhere."""
+def _bound_names(body: list[ast.stmt]) -> dict[str, ast.AST | None] | None:
+    """What the statements at the top level give a name; None where names may come from elsewhere."""
+    names: dict[str, ast.AST | None] = {}
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if statement.name == "__getattr__":
-                return False
+                return None
             # Defined twice, under a condition perhaps: which one it is, only an import can tell.
             names[statement.name] = None if statement.name in names else statement
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             if any(alias.name == "*" for alias in statement.names):
-                return False
+                return None
             names.update({(alias.asname or alias.name).partition(".")[0]: None for alias in statement.names})
         else:
             for node in ast.walk(statement):
@@ -173,7 +174,7 @@ def _bound_names(body: list[ast.stmt], names: dict[str, ast.AST | None]) -> bool
                     names[node.id] = None
                 elif isinstance(node, (ast.Import, ast.ImportFrom)):
                     names.update({(alias.asname or alias.name).partition(".")[0]: None for alias in node.names})
-    return True
+    return names
 
 
 def _signature(arguments: ast.arguments) -> Signature:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,30 +11,29 @@ import msgspec
 from agentos.dag.define.stored_values import from_stored
 from agentos.dag.language.tokens import SECRETS
 from agentos.dag.plan.findings import Finding
-from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CommandRefusedError, EvaluationError, RunRefusedError, WorkflowDefinitionError
 from agentos.machine.commands import Command, InjectTasks, ModifyArgs, ReplanDag, command_to_data, parse_command
-from agentos.secrets import LOOKS_SECRET, Masker
-from agentos.workflow.define.parameters import variables_in, with_variables
+from agentos.secrets import ENVIRONMENT, LOOKS_SECRET, Masker, SecretSource
 
-Environment = Mapping[str, str]
+_VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
 
-def masker_for(plan: Plan, also: Iterable[str] = (), env: Environment = os.environ) -> Masker:
+def masker_for(plan: Plan, also: Iterable[str] = (), source: SecretSource = ENVIRONMENT) -> Masker:
     """What masks a run of this plan: the secrets it declares, those named `also`, and all that look like one."""
     keys = {task.definition.llm.key_name for task in plan.tasks.values() if task.definition.llm is not None} - {""}
-    return Masker.for_run((*plan.settings.secrets, *also, *sorted(keys), *variables_in(plan.params)), env)
+    return Masker.for_run((*plan.settings.secrets, *also, *sorted(keys), *variables_in(plan.params)), source)
 
 
 def plan_without_secrets(
-    plan: Plan, given: Mapping[str, Any] | None, masker: Masker, env: Environment = os.environ
+    plan: Plan, given: Mapping[str, Any] | None, masker: Masker, source: SecretSource = ENVIRONMENT
 ) -> Plan:
     """The plan of a new run, as it may be stored. RunRefusedError where a secret is not set or would be written down.
 
     `given` are the parameters whoever begins the run gave. What the workflow says stands in its own file already, so
     that only the value of a declared secret is refused there; one that merely looks like a secret is warned about.
     """
-    refuse_unset(plan, env)
+    refuse_unset(plan, source)
     for name in given or ():
         found = masker.value_and_names(from_stored(plan.params[name]))[1] if name in plan.params else ()
         if found:
@@ -44,19 +43,19 @@ def plan_without_secrets(
             )
     if not masker:
         return plan
-    plan, warnings = _definitions_checked(plan, masker, env)
+    plan, warnings = _mask_definitions(plan, masker, source)
     short = (f"the value of {name} is too short to be masked" for name in masker.too_short)
     return msgspec.structs.replace(plan, warnings=(*plan.warnings, *warnings, *short))
 
 
-def refuse_unset(plan: Plan, env: Environment = os.environ) -> None:
+def refuse_unset(plan: Plan, source: SecretSource = ENVIRONMENT) -> None:
     """RunRefusedError that names every secret of the plan, and every `env:NAME` parameter, that is not set."""
     asked = dict.fromkeys((*plan.settings.secrets, *variables_in(plan.params)))
-    unset = [name for name in asked if not env.get(name)]
+    unset = [name for name in asked if not source.get(name)]
     if unset:
         are = "is not set" if len(unset) == 1 else "are not set"
         raise RunRefusedError(
-            f"the workflow needs {', '.join(unset)}, which {are} in the environment",
+            f"the workflow needs {', '.join(unset)}, which {are} in {source.origin(unset[0])}",
             next_step=f"Nothing was run. Set it and try again: export {unset[0]}=…",
         )
 
@@ -77,24 +76,63 @@ def hidden_command(command: Command, masker: Masker) -> Command:
 # --- what a task is given -------------------------------------------------------------------------------------------
 
 
-def with_secrets(scope: Mapping[str, Any], plan: Plan, env: Environment) -> dict[str, Any]:
+def with_secrets(scope: Mapping[str, Any], plan: Plan, source: SecretSource) -> dict[str, Any]:
     """The scope an attempt's references are looked up in: `secrets`, and parameters that name a variable, resolved."""
-    params = with_variables(scope["params"], env)
-    return {**scope, "params": params, SECRETS: SecretValues(plan.settings.secrets, env)}
+    params = with_variables(scope["params"], source)
+    return {**scope, "params": params, SECRETS: SecretValues(plan.settings.secrets, source)}
+
+
+def _variable_in(value: object) -> str:
+    """The environment variable that a parameter names as `env:NAME`; empty where it names none."""
+    found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+    return found[1] if found else ""
+
+
+def variables_in(value: object) -> Iterator[str]:
+    """Every variable that a parameter names, anywhere inside it."""
+    if isinstance(value, str):
+        if variable := _variable_in(value):
+            yield variable
+    elif isinstance(value, (Mapping, list)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from variables_in(item)
+
+
+def with_variables(params: Mapping[str, Any], source: SecretSource) -> Mapping[str, Any]:
+    """The parameters as tasks are given them: `env:NAME` replaced. EvaluationError where a variable is not set."""
+    return {name: _resolve_variables(name, value, source) for name, value in params.items()}
+
+
+def _resolve_variables(name: str, value: Any, source: SecretSource) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolve_variables(name, item, source) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve_variables(name, item, source) for item in value]
+    variable = _variable_in(value)
+    if not variable:
+        return value
+    if (found := source.get(variable)) is None:
+        raise EvaluationError(
+            f"the parameter {name!r} is env:{variable}, and that variable is not set",
+            next_step=f"Set {variable} and resume.",
+        )
+    return found
 
 
 class SecretValues(Mapping[str, str]):
     """The declared secrets by name. Never stored, never shown."""
 
-    def __init__(self, names: Iterable[str], env: Environment) -> None:
+    def __init__(self, names: Iterable[str], source: SecretSource) -> None:
         self._names = tuple(names)
-        self._env = env
+        self._source = source
 
     def __getitem__(self, name: str) -> str:
         if name not in self._names:
             raise KeyError(name)
-        if not (value := self._env.get(name)):
-            raise EvaluationError(f"{name} is not set in the environment", next_step=f"Set it: export {name}=…")
+        if not (value := self._source.get(name)):
+            raise EvaluationError(
+                f"{name} is not set in {self._source.origin(name)}", next_step=f"Set it: export {name}=…"
+            )
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -107,7 +145,8 @@ class SecretValues(Mapping[str, str]):
 # --- what a workflow says -------------------------------------------------------------------------------------------
 
 
-def _definitions_checked(plan: Plan, masker: Masker, env: Environment) -> tuple[Plan, list[str]]:
+def _mask_definitions(plan: Plan, masker: Masker, source: SecretSource) -> tuple[Plan, list[str]]:
+    """The plan with the texts that its tasks have for people masked, and warnings about other values in it."""
     findings: list[Finding] = []
     warnings: list[str] = []
     parts: list[tuple[str, Any]] = [("", [plan.name, plan.settings.env])]
@@ -119,10 +158,15 @@ def _definitions_checked(plan: Plan, masker: Masker, env: Environment) -> tuple[
         if not masker.may_be_in(msgspec.json.encode(part)):
             continue
         if task_id:
-            planned = _question_hidden(plan.tasks[task_id], masker)  # type: ignore[index]
-            tasks, part = tasks.set(planned.id, planned), planned.definition
+            task = plan.tasks[task_id]  # type: ignore[index]
+            part = msgspec.structs.replace(part, description=masker.text(part.description))
+            if part.approve is not None:
+                question = masker.text(part.approve.question)
+                part = msgspec.structs.replace(part, approve=msgspec.structs.replace(part.approve, question=question))
+            # Its fingerprint stays: it is the same task wherever it runs.
+            tasks = tasks.set(task.id, msgspec.structs.replace(task, definition=part))
         for name in masker.value_and_names(msgspec.to_builtins(part))[1]:
-            if name in plan.settings.secrets and len(env.get(name, "")) >= LOOKS_SECRET:
+            if name in plan.settings.secrets and len(source.get(name) or "") >= LOOKS_SECRET:
                 message = f"it holds the value of {name}: refer to it as ${{{{ secrets.{name} }}}} in env or run"
                 findings.append(Finding(problem="bad setting", task_id=task_id, message=message))
             else:
@@ -131,14 +175,3 @@ def _definitions_checked(plan: Plan, masker: Masker, env: Environment) -> tuple[
     if findings:
         raise WorkflowDefinitionError(tuple(findings), name=plan.name)
     return msgspec.structs.replace(plan, tasks=tasks), warnings
-
-
-def _question_hidden(task: PlannedTask, masker: Masker) -> PlannedTask:
-    """The task with its texts for people masked. Its fingerprint stays: it is the same task wherever it runs."""
-    definition = msgspec.structs.replace(task.definition, description=masker.text(task.definition.description))
-    if definition.approve is not None:
-        question = masker.text(definition.approve.question)
-        definition = msgspec.structs.replace(
-            definition, approve=msgspec.structs.replace(definition.approve, question=question)
-        )
-    return msgspec.structs.replace(task, definition=definition)

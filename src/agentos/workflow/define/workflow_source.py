@@ -23,8 +23,8 @@ from agentos.exceptions import (
     WorkflowFileError,
     WorkflowNotFoundError,
 )
+from agentos.excerpts import list_some
 from agentos.workflow.define.python_modules import being_loaded, describe_error, import_workflow_file, module_name
-from agentos.workflow.define.python_tasks import look_at_python_tasks
 from agentos.worktree import git
 
 BUILT_IN = "agentos.workflows."
@@ -135,7 +135,9 @@ def workflow_file(name_or_path: str, root: Path) -> tuple[Path, str]:
     WorkflowNotFoundError where there is none, RunRefusedError where there are several, WorkflowFileError where it is a
     link out of the root: what is told about a file quotes it, and a clone could have any file of the user's quoted.
     """
-    text, name = _split(name_or_path)
+    text, colon, name = name_or_path.rpartition(":")
+    if not colon or not text or "/" in name or name_or_path.endswith(SUFFIXES):
+        text, name = name_or_path, ""
     path = _path(text, root)
     meant = Path(os.path.realpath(path))
     inside = Path(os.path.abspath(path)).is_relative_to(root)
@@ -161,7 +163,26 @@ def find_workflow(name_or_path: str, root: Path, *, static: bool = False) -> Wor
             raise RunRefusedError(f"{path_from_here(path)} holds one workflow: leave out {':' + name!r}")
         return read_yaml(path, root, static=static)
     module = import_workflow_file(path, module_name(path), root)
-    return _only([flow for flow in _flows(vars(module), path) if not name or name in flow], name, path)[0]
+    found: dict[int, tuple[Workflow, str, str]] = {}  # each with its variable and its name
+    for variable, value in vars(module).items():
+        if isinstance(value, Workflow):
+            found.setdefault(id(value), (value, variable, value.name))
+    here = path.resolve()
+    own = [one for one in found.values() if one[0].source and Path(one[0].source.file).resolve() == here]
+    # What the module only imported counts where it has none of its own.
+    meant = [one for one in own or found.values() if not name or name in one]
+    if len(meant) == 1:
+        return meant[0][0]
+    file = path_from_here(path)
+    if not meant:
+        what = f"no workflow {name!r}" if name else "no workflow"
+        raise WorkflowFileError(
+            file, f"it defines {what}", next_step='Define one at its top level: flow = Workflow("name").'
+        )
+    raise RunRefusedError(
+        f"{file} defines several workflows: {', '.join(one[2] for one in meant)}",
+        next_step=f"Say which: {file}:{meant[0][2]}.",
+    )
 
 
 def read_yaml(path: Path, root: Path, *, static: bool = False) -> Workflow:
@@ -172,14 +193,18 @@ def read_yaml(path: Path, root: Path, *, static: bool = False) -> Workflow:
 
     flow = read_workflow(read_file(path, MAX_BYTES + 1), file=path_from_here(path), name=path.stem)
     flow.source = WorkflowSource(file=str(path.absolute()), module="")
-    look_at_python_tasks(flow, root, static=static)
+    if any(draft.fields.get("kind") == "python" for draft in flow.drafts):
+        from agentos.workflow.define.python_tasks import look_at_python_tasks
+
+        look_at_python_tasks(flow, root, static=static)
     return flow
 
 
 def read_file(path: Path, most: int) -> bytes:
     """The first bytes of a regular file; WorkflowFileError where it is something else or cannot be read."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        # Without waiting: else the open itself would hang at a named pipe.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise WorkflowFileError(path_from_here(path), "this is not a regular file")
             return file.read(most)
@@ -195,10 +220,6 @@ def read_file(path: Path, most: int) -> bytes:
         ) from error
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # else the open itself would hang at a named pipe
-
-
 def path_from_here(path: Path) -> str:
     """The path as a person would type it here; on one line, whatever its name holds."""
     try:
@@ -208,12 +229,6 @@ def path_from_here(path: Path) -> str:
 
 
 # --- what a name means ---------------------------------------------------------------------------------------------
-
-
-def _split(text: str) -> tuple[str, str]:
-    """A file (or name), and which workflow of it."""
-    file, colon, name = text.rpartition(":")
-    return (file, name) if colon and file and "/" not in name and not text.endswith(SUFFIXES) else (text, "")
 
 
 def _path(text: str, root: Path) -> Path:
@@ -252,36 +267,7 @@ def _not_found(text: str, root: Path, message: str) -> WorkflowNotFoundError:
         names = []
     hint = nearest(Path(text).stem, names)
     if not hint and names:
-        hint = f"; there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+        hint = f"; there are {list_some(names, 10)}"
     return WorkflowNotFoundError(
         f"{message}{hint}", next_step="Name a file, or a workflow in workflows/; `agentos init` writes a first one."
-    )
-
-
-def _flows(names: dict[str, object], path: Path) -> list[tuple[Workflow, str, str]]:
-    """The workflows of a module, each with its variable and its name; those it only imported where it has no own."""
-    found: dict[int, tuple[Workflow, str, str]] = {}
-    for variable, value in names.items():
-        if isinstance(value, Workflow):
-            found.setdefault(id(value), (value, variable, value.name))
-    own = [flow for flow in found.values() if _is_defined_in(flow[0], path)]
-    return own or list(found.values())
-
-
-def _is_defined_in(flow: Workflow, path: Path) -> bool:
-    return flow.source is not None and Path(flow.source.file).resolve() == path.resolve()
-
-
-def _only(flows: list[tuple[Workflow, str, str]], name: str, path: Path) -> tuple[Workflow, str, str]:
-    if len(flows) == 1:
-        return flows[0]
-    file = path_from_here(path)
-    if not flows:
-        what = f"no workflow {name!r}" if name else "no workflow"
-        raise WorkflowFileError(
-            file, f"it defines {what}", next_step='Define one at its top level: flow = Workflow("name").'
-        )
-    raise RunRefusedError(
-        f"{file} defines several workflows: {', '.join(flow[2] for flow in flows)}",
-        next_step=f"Say which: {file}:{flows[0][2]}.",
     )

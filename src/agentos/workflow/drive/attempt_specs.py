@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +18,7 @@ from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.machine.facts.fold import Facts
 from agentos.machine.rules.scope import scope_of
+from agentos.secrets import ENVIRONMENT, SecretSource
 from agentos.tasks.attempt import AttemptSpec
 from agentos.workflow.define.run_secrets import with_secrets
 
@@ -39,17 +39,17 @@ def attempt_spec(
     functions: Mapping[TaskId, Callable[..., Any]],
     root: Path,
     *,
-    environment: Mapping[str, str] = os.environ,
+    secrets: SecretSource = ENVIRONMENT,
 ) -> AttemptSpec:
     """Everything the attempt needs. EvaluationError where a reference leads nowhere.
 
-    Only here do secrets have their values, taken from the `environment`.
+    Only here do secrets have their values, taken from `secrets`.
     """
     definition = task.definition
     env = {**plan.settings.env, **definition.env}
     scope: Mapping[str, Any] = {}
     if env or definition.inputs or definition.cwd or definition.kind != "python":  # else nothing refers to anything
-        scope = with_secrets(scope_of(plan, facts, task), plan, environment)
+        scope = with_secrets(scope_of(plan, facts, task), plan, secrets)
     command: str | tuple[str, ...] = ""
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, Any] = {}

@@ -39,7 +39,7 @@ from agentos.workflow.start.interrupted_agents import is_continued
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
-    from agentos.workflow.files.isolated_worktrees import IsolatedWorktree
+    from agentos.workflow.files.worktree_files import IsolatedWorktree
 
 _LARGE = 1 << 18
 """Bytes of a result that are masked in a thread: longer than a millisecond is longer than others should wait."""

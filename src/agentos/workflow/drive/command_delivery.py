@@ -6,7 +6,6 @@ the command applied, and the run let go again, so that its status is true at onc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def send(
     try:
         masker = masker_for(decode_plan(store.read_plan(record.workflow_id)))
     except IntegrityError:  # a damaged plan is no reason not to abort its run
-        masker = Masker.for_run((), os.environ)
+        masker = Masker.for_run()
     parsed = hidden_command(parsed, masker)
     if isinstance(parsed, APPLIED_WHEN_FREE) and record.holder is None:
         try:

@@ -41,7 +41,7 @@ class CommandQueue:
     def send(self, command: Command | Mapping[str, Any], *, author: str | None = None) -> str:
         """Check the command and put it in the queue; its id comes back. CommandRefusedError if it is malformed."""
         parsed = parse_command(command) if isinstance(command, Mapping) else command
-        parsed = hidden_command(parsed, Masker.for_run((), os.environ))
+        parsed = hidden_command(parsed, Masker.for_run())
         posted = PostedCommand(
             id=new_id(),
             author=author or current_author(),

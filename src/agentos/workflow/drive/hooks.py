@@ -91,7 +91,7 @@ async def call_hook(hooks: Hooks, facts: Facts, *, name: str, root: Path, timeou
             why = await _run_hook(argv, env, root, given, said, timeout_s)
             if why:
                 said.seek(max(0, said.seek(0, os.SEEK_END) - _SHOWN_BYTES))
-                text = Masker.for_run((), os.environ).text(said.read().decode(errors="replace").strip())
+                text = Masker.for_run().text(said.read().decode(errors="replace").strip())
                 log.warning("the hook %s (%s) %s%s", setting, argv[0], why, f": {text}" if text else "")
     except (OSError, ValueError) as error:  # not there, not executable, no room; a NUL in a value
         log.warning("the hook %s (%s) could not be run: %s", setting, argv[0], error)

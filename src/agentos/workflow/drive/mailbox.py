@@ -137,7 +137,7 @@ def command_input(posted: PostedCommand, masker: Masker) -> CommandArrived | Com
 def unreadable_command(posted: PostedCommand, masker: Masker, why: str) -> CommandUnreadable:
     """A command that is refused, as the journal takes it: a map without secrets, whatever is in the inbox."""
     found: object = posted.command
-    shown: dict[str, Any] = masker.value(found if isinstance(found, dict) else {"unreadable": repr(found)})[0]
+    shown: dict[str, Any] = masker.value_and_names(found if isinstance(found, dict) else {"unreadable": repr(found)})[0]
     return CommandUnreadable(command_id=posted.id, author=posted.author, command=shown, why=why)
 
 

@@ -1,12 +1,11 @@
 """What a drive does about the files of its worktree.
 
-worktree_files      captured, and put back
-captures            around attempts that change files
-decisions           what becomes of them, as far as the journal tells
-restore_preview     what a resume would put back
-restore             putting back by hand, and undoing that
-command_files       files that a command names
-isolated_worktrees  a worktree for each isolated attempt
-layer_merge         merging what those did
-retention           snapshots that are no longer needed
+worktree_files   captured, put back; a worktree for each isolated attempt
+captures         around attempts that change files
+decisions        what becomes of them, as far as the journal tells
+restore_preview  what a resume would put back
+restore          putting back by hand, and undoing that
+command_files    files that a command names
+layer_merge      merging what those did
+retention        snapshots that are no longer needed
 """

@@ -21,24 +21,23 @@ from typing import NamedTuple
 import msgspec
 
 from agentos.exceptions import SnapshotError, TryAgainError
-from agentos.ids import TaskId, new_id
-from agentos.machine.events import CaptureReason
+from agentos.ids import TaskId
 from agentos.machine.facts.facts import FilePoint, Turn
 from agentos.machine.inputs import CaptureEnded, Input, MergeEnded
 from agentos.machine.rules.merges import Work
 from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.files.decisions import BEAT_S
-from agentos.workflow.files.isolated_worktrees import (
+from agentos.workflow.files.layer_merge import advance_merge
+from agentos.workflow.files.worktree_files import (
     IsolatedChanges,
     IsolatedWorktree,
+    WorktreeFiles,
+    capture_input,
     hand_over,
     make_isolated_worktree,
     throw_away,
 )
-from agentos.workflow.files.layer_merge import advance_merge
-from agentos.workflow.files.worktree_files import WorktreeFiles
-from agentos.worktree.git import path_text
-from agentos.worktree.snapshots.snapshots import Snapshot, find, take
+from agentos.worktree.snapshots.snapshots import Snapshot, find
 
 
 class FailedAttempt(NamedTuple):
@@ -75,7 +74,7 @@ class FileAttempts:
 
     async def start(self) -> CaptureEnded:
         """The files at the start of a drive."""
-        told = _capture_input(await self._capture(), "start")
+        told = capture_input(await self._capture(), "start")
         return told if self._files is None else msgspec.structs.replace(told, output=self._files.own_output)
 
     async def before(self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]]) -> None:
@@ -85,10 +84,10 @@ class FileAttempts:
                 await self._all_recorded.wait()
                 found = await self._capture()
                 if isinstance(found, Snapshot):
-                    found = await self._undone(task_id, found)
+                    found = await self._undo_failed(task_id, found)
                 self._point = found if isinstance(found, Snapshot) else None
                 self._together, self._touched = [], False
-                await write_down(_capture_input(found, "attempt", task_id=task_id))
+                await write_down(capture_input(found, "attempt", task_id=task_id))
             self._under_way.add(task_id)
             self._together.append(task_id)
             if self._files is not None and self._beating is None:
@@ -114,7 +113,7 @@ class FileAttempts:
                     await self._all_recorded.wait()
                     return await self._after_the_last(task_id, failed=failed)
                 if self._point is not None and await self._is_untouched(self._point, ended):
-                    told = _capture_input(self._point, "task", task_id=task_id)
+                    told = capture_input(self._point, "task", task_id=task_id)
                     return msgspec.structs.replace(told, beside=tuple(sorted(self._under_way - {task_id})))
                 return None
             finally:
@@ -122,7 +121,7 @@ class FileAttempts:
 
     async def _after_the_last(self, task_id: TaskId, *, failed: bool) -> CaptureEnded:
         found, point, together = await self._capture(), self._point, tuple(dict.fromkeys(self._together))
-        told = _capture_input(found, "task", task_id=task_id)
+        told = capture_input(found, "task", task_id=task_id)
         if self._files is not None and point is not None and isinstance(found, Snapshot):
             if len(self._together) > 1:
                 changed = await in_thread(self._files.changed_paths, point.id, found)
@@ -147,12 +146,12 @@ class FileAttempts:
         if self._files is None:
             return None
         if aside is not None:
-            found = await in_thread(_capture_isolated, self._files, aside)
-            return _capture_input(found, "turn", task_id=task_id, base=aside.base.id)
+            found = await in_thread(self._files.try_capture, aside.worktree)
+            return capture_input(found, "turn", task_id=task_id, base=aside.base.id)
         async with self._lock:
             if self._under_way != {task_id} or len(self._together) > 1:
                 return None
-            return _capture_input(await self._capture(), "turn", task_id=task_id)
+            return capture_input(await self._capture(), "turn", task_id=task_id)
 
     async def isolate(self, task_id: TaskId, root: Path, turn: Turn | None = None) -> IsolatedWorktree:
         """A worktree for an isolated attempt, made from the files as they are; with a `turn`, from what that left.
@@ -229,16 +228,16 @@ class FileAttempts:
             before = known.snapshot if known is not None and not known.open else ""
             if isinstance(found, Snapshot) and before and self._files is not None:
                 changed = await in_thread(self._files.changed_paths, before, found)
-            return _capture_input(found, "layer", layer=layer, changed=changed)
+            return capture_input(found, "layer", layer=layer, changed=changed)
 
-    async def _undone(self, task_id: TaskId, now: Snapshot) -> Snapshot | str:
+    async def _undo_failed(self, task_id: TaskId, now: Snapshot) -> Snapshot | str:
+        """The files without what a failed attempt of the task did, where nobody changed them since."""
         failed = self._failed.pop(task_id, None)
         if failed is None:
             return now
         assert self._files is not None  # it made the snapshots
-        if await in_thread(self._files.is_same, failed.before, now):
-            return now
-        if not await in_thread(self._files.is_same, failed.after, now):
+        is_same = self._files.is_same
+        if await in_thread(is_same, failed.before, now) or not await in_thread(is_same, failed.after, now):
             return now
         try:
             await in_thread(self._files.put_back, failed.before.id)
@@ -248,39 +247,4 @@ class FileAttempts:
 
     async def _capture(self) -> Snapshot | str:
         """A snapshot, or why there is none."""
-        if self._files is None:
-            return ""
-        try:
-            return await in_thread(self._files.capture)
-        except (SnapshotError, TryAgainError) as error:
-            return error.message
-
-
-def _capture_isolated(files: WorktreeFiles, aside: IsolatedWorktree) -> Snapshot | str:
-    try:
-        return take(aside.worktree, workflow_id=files.workflow_id, name=new_id())
-    except (SnapshotError, TryAgainError) as error:
-        return error.message
-
-
-def _capture_input(
-    found: Snapshot | str,
-    why: CaptureReason,
-    *,
-    task_id: str = "",
-    layer: int = -1,
-    changed: tuple[str, ...] = (),
-    base: str = "",
-) -> CaptureEnded:
-    if isinstance(found, str):
-        return CaptureEnded(why=why, task_id=task_id, layer=layer, problem=found)
-    return CaptureEnded(
-        why=why,
-        snapshot=found.id,
-        tree=found.tree,
-        partial=tuple(path_text(left.path) for left in found.partial),
-        task_id=task_id,
-        base=base,
-        layer=layer,
-        changed=changed,
-    )
+        return await in_thread(self._files.try_capture) if self._files is not None else ""

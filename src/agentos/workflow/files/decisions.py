@@ -70,7 +70,13 @@ def decide(
     `before` is the plan the last drive had; None: the run goes back to a checkpoint.
     """
     if choice == "checkpoint":
-        return _back_to_checkpoint(checkpoints, workflow_id)
+        newest = [row for row in checkpoints if not row.abandoned][-1:]
+        if not newest or not newest[0].snapshot:
+            raise RunRefusedError(
+                f"run {workflow_id} has no checkpoint with a snapshot of the files",
+                next_step="Resume without --restore-files.",
+            )
+        return Decided(files="restored", restored_to=newest[0].sequence, target=newest[0].snapshot)
     point, half_done = facts.files, facts.half_done
     cut_off = [name for name in facts.running if _changes_files(plan, name)]
     agents = agents_cut_off(facts, plan, cut_off, kept=choice == "keep", before=before)
@@ -98,16 +104,6 @@ def decide(
 
 def _changes_files(plan: Plan, name: TaskId) -> bool:
     return name in plan.tasks and changes_files(plan.tasks[name].definition)
-
-
-def _back_to_checkpoint(checkpoints: Iterable[CheckpointRecord], workflow_id: str) -> Decided:
-    newest = [row for row in checkpoints if not row.abandoned][-1:]
-    if not newest or not newest[0].snapshot:
-        raise RunRefusedError(
-            f"run {workflow_id} has no checkpoint with a snapshot of the files",
-            next_step="Resume without --restore-files.",
-        )
-    return Decided(files="restored", restored_to=newest[0].sequence, target=newest[0].snapshot)
 
 
 def last_written(events: Sequence[Event], seq: int) -> datetime | None:

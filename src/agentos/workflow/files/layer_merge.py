@@ -6,18 +6,20 @@ what a human did meanwhile is kept, and the result depends on the trees and thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+import msgspec
+
 from agentos.crashpoints import reach
-from agentos.exceptions import AgentosError, FilesMovedError, SnapshotError, TryAgainError
+from agentos.exceptions import AgentosError, FilesMovedError, SnapshotError
 from agentos.ids import new_id
-from agentos.machine.events import FilesMerged, MergeConflict
+from agentos.machine.events import MergeConflict
 from agentos.machine.inputs import CaptureEnded, MergeEnded
 from agentos.machine.rules.merges import WORKTREE, Choice, Work
-from agentos.workflow.files.worktree_files import WorktreeFiles
+from agentos.workflow.files.worktree_files import WorktreeFiles, capture_input
 from agentos.worktree.git import one_line
 from agentos.worktree.merge import (
     Conflict,
@@ -30,10 +32,12 @@ from agentos.worktree.merge import (
     versions_in,
 )
 from agentos.worktree.restore.restore import apply_changes
-from agentos.worktree.snapshots.snapshots import Snapshot, find, keep_tree
+from agentos.worktree.snapshots.snapshots import find, keep_tree
 
 _TEXT = 4_000
 """Characters of all conflicts that are shown at a gate."""
+_KINDS = {"120000": "a link", "160000": "a repository", "100755": "an executable file"}
+"""Of versions, by their modes."""
 
 
 class TaskTrees(NamedTuple):
@@ -49,7 +53,10 @@ def advance_merge(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]
         if decided is None or not decided.tree:
             return _merge_tasks(files, work, hidden)
         try:
-            return _write_merge(files, decided)
+            done = apply_changes(files.worktree, decided.before, decided.tree, workflow_id=files.workflow_id)
+            reach("merge.written")
+            left = tuple(f"{one_line(one.path)} ({one.why})" for one in done.left)
+            return capture_input(files.try_capture(), "merge", layer=decided.layer, left=left)
         except FilesMovedError as error:  # somebody edited them since they were merged
             anew = _merge_tasks(files, work, hidden)
             if (anew.tree, anew.before) == (decided.tree, decided.before):
@@ -61,17 +68,6 @@ def advance_merge(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]
 
 def _merge_failure(work: Work, problem: str) -> MergeEnded:
     return MergeEnded(layer=work.layer, tasks=tuple(work.tasks), problem=problem)
-
-
-def _write_merge(files: WorktreeFiles, decided: FilesMerged) -> CaptureEnded:
-    done = apply_changes(files.worktree, decided.before, decided.tree, workflow_id=files.workflow_id)
-    reach("merge.written")
-    left = tuple(f"{one_line(one.path)} ({one.why})" for one in done.left)
-    told = CaptureEnded(why="merge", layer=decided.layer, left=left)
-    try:
-        return files.complete_capture(files.capture(), told)
-    except (SnapshotError, TryAgainError) as error:
-        return files.complete_capture(error.message, told)
 
 
 def _merge_tasks(files: WorktreeFiles, work: Work, hidden: Callable[[str], str]) -> MergeEnded:
@@ -86,30 +82,32 @@ def _merge_tasks(files: WorktreeFiles, work: Work, hidden: Callable[[str], str])
         step = merge(files.worktree, task.base, [("worktree", tree), (task.name, task.tree)])
         tree = step.tree
         found += step.conflicts
-    disputes = _disputes(files, now, tasks, found)
+    here = versions_in(files.worktree, now.tree) if found else {}
+    marked = {one.path: one.marked for one in reversed(found) if one.marked}
+    changed = {
+        f"task:{task.name}": versions_changed(files.worktree, task.base, task.tree) if found else {} for task in tasks
+    }
+    disputes = []
+    for path in dict.fromkeys(one.path for one in found):
+        theirs = {side: versions[path] for side, versions in changed.items() if path in versions}
+        disputes.append(_Dispute(files, path, {WORKTREE: here.get(path), **theirs}, marked.get(path, "")))
     shown_then = {one.path: one.mark for one in work.decided.conflicts} if work.decided is not None else {}
     answered = {dispute: work.choices.get(dispute.conflict.path) for dispute in disputes}
     conflicts = tuple(dispute.conflict for dispute in disputes)
     told = MergeEnded(layer=work.layer, tasks=tuple(work.tasks), before=now.tree, conflicts=conflicts)
     if not all(choice and shown_then.get(one.conflict.path) == one.conflict.mark for one, choice in answered.items()):
-        return _with(told, text=hidden(_text(disputes)))
+        text = ""
+        for dispute in disputes:
+            text += dispute.text() + "\n"
+            if len(text) > _TEXT:
+                text = text[:_TEXT] + "\n…"
+                break
+        return msgspec.structs.replace(told, text=hidden(text))
     chosen = {dispute.path: dispute.version(choice) for dispute, choice in answered.items() if choice}
     tree = resolve(files.worktree, tree, {**_making_room(files, tree, chosen), **chosen})
     kept = keep_tree(files.worktree, tree, now, workflow_id=files.workflow_id, name=new_id())
     reach("merge.decided")
-    return _with(told, tree=tree, snapshot=kept.id)
-
-
-def _with(told: MergeEnded, *, tree: str = "", snapshot: str = "", text: str = "") -> MergeEnded:
-    return MergeEnded(
-        layer=told.layer,
-        tasks=told.tasks,
-        before=told.before,
-        conflicts=told.conflicts,
-        tree=tree,
-        snapshot=snapshot,
-        text=text,
-    )
+    return msgspec.structs.replace(told, tree=tree, snapshot=kept.id)
 
 
 def _making_room(files: WorktreeFiles, tree: str, chosen: Mapping[str, Version | None]) -> dict[str, Version | None]:
@@ -123,25 +121,6 @@ def _making_room(files: WorktreeFiles, tree: str, chosen: Mapping[str, Version |
         for path in versions_in(files.worktree, tree)
         if path in above or any(str(parent) in wanted for parent in PurePosixPath(path).parents)
     }
-
-
-def _disputes(
-    files: WorktreeFiles, now: Snapshot, tasks: Sequence[TaskTrees], found: Sequence[Conflict]
-) -> list[_Dispute]:
-    if not found:
-        return []
-    here = versions_in(files.worktree, now.tree)
-    changed = {f"task:{task.name}": versions_changed(files.worktree, task.base, task.tree) for task in tasks}
-    marked = {one.path: one.marked for one in reversed(found) if one.marked}
-    return [
-        _Dispute(
-            files,
-            path,
-            {WORKTREE: here.get(path), **{side: theirs[path] for side, theirs in changed.items() if path in theirs}},
-            marked.get(path, ""),
-        )
-        for path in dict.fromkeys(one.path for one in found)
-    ]
 
 
 class _Dispute:
@@ -177,21 +156,7 @@ class _Dispute:
                 content(self._files.worktree, Version(mode="100644", oid=self._marked)).decode(errors="replace")
             )
         else:
-            lines += [f"  {side}: {_describe_version(version)}" for side, version in self._versions.items()]
+            for side, version in self._versions.items():
+                kind = _KINDS.get(version.mode, "a file") if version is not None else ""
+                lines.append(f"  {side}: {kind}, {version.oid[:12]}" if version is not None else f"  {side}: not there")
         return "\n".join(lines)
-
-
-def _describe_version(version: Version | None) -> str:
-    if version is None:
-        return "not there"
-    kind = {"120000": "a link", "160000": "a repository", "100755": "an executable file"}.get(version.mode, "a file")
-    return f"{kind}, {version.oid[:12]}"
-
-
-def _text(disputes: Sequence[_Dispute]) -> str:
-    text = ""
-    for dispute in disputes:
-        text += dispute.text() + "\n"
-        if len(text) > _TEXT:
-            return text[:_TEXT] + "\n…"
-    return text

@@ -23,9 +23,9 @@ from agentos.machine.facts.fold import fold
 from agentos.store.port import RunRecord
 from agentos.workflow.define.workflow_source import source_files
 from agentos.workflow.files.worktree_files import WorktreeFiles, own_output
-from agentos.workflow.place.place import Place, find_place
+from agentos.workflow.place.place import Place, find_place, known_run
 from agentos.workflow.place.run_search import find_checkpoint, reading
-from agentos.workflow.place.settings_file import SETTINGS
+from agentos.workflow.place.settings import SETTINGS
 from agentos.worktree.git import path_text, text_paths
 from agentos.worktree.restore.changes import preview_changes, touched_paths
 from agentos.worktree.restore.git_state import check_git, restore_git
@@ -224,9 +224,8 @@ def _find_target(given: str, place: Place, repo: Path | None, worktree: Worktree
 
 def _run(place: Place, workflow_id: str) -> RunRecord | None:
     """The run, if it is still known here."""
-    with suppress(NotFoundError, RunRefusedError), reading(place) as store:
-        record = store.find_run(workflow_id)
-        return record if record.workflow_id == workflow_id else None
+    with suppress(NotFoundError), reading(place) as store:
+        return known_run(store, workflow_id)
     return None
 
 
@@ -248,24 +247,22 @@ def _preview_restore(worktree: Worktree, meant: _RestoreTarget, *, only: Protect
 
 
 def _finish_restore(worktree: Worktree, meant: _RestoreTarget, done: Restored, *, git: bool) -> RestoreReport:
-    shown = _restore_report(meant, done.changes, done.left)
-    head = _head_back(worktree, meant.snapshot, done) if git else None
-    return msgspec.structs.replace(shown, done=True, undo=done.undo.id, head=head)
-
-
-def _head_back(worktree: Worktree, target: Snapshot, done: Restored) -> HeadMoved | None:
+    report = msgspec.structs.replace(_restore_report(meant, done.changes, done.left), done=True, undo=done.undo.id)
+    if not git:
+        return report
+    now = meant.snapshot.head
     try:
-        before = restore_git(worktree, target, expected=done.undo.head)
+        before = restore_git(worktree, meant.snapshot, expected=done.undo.head)
     except RestoreError as error:
         raise RestoreError(
             f"the files were put back, but {error.message}",
             undo=done.undo.id,
             next_step="`agentos undo` brings back the files that were replaced.",
         ) from error
-    if before == target.head:
-        return None
-    now = target.head
-    return HeadMoved(from_branch=before.ref, from_commit=before.oid, branch=now.ref, commit=now.oid)
+    if before == now:
+        return report
+    head = HeadMoved(from_branch=before.ref, from_commit=before.oid, branch=now.ref, commit=now.oid)
+    return msgspec.structs.replace(report, head=head)
 
 
 def _restore_report(meant: _RestoreTarget, changes: Iterable[PathChange], left: Iterable[SkippedPath]) -> RestoreReport:

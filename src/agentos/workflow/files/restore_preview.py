@@ -19,7 +19,7 @@ from agentos.worktree.git import path_text
 from agentos.worktree.restore.changes import preview_changes
 from agentos.worktree.restore.intent import find_interrupted
 from agentos.worktree.restore.restore import capture_current
-from agentos.worktree.snapshots.snapshots import Snapshot, find
+from agentos.worktree.snapshots.snapshots import find
 from agentos.worktree.snapshots.store import Worktree, known_worktree
 from agentos.worktree.snapshots.survey import read_head
 from agentos.worktree.snapshots.trees import PathChange
@@ -52,10 +52,8 @@ def preview_restore(
     events: Sequence[Event],
     choice: FilesChoice,
     protected: Iterable[str],
-) -> FilesForeseen | None:
-    """What would be put back in the worktree at `root`; None: nothing is. No file of the user's is touched."""
-    if not decided.target:
-        return None
+) -> FilesForeseen:
+    """What would be put back in the worktree at `root`. No file of the user's is touched."""
     worktree = known_worktree(root)
     try:
         if worktree is None:
@@ -81,42 +79,30 @@ def look_at_files(
     target = find(worktree, decided.target)
     now = capture_current(worktree, target, workflow_id=workflow_id, name=LOOK, patience_s=_PATIENCE_S)
     changes, left = preview_changes(worktree, target, now, protected=protected)
-    asks, paths = "", tuple[str, ...]()
-    if choice == "ask" and changes and not _is_being_restored(worktree, decided):
+    asks, disputed = "", list[PathChange]()
+    begun = find_interrupted(worktree) if choice == "ask" and changes else None
+    # This very restore may have been begun, and cut off: it is finished before anything else.
+    if choice == "ask" and changes and (begun is None or begun.target != decided.target):
         if decided.as_left:
-            asks, paths = _changed_since_stop(worktree, find(worktree, decided.as_left), now, protected)
+            disputed = list(preview_changes(worktree, find(worktree, decided.as_left), now, protected=protected)[0])
+            asks = "these files were changed after it was stopped" if disputed else ""
         else:
-            asks, paths = _changed_since_kill(worktree, workflow_id, changes, last_written(events, decided.begun))
+            asks, disputed = _changed_since_kill(worktree, workflow_id, changes, last_written(events, decided.begun))
         if not asks and read_head(worktree.user_git()) != target.head:
-            asks = "HEAD was moved since it began; these files would be put back"
-            paths = tuple(path_text(change.path) for change in changes)
+            asks, disputed = "HEAD was moved since it began; these files would be put back", list(changes)
     return FilesForeseen(
         snapshot=target.id,
         changes=file_changes(changes),
         left=[LeftAlone(path=path_text(row.path), why=row.why) for row in left],
         asks=asks,
-        disputed=list(paths),
+        disputed=[path_text(change.path) for change in disputed],
         problem="",
     )
 
 
-def _is_being_restored(worktree: Worktree, decided: Decided) -> bool:
-    """Whether this very restore was begun, and cut off: it is finished before anything else."""
-    begun = find_interrupted(worktree)
-    return begun is not None and begun.target == decided.target
-
-
-def _changed_since_stop(
-    worktree: Worktree, as_left: Snapshot, now: Snapshot, protected: Iterable[str]
-) -> tuple[str, tuple[str, ...]]:
-    changes, _ = preview_changes(worktree, as_left, now, protected=protected)
-    why = "these files were changed after it was stopped" if changes else ""
-    return why, tuple(path_text(change.path) for change in changes)
-
-
 def _changed_since_kill(
     worktree: Worktree, workflow_id: str, changes: Iterable[PathChange], written: datetime | None
-) -> tuple[str, tuple[str, ...]]:
+) -> tuple[str, list[PathChange]]:
     """Of these changes, those that were made after the driver's last sign of life, for all that can be told.
 
     A process that it left behind may have made them as well: that is no reason to take somebody's work away.
@@ -124,11 +110,11 @@ def _changed_since_kill(
     beat = last_beat(worktree, workflow_id)
     if beat is not None and beat.clock_went_back:
         why = "the clock was set back since, so it is unknown whether these files were changed after it"
-        return why, tuple(path_text(change.path) for change in changes)
+        return why, list(changes)
     signs = [sign for sign in (written, beat.at if beat is not None else None) if sign is not None]
     alive_until = max(signs, default=EPOCH) + timedelta(seconds=BEAT_S + _SLACK_S)
     late = [change for change in changes if _change_time(worktree.root / change.path) > alive_until]
-    return "these files were changed after it" if late else "", tuple(path_text(change.path) for change in late)
+    return "these files were changed after it" if late else "", late
 
 
 def _change_time(path: Path) -> datetime:

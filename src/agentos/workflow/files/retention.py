@@ -13,7 +13,7 @@ import msgspec
 from agentos.exceptions import AgentosError, NotFoundError, SnapshotError
 from agentos.machine.facts.fold import fold
 from agentos.machine.rules.files import snapshots_in_use
-from agentos.store.port import CheckpointRecord, RunRecord, StorePort
+from agentos.store.port import RunRecord, StorePort
 from agentos.workflow.files.worktree_files import WorktreeLock
 from agentos.workflow.place.location import FOLDER
 from agentos.workflow.place.place import Place, find_place
@@ -176,12 +176,12 @@ def purge_path(path: str, repo: Path | None) -> Purged:
             f"no snapshot of this repository has {path_text(path)!r}",
             next_step="The path counts from the current directory; with --repo, from the root of that worktree.",
         )
-    return Purged(
-        path=path_text(path),
-        snapshots=len(replaced),
-        checkpoints=_checkpoints_of(worktree, set(replaced.values()), repo),
-        returns=_is_captured(worktree, path),
-    )
+    returns = False
+    if os.path.lexists(worktree.root / path):  # and not ignored
+        asked = worktree.user_git().run("check-ignore", "-q", "--", path, ok=(0, 1))
+        returns = asked.status == 1
+    checkpoints = _checkpoints_of(worktree, set(replaced.values()), repo)
+    return Purged(path=path_text(path), snapshots=len(replaced), checkpoints=checkpoints, returns=returns)
 
 
 def _checkpoints_of(worktree: Worktree, snapshots: set[str], repo: Path | None) -> list[PurgedCheckpoint]:
@@ -196,15 +196,9 @@ def _checkpoints_of(worktree: Worktree, snapshots: set[str], repo: Path | None) 
             for run in store.list_runs():
                 with own_store(place, store, run) as own:
                     cuts = own.list_checkpoints(run.workflow_id)
-                found += [_purged_checkpoint(cut, run) for cut in cuts if present.get(cut.snapshot) in snapshots]
+                found += [
+                    PurgedCheckpoint(id=cut.id, workflow_id=cut.workflow_id, layer=cut.layer, root=run.root)
+                    for cut in cuts
+                    if present.get(cut.snapshot) in snapshots
+                ]
     return found
-
-
-def _purged_checkpoint(cut: CheckpointRecord, run: RunRecord) -> PurgedCheckpoint:
-    return PurgedCheckpoint(id=cut.id, workflow_id=cut.workflow_id, layer=cut.layer, root=run.root)
-
-
-def _is_captured(worktree: Worktree, path: str) -> bool:
-    if not os.path.lexists(worktree.root / path):
-        return False
-    return worktree.user_git().run("check-ignore", "-q", "--", path, ok=(0, 1)).status == 1

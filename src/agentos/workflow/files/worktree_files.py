@@ -1,4 +1,9 @@
-"""The files of the worktree a run works in: captured, and put back where a task that changed them was interrupted."""
+"""The files of the worktree a run works in: captured, and put back where a task that changed them was interrupted.
+
+Each attempt of a task with `isolation: worktree` has a worktree to itself, which is thrown away after it. What the
+attempt left in it is captured before. So one that is cut off has changed nothing: its worktree goes with the next
+start, and it begins again.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,28 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from agentos import typed
-from agentos.exceptions import RestoreError, SnapshotError, SnapshotNotFoundError, WorktreeBusyError
+from agentos.crashpoints import reach
+from agentos.exceptions import (
+    AgentosError,
+    RestoreError,
+    SnapshotError,
+    SnapshotNotFoundError,
+    TryAgainError,
+    WorktreeBusyError,
+)
 from agentos.ids import new_id
-from agentos.machine.events import FilesRestored
+from agentos.machine.events import CaptureReason, FilesRestored, TaskFiles
 from agentos.machine.inputs import CaptureEnded
 from agentos.store.holder import boot_clock, boot_id, current_holder
-from agentos.workflow.place.settings_file import SETTINGS
-from agentos.worktree.git import path_text, text_paths
+from agentos.workflow.place.location import FOLDER, make_private
+from agentos.workflow.place.settings import SETTINGS
+from agentos.worktree.git import one_line, path_text, text_paths
+from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
 from agentos.worktree.restore.changes import preview_changes
 from agentos.worktree.restore.intent import RestoreIntent, find_interrupted
 from agentos.worktree.restore.restore import finish_interrupted, give_up_interrupted, restore
@@ -31,6 +47,7 @@ from agentos.worktree.snapshots.store import Worktree, open_private, open_worktr
 log = logging.getLogger("agentos")
 
 _SHOWN = 100
+_SHOWN_ISOLATED = 10
 _BEAT = "alive"
 _CLOCK_SLACK_S = 0.5
 """Clocks are slewed; one that fell behind by more was set."""
@@ -82,12 +99,12 @@ class WorktreeFiles:
         """The files as they are now; durable on return. SnapshotError where that cannot be done."""
         return take(self.worktree, workflow_id=self.workflow_id, name=new_id())
 
-    def complete_capture(self, found: Snapshot | str, about: CaptureEnded) -> CaptureEnded:
-        """What the machine is told of a snapshot, or of why there is none."""
-        if isinstance(found, str):
-            return msgspec.structs.replace(about, problem=found)
-        partial = tuple(path_text(left.path) for left in found.partial)
-        return msgspec.structs.replace(about, snapshot=found.id, tree=found.tree, partial=partial)
+    def try_capture(self, worktree: Worktree | None = None) -> Snapshot | str:
+        """The files as they are now, here or in a linked worktree; or why they could not be captured."""
+        try:
+            return take(worktree or self.worktree, workflow_id=self.workflow_id, name=new_id())
+        except (SnapshotError, TryAgainError) as error:
+            return error.message
 
     def changed_paths(self, before: str, now: Snapshot) -> tuple[str, ...]:
         """The paths that differ from an earlier snapshot, as text."""
@@ -145,6 +162,32 @@ class WorktreeFiles:
     def retain(self, snapshots: Iterable[str]) -> None:
         """Let go of all snapshots of this run but these (by id), so that their space can be given back."""
         retain_ids(self.worktree, self.workflow_id, set(snapshots))
+
+
+def capture_input(
+    found: Snapshot | str,
+    why: CaptureReason,
+    *,
+    task_id: str = "",
+    layer: int = -1,
+    changed: tuple[str, ...] = (),
+    base: str = "",
+    left: tuple[str, ...] = (),
+) -> CaptureEnded:
+    """What the machine is told of a snapshot, or of why there is none."""
+    if isinstance(found, str):
+        return CaptureEnded(why=why, task_id=task_id, layer=layer, problem=found, left=left)
+    return CaptureEnded(
+        why=why,
+        snapshot=found.id,
+        tree=found.tree,
+        partial=tuple(path_text(missed.path) for missed in found.partial),
+        task_id=task_id,
+        base=base,
+        layer=layer,
+        changed=changed,
+        left=left,
+    )
 
 
 def begun_restore(worktree: Worktree) -> RestoreIntent | None:
@@ -222,3 +265,86 @@ class WorktreeLock:
         with suppress(OSError):
             os.ftruncate(self._file, 0)
         os.close(self._file)
+
+
+# --- isolated attempts --------------------------------------------------------------------------------------------
+
+
+class IsolatedWorktree(NamedTuple):
+    """The worktree of one attempt."""
+
+    worktree: Worktree
+    base: Snapshot
+    """The files it was made with."""
+    root: Path
+    """What stands for the run's root in it."""
+
+
+class IsolatedChanges(NamedTuple):
+    """What an attempt left in its worktree."""
+
+    files: TaskFiles | None
+    """None: it changed nothing."""
+    changed: tuple[str, ...] = ()
+    """The first paths of it."""
+
+
+def make_isolated_worktree(
+    files: WorktreeFiles, base: Snapshot, root: Path, task_id: str, *, begin: Snapshot
+) -> IsolatedWorktree:
+    """A worktree with the files of `begin`, for an attempt of the run whose root is `root`. SnapshotError if not.
+
+    What it leaves counts from `base`: the same, or what an attempt that was interrupted had begun with.
+    """
+    folder = _folder(files)
+    path = folder / new_id()
+    make_private(folder.parent)
+    try:
+        made = make_linked(files.worktree, begin, path, workflow_id=files.workflow_id, label=task_id)
+        files.worktree.lend(made)
+        reach("aside.made")
+        return IsolatedWorktree(made, base, made.root / os.path.relpath(os.path.realpath(root), files.worktree.root))
+    except BaseException:
+        _remove(files, path)
+        raise
+
+
+def hand_over(files: WorktreeFiles, aside: IsolatedWorktree) -> IsolatedChanges:
+    """Capture what the attempt left; durable on return. SnapshotError where something of it cannot be kept."""
+    now = take(aside.worktree, workflow_id=files.workflow_id, name=new_id())
+    if now.partial:
+        listed = ", ".join(f"{one_line(left.path)} ({left.why})" for left in now.partial[:_SHOWN_ISOLATED])
+        raise SnapshotError(f"not everything it left in its worktree can be captured: {listed}")
+    reach("aside.captured")
+    if now.tree == aside.base.tree:
+        return IsolatedChanges(None)
+    changed = tuple(one_line(change.path) for change in diff(aside.worktree, aside.base, now)[:_SHOWN_ISOLATED])
+    return IsolatedChanges(TaskFiles(base=aside.base.id, snapshot=now.id), changed)
+
+
+def throw_away(files: WorktreeFiles, aside: IsolatedWorktree) -> None:
+    """Remove the worktree. One that cannot be removed now is removed by the next start."""
+    _remove(files, aside.worktree.root)
+
+
+def remove_left_behind(files: WorktreeFiles) -> None:
+    """Remove what runs that were killed here left. Nobody else is at work here while `files` is open."""
+    if not (files.worktree.common_dir / "worktrees").is_dir():
+        return  # there is no linked worktree at all
+    folder = os.path.realpath(_folder(files))
+    for one in linked_worktrees(files.worktree):
+        if os.path.dirname(os.path.realpath(one.path)) == folder:
+            log.info("removing %s, left by run %s", one.path, one.workflow_id)
+            _remove(files, one.path)
+
+
+def _folder(files: WorktreeFiles) -> Path:
+    # In the worktree, so that tools find what they look for in the folders above (node_modules, settings).
+    return files.worktree.root / FOLDER / "worktrees"
+
+
+def _remove(files: WorktreeFiles, path: Path) -> None:
+    try:
+        remove_linked(files.worktree, path)
+    except (AgentosError, OSError) as error:
+        log.warning("worktree %s could not be removed, the next start tries again: %s", path, error)

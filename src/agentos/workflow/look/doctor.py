@@ -18,13 +18,13 @@ from typing import Literal
 import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
+from agentos.excerpts import list_some
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.store.sqlite.database import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
-from agentos.tasks.agents.installed import InstalledAgent, installed_agents
+from agentos.tasks.agents.adapters.known import InstalledAgent, installed_agents
 from agentos.workflow.place.inspection import damage, held_leases, size_up
 from agentos.workflow.place.location import (
-    VARIABLE,
     Location,
     LocationSource,
     asked_directory,
@@ -32,7 +32,15 @@ from agentos.workflow.place.location import (
     unused_old_database,
 )
 from agentos.workflow.place.place import Place, find_place, was_begun_here
-from agentos.workflow.place.settings import Setting, Settings, explain_settings, load_settings, wrong_settings
+from agentos.workflow.place.settings import (
+    DATABASE_VARIABLE,
+    Setting,
+    Settings,
+    explain_settings,
+    from_variable,
+    load_settings,
+    wrong_settings,
+)
 from agentos.workflow.place.trust import find_reaching, trusted_since, untrusted_error
 from agentos.workflow.place.worktree_index import interrupted_runs
 from agentos.workflow.start.leftovers import leftover_folders, leftover_processes
@@ -128,8 +136,10 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         findings += [_finding_from("wrong", error), *_settings_besides(repo, error)]
     if location is not None:
         findings += _old_database(location)
-        in_force = Settings()
-        root = _work_root(location)
+        in_force, root = Settings(), location.root
+        if location.source is LocationSource.VARIABLE:  # git was not asked yet for the root whose settings count
+            with suppress(AgentosError):
+                root = git.find_repository(root).root
         needs_trust, refused = _trust(root)
         if wrong := wrong_settings(root):
             findings += [_finding_from("wrong", error) for error in wrong]
@@ -141,18 +151,16 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         if not refused or location.source is not LocationSource.SETTINGS or not location.backend.is_shared:
             size, found = _database(_place(location), in_force, deep=deep)
             findings += [*found, *_snapshots(_place(location))]
-        findings += [*_unfinished_restore(location.root), *_space(path, free)]
-        if not location.backend.is_shared:
-            # Permissions after that: looking in makes a log beside the database, with the same mode.
-            findings += _permissions(location, path)
-    findings += [*_elsewhere(location), *_folders()]
+        # The disk after that: looking in makes a log beside the database, with the same mode.
+        findings += [*_unfinished_restore(location.root), *_on_disk(location, path, free)]
+    findings += _on_this_machine(location)
     return Checkup(
         sound=not any(found.severity != "note" for found in findings),
         agentos=version,
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         sqlite=sqlite3.sqlite_version,
         git=_git_version(),
-        agents=tuple(installed_agents(os.environ)),
+        agents=tuple(installed_agents()),
         root="" if location is None else str(location.root),
         database="" if location is None else location.shown,
         because="" if location is None else location.why,
@@ -189,11 +197,11 @@ def _versions() -> Iterator[CheckupFinding]:
             mend=f"Use a Python with SQLite {oldest} or newer.",
         )
     if not _git_version():
-        variable = bool(os.environ.get(VARIABLE, "").strip())
+        variable = from_variable("database")
         yield CheckupFinding(
             severity="note" if variable else "wrong",
             what="git is not installed, or not on PATH",
-            mend=f"Install git; without it runs need {VARIABLE}.",
+            mend=f"Install git; without it runs need {DATABASE_VARIABLE}.",
         )
 
 
@@ -206,16 +214,8 @@ def _old_database(location: Location) -> Iterator[CheckupFinding]:
         yield CheckupFinding(
             severity="note",
             what=f"the old global database {one_line(old)} is there, and not in use",
-            mend=f"Go on with it by {VARIABLE}={one_line(old)}, or leave it; docs/workflow.md says more.",
+            mend=f"Go on with it by {DATABASE_VARIABLE}={one_line(old)}, or leave it; docs/workflow.md says more.",
         )
-
-
-def _work_root(location: Location) -> Path:
-    """The root whose settings count; under the variable git was not asked for it yet."""
-    if location.source is LocationSource.VARIABLE:
-        with suppress(AgentosError):
-            return git.find_repository(location.root).root
-    return location.root
 
 
 def _settings_besides(repo: Path | None, error: AgentosError) -> Iterator[CheckupFinding]:
@@ -247,7 +247,15 @@ def _existing(path: Path) -> Path:
     return next(folder for folder in path.parents if folder.is_dir())
 
 
-def _permissions(location: Location, path: Path) -> Iterator[CheckupFinding]:
+def _on_disk(location: Location, path: Path, free: int) -> Iterator[CheckupFinding]:
+    if free < LOW_SPACE:
+        yield CheckupFinding(
+            severity="wrong",
+            what=f"only {free // 1_000_000} MB are free where {one_line(path)} is",
+            mend="Free some space: a run stops when its journal cannot be written.",
+        )
+    if location.backend.is_shared:
+        return
     # The variable may name a place in a folder that is shared on purpose; the file in it is private all the same.
     folders = [] if location.source is LocationSource.VARIABLE else [path.parent]
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
@@ -272,15 +280,6 @@ def _permissions(location: Location, path: Path) -> Iterator[CheckupFinding]:
         )
 
 
-def _space(path: Path, free: int) -> Iterator[CheckupFinding]:
-    if free < LOW_SPACE:
-        yield CheckupFinding(
-            severity="wrong",
-            what=f"only {free // 1_000_000} MB are free where {one_line(path)} is",
-            mend="Free some space: a run stops when its journal cannot be written.",
-        )
-
-
 # --- the database -------------------------------------------------------------------------------------------------
 
 
@@ -293,18 +292,23 @@ def _place(location: Location) -> Place:
 def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[DatabaseSize | None, list[CheckupFinding]]:
     findings: list[CheckupFinding] = []
     try:
-        broken = damage(place, thorough=deep)
-        if broken:
-            findings.append(_damage_finding(Path(place.database), broken))
+        if broken := damage(place, thorough=deep):
+            findings.append(
+                CheckupFinding(
+                    severity="damage",
+                    what=f"the database {one_line(Path(place.database))} is damaged: {'; '.join(broken[:3])}",
+                    mend="Export what can still be read (`agentos export RUN`), then `agentos doctor --set-aside`.",
+                )
+            )
         size = size_up(place)
-        findings += [*_schema(size), *_size(size, settings), *_pooler(size)]
+        findings += _size_findings(size, settings)
         store = place.open(readonly=True)
         try:
             for run in store.list_runs() if deep else ():
                 findings += _verify_run(store, run)
             runs = store.list_runs(statuses=UNDER_WAY)
             failed = store.list_runs(statuses={"failed"}, limit=MOST_FAILED)
-            findings += [*_runs([*runs, *failed], shared=place.is_shared), *_leftovers(store), *_stale(place, runs)]
+            findings += [*_runs([*runs, *failed], shared=place.is_shared), *_left_behind(place, store, runs)]
         finally:
             store.close()
         return size, [*findings, *(_under_another_name(place) if place.is_shared else ())]
@@ -326,7 +330,7 @@ def _snapshots(place: Place) -> Iterator[CheckupFinding]:
         return
     if not unknown or sizes is None:
         return
-    named = ", ".join(map(one_line, sorted(unknown)[:5])) + (", …" if len(unknown) > 5 else "")
+    named = list_some(map(one_line, sorted(unknown)))
     yield CheckupFinding(
         severity="note",
         what=f"{sum(unknown.values())} snapshots of files are kept in git's folder of runs that this database does not "
@@ -355,14 +359,6 @@ def _unfinished_restore(root: Path) -> Iterator[CheckupFinding]:
         )
 
 
-def _damage_finding(path: Path, lines: list[str]) -> CheckupFinding:
-    return CheckupFinding(
-        severity="damage",
-        what=f"the database {one_line(path)} is damaged: {'; '.join(lines[:3])}",
-        mend="Export what can still be read (`agentos export RUN`), then `agentos doctor --set-aside`.",
-    )
-
-
 def _verify_run(store: StorePort, run: RunRecord) -> Iterator[CheckupFinding]:
     try:
         store.verify(run.workflow_id)
@@ -376,25 +372,19 @@ def _verify_run(store: StorePort, run: RunRecord) -> Iterator[CheckupFinding]:
         yield _finding_from("damage", error)
 
 
-def _schema(size: DatabaseSize) -> Iterator[CheckupFinding]:
+def _size_findings(size: DatabaseSize, settings: Settings) -> Iterator[CheckupFinding]:
     if size.schema < size.known_schema:
         yield CheckupFinding(
             severity="note",
             what=f"the database has schema {size.schema}; this AgentOS writes {size.known_schema}",
             mend="agentos db migrate   (the next run does it, too)",
         )
-
-
-def _size(size: DatabaseSize, settings: Settings) -> Iterator[CheckupFinding]:
     if size.bytes > settings.space_warning:
         yield CheckupFinding(
             severity="note",
             what=f"the database holds {size.bytes:,} bytes; space_warning is {settings.space_warning:,}",
             mend="`agentos db stats` shows the largest runs, `agentos delete RUN` gives their space back.",
         )
-
-
-def _pooler(size: DatabaseSize) -> Iterator[CheckupFinding]:
     if size.pooled:
         yield CheckupFinding(
             severity="note",
@@ -437,7 +427,8 @@ def _under_another_name(place: Place) -> Iterator[CheckupFinding]:
             )
 
 
-def _leftovers(store: StorePort) -> Iterator[CheckupFinding]:
+def _left_behind(place: Place, store: StorePort, runs: list[RunRecord]) -> Iterator[CheckupFinding]:
+    """Processes and leases of drivers that are dead."""
     for process, run in leftover_processes(store):
         yield CheckupFinding(
             severity="wrong",
@@ -445,9 +436,6 @@ def _leftovers(store: StorePort) -> Iterator[CheckupFinding]:
             f"{one_line(run.workflow_id)}",
             mend=f"agentos resume {one_line(run.workflow_id)} ends it first; or kill {process.pid}",
         )
-
-
-def _stale(place: Place, runs: list[RunRecord]) -> Iterator[CheckupFinding]:
     interrupted = {run.workflow_id for run in runs if run.status == "interrupted"}
     for lease in held_leases(place):
         if not lease.live and lease.workflow_id not in interrupted:
@@ -461,10 +449,9 @@ def _stale(place: Place, runs: list[RunRecord]) -> Iterator[CheckupFinding]:
 # --- the machine --------------------------------------------------------------------------------------------------
 
 
-def _elsewhere(location: Location | None) -> Iterator[CheckupFinding]:
+def _on_this_machine(location: Location | None) -> Iterator[CheckupFinding]:
     here = None if location is None else location.database
-    found = interrupted_runs()
-    others = [one for one in found.runs if one.worktree.database != here]
+    others = [one for one in interrupted_runs().runs if one.worktree.database != here]
     if others:
         yield CheckupFinding(
             severity="note",
@@ -472,9 +459,6 @@ def _elsewhere(location: Location | None) -> Iterator[CheckupFinding]:
             f"{one_line(others[0].worktree.root)}",
             mend="agentos resume --all",
         )
-
-
-def _folders() -> Iterator[CheckupFinding]:
     folders = leftover_folders()
     if folders:
         listed = " ".join(map(one_line, folders[:5])) + (" …" if len(folders) > 5 else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -11,6 +10,7 @@ import msgspec
 
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import NotFoundError, RunRefusedError
+from agentos.excerpts import list_some, shorten
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
@@ -86,7 +86,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def find_task(journal: StoredRun, given: str) -> TaskId:
     """The task of this id or unique prefix, gone ones included. NotFoundError; RunRefusedError if ambiguous."""
     planned = [task_id for layer in journal.plan.layers for task_id in layer] if journal.plan else []
-    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks, *_removed_tasks(journal)))
+    removed: list[TaskId] = []  # gone from the workflow, as the journal says, whether or not they ever ran
+    for event in journal.events:
+        if isinstance(event, ev.ResumePlanned):
+            removed += [row.task_id for row in event.verdicts if row.verdict == "orphan"]
+        elif isinstance(event, ev.PlanChanged):
+            removed += event.removed
+    ids: dict[TaskId, None] = dict.fromkeys((*planned, *journal.facts.tasks, *removed))
     if given in ids:
         return TaskId(given)
     meant = [task_id for task_id in ids if given and task_id.startswith(given)]
@@ -94,22 +100,13 @@ def find_task(journal: StoredRun, given: str) -> TaskId:
         return meant[0]
     run = journal.record.workflow_id
     if meant:
-        listed = ", ".join(meant[:5]) + (", …" if len(meant) > 5 else "")
-        raise RunRefusedError(f"several tasks begin with {given!r}: {listed}", next_step="Give more of the id.")
-    shown = repr(given if len(given) <= 100 else f"{given[:99]}…")
+        raise RunRefusedError(
+            f"several tasks begin with {given!r}: {list_some(meant)}", next_step="Give more of the id."
+        )
     raise NotFoundError(
-        f"run {run} has no task {shown}",
+        f"run {run} has no task {shorten(given, 100)!r}",
         next_step=f"`agentos show {shlex.quote(run)}` shows its tasks, `agentos list` other runs.",
     )
-
-
-def _removed_tasks(journal: StoredRun) -> Iterator[TaskId]:
-    """Tasks that the journal says are gone from the workflow, whether or not they ever ran."""
-    for event in journal.events:
-        if isinstance(event, ev.ResumePlanned):
-            yield from (row.task_id for row in event.verdicts if row.verdict == "orphan")
-        elif isinstance(event, ev.PlanChanged):
-            yield from event.removed
 
 
 def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanation:
@@ -117,7 +114,9 @@ def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanatio
     facts = journal.facts
     known = facts.task(task_id)
     planned = journal.plan.tasks.get(task_id) if journal.plan else None
-    last = planned or _last_planned(store, journal, task_id)
+    last = planned  # of a task that is gone, as the newest plan has it that had it
+    for revision in range(facts.plan_revision if journal.plan and last is None else 0, 0, -1):
+        last = last or decode_plan(store.read_plan(journal.record.workflow_id, revision)).tasks.get(task_id)
     needs = planned.definition.needs if planned else ()
     gates = sorted(
         (gate.opened.seq, gate_id) for gate_id, gate in facts.gates.items() if gate.opened.task_id == task_id
@@ -141,15 +140,6 @@ def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanatio
     )
 
 
-def _last_planned(store: StorePort, journal: StoredRun, task_id: TaskId) -> PlannedTask | None:
-    """A task that is gone, as the newest plan has it that had it."""
-    for revision in range(journal.facts.plan_revision if journal.plan else 0, 0, -1):
-        found = decode_plan(store.read_plan(journal.record.workflow_id, revision)).tasks.get(task_id)
-        if found is not None:
-            return found
-    return None
-
-
 # --- the status, in words -------------------------------------------------------------------------------------------
 
 
@@ -161,9 +151,23 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
         case "complete":
             return f"complete: attempt {known.attempts} succeeded"
         case "failed" | "failed_safe" | "cancelled":
-            return _why_failed(known)
+            error = known.error.in_short if known.error else "no error was kept"
+            if known.error is not None and known.error.type == "GateRejected":
+                return f"not run: {known.error.text}; no resume runs it, a fork asks anew"
+            if known.status == "cancelled":
+                return f"cancelled while it ran: {error}"
+            allowed = "; the workflow goes on all the same (continue_on_error)" if known.status == "failed_safe" else ""
+            return f"attempt {known.attempts} failed: {error}{allowed}"
         case "skipped":
-            return _why_skipped(facts, known, planned)
+            cause = known.because
+            if TaskId(cause) in facts.tasks:
+                return f"skipped because task {cause} is {facts.task(TaskId(cause)).status}"
+            if cause in facts.gates:
+                return f"skipped because gate {cause} was answered no"
+            if cause:
+                return f"skipped because of {cause}"
+            condition = planned.definition.condition if planned else ""
+            return f"its condition was false: {condition}" if condition else "its condition was false"
         case "waiting":
             asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
             return "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
@@ -174,43 +178,18 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
             when = f"in {wait} s" if journal.record.holder else f"at most {wait} s after the run is resumed"
             return f"its last attempt failed ({error}); the next one begins {when}"
         case "running":
-            return _why_running(journal, task_id)
+            if task_id in facts.children:
+                items = facts.children[task_id]
+                left = sum(not facts.task(item).ended for item in items)
+                return f"its {len(items)} items are under way, {left} left"
+            if journal.record.holder is None:
+                return (
+                    "its attempt was interrupted: the process that drove the run is gone; "
+                    "a resume decides what becomes of it"
+                )
+            return f"its attempt is under way, driven by {journal.record.holder}"
         case "pending":
             return _why_pending(journal, task_id, planned)
-
-
-def _why_failed(known: TaskFacts) -> str:
-    error = known.error.in_short if known.error else "no error was kept"
-    if known.error is not None and known.error.type == "GateRejected":
-        return f"not run: {known.error.text}; no resume runs it, a fork asks anew"
-    if known.status == "cancelled":
-        return f"cancelled while it ran: {error}"
-    allowed = "; the workflow goes on all the same (continue_on_error)" if known.status == "failed_safe" else ""
-    return f"attempt {known.attempts} failed: {error}{allowed}"
-
-
-def _why_skipped(facts: Facts, known: TaskFacts, planned: PlannedTask | None) -> str:
-    cause = known.because
-    if not cause:
-        condition = planned.definition.condition if planned else ""
-        return f"its condition was false: {condition}" if condition else "its condition was false"
-    if TaskId(cause) in facts.tasks:
-        return f"skipped because task {cause} is {facts.task(TaskId(cause)).status}"
-    if cause in facts.gates:
-        return f"skipped because gate {cause} was answered no"
-    return f"skipped because of {cause}"
-
-
-def _why_running(journal: StoredRun, task_id: TaskId) -> str:
-    if task_id in journal.facts.children:
-        items = journal.facts.children[task_id]
-        left = sum(not journal.facts.task(item).ended for item in items)
-        return f"its {len(items)} items are under way, {left} left"
-    if journal.record.holder is None:
-        return (
-            "its attempt was interrupted: the process that drove the run is gone; a resume decides what becomes of it"
-        )
-    return f"its attempt is under way, driven by {journal.record.holder}"
 
 
 def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | None) -> str:
@@ -252,19 +231,27 @@ def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:
 
 
 def _last_verdict(store: StorePort, journal: StoredRun, task_id: TaskId) -> LastVerdict | None:
-    decisions = [event for event in counting(journal.events) if isinstance(event, ev.ResumePlanned)]
-    listed = next((event for event in reversed(decisions) if _lists(event, task_id)), None)
-    newest = next((event for event in reversed(decisions) if _decides_of(event, task_id)), None)
-    # A task that is gone is listed by the resume that found it gone, and by none that came later.
-    event = listed if listed is not None and _says_gone(listed, task_id) else newest
+    event: ev.ResumePlanned | None = None
+    row: ev.PlannedVerdict | None = None
+    for one in counting(journal.events):
+        if isinstance(one, ev.ResumePlanned):
+            said = next((row for row in one.verdicts if row.task_id == task_id), None)
+            # One that only let a command in looks at tasks cut off alone. And a task that is gone is listed by the
+            # resume that found it gone, and by none that came later.
+            gone = row is not None and row.verdict == "orphan"
+            if said is not None or (not gone and one.counts.get("reuse", 0) + one.counts.get("run", 0) > 0):
+                event, row = one, said
     if event is None:
         return None
-    before = fold(journal.record.workflow_id, [row for row in journal.events if row.seq < event.seq])
-    old = _plan_at(store, journal, before, _revision_before(journal, event.seq))
+    earlier = [one for one in journal.events if one.seq < event.seq]
+    before = fold(journal.record.workflow_id, earlier)
+    # The plan that the drive was given: its own start names the one it goes on with already.
+    starts = [place for place, one in enumerate(earlier) if isinstance(one, ev.WorkflowStart)]
+    given = fold(journal.record.workflow_id, earlier[: starts[-1]] if starts else earlier).plan_revision
+    old = _plan_at(store, journal, before, given)
     new = _plan_at(store, journal, before, event.plan_revision)
     if task_id not in new.tasks and task_id not in old.tasks:
         return None  # it came into being later
-    row = next((row for row in event.verdicts if row.task_id == task_id), None)
     verdict, reason = (row.verdict, row.reason) if row else _uneventful(before.task(task_id))
     return LastVerdict(
         verdict=verdict,
@@ -274,26 +261,6 @@ def _last_verdict(store: StorePort, journal: StoredRun, task_id: TaskId) -> Last
         at=event.at,
         plan_revision=event.plan_revision,
     )
-
-
-def _revision_before(journal: StoredRun, seq: int) -> int:
-    """The revision of the plan that a drive was given: its own start names the one it goes on with already."""
-    before = [event for event in journal.events if event.seq < seq]
-    starts = [place for place, event in enumerate(before) if isinstance(event, ev.WorkflowStart)]
-    return fold(journal.record.workflow_id, before[: starts[-1]] if starts else before).plan_revision
-
-
-def _lists(event: ev.ResumePlanned, task_id: TaskId) -> bool:
-    return any(row.task_id == task_id for row in event.verdicts)
-
-
-def _says_gone(event: ev.ResumePlanned, task_id: TaskId) -> bool:
-    return any(row.task_id == task_id and row.verdict == "orphan" for row in event.verdicts)
-
-
-def _decides_of(event: ev.ResumePlanned, task_id: TaskId) -> bool:
-    """Whether a resume decided of this task; one that only let a command in looks at tasks cut off alone."""
-    return _lists(event, task_id) or event.counts.get("reuse", 0) + event.counts.get("run", 0) > 0
 
 
 def _plan_at(store: StorePort, journal: StoredRun, facts: Facts, revision: int) -> Plan:

@@ -77,7 +77,8 @@ def compare_files(first: Moment, second: Moment, paths: Collection[str] = ()) ->
         return not_compared(f"a snapshot is gone: {error.snapshot_id}", *named), b""
     except GitError as error:
         return not_compared(f"what they hold is no longer all there ({error.said})", *named), b""
-    wanted = [change for change in changes if _below(change.path, paths)]
+    folders = tuple(f"{one.rstrip('/')}/" for one in paths)
+    wanted = [one for one in changes if not paths or one.path in paths or one.path.startswith(folders)]
     return FilesDiff(compared=True, why="", before=named[0], after=named[1], changes=file_changes(wanted)), patch
 
 
@@ -89,10 +90,6 @@ def _tree(worktree: Worktree, moment: Moment) -> str:
         if moment.tree and git.run("cat-file", "-e", f"{moment.tree}^{{tree}}", ok=range(256)).status == 0:
             return moment.tree
         raise
-
-
-def _below(path: str, paths: Collection[str]) -> bool:
-    return not paths or any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in paths)
 
 
 def task_window(events: Iterable[ev.Event], plan: Plan, task_id: TaskId) -> TaskWindow | None:
@@ -138,7 +135,7 @@ def compare_task(
 ) -> tuple[FilesDiff, bytes, tuple[TaskId, ...]]:
     """What a task did to files, as a patch too, and the tasks that were at work beside it."""
     if plan.tasks[task_id].definition.isolation == "worktree":
-        return *_compare_aside(root, events, plan, task_id, paths), ()
+        return *_compare_isolated(root, events, plan, task_id, paths), ()
     if not _works_on_files(plan, task_id):
         return not_compared("it is declared to change none (`effects`)"), b"", ()
     window = task_window(events, plan, task_id)
@@ -157,7 +154,7 @@ def compare_task(
     return *compare_files(before, after, paths), others
 
 
-def _compare_aside(
+def _compare_isolated(
     root: Path, events: Sequence[ev.Event], plan: Plan, task_id: TaskId, paths: Collection[str]
 ) -> tuple[FilesDiff, bytes]:
     """What a task did in a worktree of its own, between what that was made from and what it left there."""

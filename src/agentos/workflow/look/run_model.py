@@ -48,7 +48,6 @@ class RunModel:
         """Tasks that ended, newest last."""
         self.layers: dict[int, Counter[str]] = {}
         """For each layer, how many of its tasks have which status; tasks that nothing happened to are not counted."""
-        self.warnings: deque[str] = deque(maxlen=8)
         self.done = 0
         """Tasks that ended, whenever."""
         self._begun_sizes: dict[int, int] = {}
@@ -145,12 +144,6 @@ class RunModel:
                 self.recent.append(task_id)
             case ev.DecisionRequired(task_id=about) if about is not None:
                 self.retrying.pop(about, None)
-            case ev.TaskWarning(message=message, task_id=about):
-                self.warnings.append(f"{about}: {message}" if about else message)
-            case ev.CheckpointFailed(layer=layer, error=error):
-                self.warnings.append(f"checkpoint of layer {layer} failed, not resumable from there: {error.text}")
-            case ev.CommandRefused(why=why):
-                self.warnings.append(f"refused: {why}")
             case ev.PlanChanged():
                 self._changes.append(event)
             case ev.Checkpointed():

@@ -15,14 +15,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from agentos import typed
-from agentos.dag.plan.plan import Plan, PlannedTask
-from agentos.ids import TaskId, WorkflowId
+from agentos.dag.plan.plan import Plan
+from agentos.ids import WorkflowId
 from agentos.machine.commands import Sender
-from agentos.machine.events import Event, TaskFailure, TaskStart, Usage
-from agentos.machine.facts.fold import Facts, GateFacts, counting, fold, workflow_state
+from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskStart, Usage
+from agentos.machine.facts.fold import Facts, counting, fold, workflow_state
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
-from agentos.machine.state import TaskStatus, WorkflowState
+from agentos.machine.state import TaskStatus
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
 from agentos.workflow.define.plans import decode_plan
@@ -127,6 +127,11 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
         return task.status == "running" and self.driver is None and task.attempts > 0
 
 
+_OF_RECORD = {*RunView.__struct_fields__} & {*RunRecord.__struct_fields__} - {"labels"}
+_OF_GATE = {*GateView.__struct_fields__} & {*DecisionRequired.__struct_fields__} - {"command", "covers"}
+"""Fields that are shown as they are stored."""
+
+
 class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the store knows of one run at one moment."""
 
@@ -161,64 +166,41 @@ def run_view(journal: StoredRun) -> RunView:
     """What `agentos show` shows."""
     record, facts = journal.record, journal.facts
     return RunView(
-        workflow_id=record.workflow_id,
-        name=record.name,
-        status=record.status,
-        layer=record.layer,
-        layers=record.layers,
-        created_at=record.created_at,
-        updated_at=record.updated_at,
-        root=record.root,
-        host=record.host,
+        **{name: getattr(record, name) for name in _OF_RECORD},
         driver=str(record.holder) if record.holder else None,
-        parent_id=record.parent_id,
         labels=list(record.labels),
         usage=facts.spent_in_all,
         tasks=_tasks(journal),
         gates=gate_views(facts),
-        state=stored_state(workflow_state(facts)),
+        state=stored_form(workflow_state(facts)),
     )
 
 
-def stored_state(state: WorkflowState) -> Any:
-    """A state in its stored form, as plain JSON values: what the SQL view shows, too."""
-    return _as_json(state)
-
-
-def _as_json(value: object) -> Any:
+def stored_form(value: object) -> Any:
+    """A state, or a value of it, in its stored form, as plain JSON values: what the SQL view shows, too."""
     return msgspec.json.decode(encode_value(value, around=True))
 
 
 def gate_views(facts: Facts) -> list[GateView]:
     """Gates by the time they opened, answered ones included."""
     gates = sorted(facts.gates.values(), key=lambda gate: gate.opened.seq)
-    return [_gate(facts, gate, gate.opened.gate_id in facts.open_gates) for gate in gates]
-
-
-def _gate(facts: Facts, gate: GateFacts, is_open: bool) -> GateView:
-    opened = gate.opened
-    return GateView(
-        id=opened.gate_id,
-        task_id=opened.task_id,
-        question=opened.question,
-        opened_at=opened.at,
-        deadline=opened.deadline,
-        answer=gate.answer or None,
-        open=is_open,
-        kind=opened.kind,
-        by=opened.by,
-        inputs=opened.inputs,
-        covers=None if gate.covers is None else tuple(gate.covers),
-        again=opened.again,
-        changed=opened.changed,
-        command=answer_to(facts, opened),
-        choices=opened.choices,
-        file=opened.file,
-        choice=gate.choice or None,
-        author=gate.author or None,
-        sender=gate.sender,
-        reason=gate.reason or None,
-    )
+    return [
+        GateView(
+            **{name: getattr(opened, name) for name in _OF_GATE},
+            id=opened.gate_id,
+            opened_at=opened.at,
+            answer=gate.answer or None,
+            open=opened.gate_id in facts.open_gates,
+            covers=None if gate.covers is None else tuple(gate.covers),
+            command=answer_to(facts, opened),
+            choice=gate.choice or None,
+            author=gate.author or None,
+            sender=gate.sender,
+            reason=gate.reason or None,
+        )
+        for gate in gates
+        for opened in [gate.opened]
+    ]
 
 
 def _tasks(journal: StoredRun) -> list[TaskView]:
@@ -231,7 +213,7 @@ def _tasks(journal: StoredRun) -> list[TaskView]:
                 status=entry.status,
                 attempts=0,
                 execution_time_ms=entry.execution_time_ms,
-                output=_as_json(entry.output) if entry.status == "complete" else UNSET,
+                output=stored_form(entry.output) if entry.status == "complete" else UNSET,
                 error=typed.convert(entry.error, TaskFailure) if entry.error else UNSET,
             )
             for entry in workflow_state(facts).tasks
@@ -242,33 +224,34 @@ def _tasks(journal: StoredRun) -> list[TaskView]:
     gone = ((task.layer, task.place, task_id, None) for task_id, task in facts.tasks.items() if task_id not in planned)
     in_order = sorted([*rows, *gone], key=lambda row: row[:3])
     started = {event.task_id: event.at for event in counting(journal.events) if isinstance(event, TaskStart)}
-    return [_task(facts, task_id, task, layer, started.get(task_id)) for layer, _, task_id, task in in_order]
-
-
-def _task(
-    facts: Facts, task_id: TaskId, planned: PlannedTask | None, layer: int, started_at: datetime | None
-) -> TaskView:
-    known = facts.task(task_id)
-    return TaskView(
-        id=task_id,
-        layer=layer,
-        status=known.status,
-        attempts=known.attempts,
-        kind=planned.definition.kind if planned else None,
-        needs=planned.definition.needs if planned else (),
-        started_at=started_at,
-        execution_time_ms=known.execution_time_ms if known.ended else None,
-        output=msgspec.json.decode(known.output) if known.status == "complete" else UNSET,
-        error=known.error if known.error is not None else UNSET,
-        not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
-        usage=facts.spent.get(task_id, UNSET),
-        because=known.because if known.status == "skipped" else UNSET,
-    )
+    return [
+        TaskView(
+            id=task_id,
+            layer=layer,
+            status=known.status,
+            attempts=known.attempts,
+            kind=task.definition.kind if task else None,
+            needs=task.definition.needs if task else (),
+            started_at=started.get(task_id),
+            execution_time_ms=known.execution_time_ms if known.ended else None,
+            output=msgspec.json.decode(known.output) if known.status == "complete" else UNSET,
+            error=known.error if known.error is not None else UNSET,
+            not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
+            usage=facts.spent.get(task_id, UNSET),
+            because=known.because if known.status == "skipped" else UNSET,
+        )
+        for layer, _, task_id, task in in_order
+        for known in [facts.task(task_id)]
+    ]
 
 
 def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) -> str:
     """What to type next to bring the run further; empty where it is complete."""
     run = shlex.quote(view.workflow_id)
+    fork = f"agentos fork {shlex.quote(checkpoints[-1].id)}" if checkpoints else ""
+    errors = [task.error for task in view.tasks if task.status in ("failed", "cancelled")]
+    # Where nothing failed but what a gate rejected: no resume would run that.
+    rejected = bool(errors) and all(isinstance(one, TaskFailure) and one.type == "GateRejected" for one in errors)
     match view.status:
         case "complete":
             return ""
@@ -277,18 +260,8 @@ def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) ->
         case "waiting":
             return next((gate.command for gate in view.gates if gate.open), f"agentos resume {run}")
         case "aborted":
-            return _fork(checkpoints)
-        case "failed" if _only_rejected(view):
-            return _fork(checkpoints)
+            return fork
+        case "failed" if rejected:
+            return fork
         case _:
             return f"agentos resume {run}"
-
-
-def _only_rejected(view: RunView) -> bool:
-    """Whether nothing failed but what a gate rejected: no resume would run that."""
-    failed = [task.error for task in view.tasks if task.status in ("failed", "cancelled")]
-    return bool(failed) and all(isinstance(error, TaskFailure) and error.type == "GateRejected" for error in failed)
-
-
-def _fork(checkpoints: Sequence[CheckpointRecord]) -> str:
-    return f"agentos fork {shlex.quote(checkpoints[-1].id)}" if checkpoints else ""

@@ -10,7 +10,7 @@ import msgspec
 from agentos.machine.facts.fold import fold, workflow_state
 from agentos.machine.state import WorkflowState
 from agentos.store.port import CheckpointRecord, StorePort
-from agentos.workflow.look.run_view import stored_state
+from agentos.workflow.look.run_view import stored_form
 
 ChangeKind = Literal["added", "removed", "changed"]
 _TIMES = ("execution_time_ms",)
@@ -61,11 +61,15 @@ def state_at(store: StorePort, checkpoint: CheckpointRecord) -> WorkflowState:
 
 def diff_states(first: WorkflowState, second: WorkflowState) -> StateDifference:
     """What differs. How long tasks took does not count."""
-    before, after = stored_state(first), stored_state(second)
+    before, after = stored_form(first), stored_form(second)
+    old, new = before["messages"], after["messages"]
+    same = 0
+    while same < min(len(old), len(new)) and old[same] == new[same]:
+        same += 1
     return StateDifference(
         tasks=_changes(_by("task_id", before["tasks"]), _by("task_id", after["tasks"])),
         context=_changes(before["context"], after["context"]),
-        messages=_messages(before["messages"], after["messages"]),
+        messages=Messages(same=same, removed=list(old[same:]), added=list(new[same:])),
         decisions=_changes(_by("gate_id", before["decisions"]), _by("gate_id", after["decisions"])),
     )
 
@@ -90,10 +94,3 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[StateC
         elif before[name] != after[name]:
             changes.append(StateChange(id=name, change="changed", before=before[name], after=after[name]))
     return changes
-
-
-def _messages(before: Sequence[Any], after: Sequence[Any]) -> Messages:
-    same = 0
-    while same < min(len(before), len(after)) and before[same] == after[same]:
-        same += 1
-    return Messages(same=same, removed=list(before[same:]), added=list(after[same:]))

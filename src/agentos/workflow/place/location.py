@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -22,18 +22,17 @@ import msgspec
 from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.backends import URL_KINDS, Backend, find_backend, is_url, without_password
 from agentos.store.private_files import SQLITE_FILES, make_folders
-from agentos.workflow.place.settings_file import SETTINGS, SettingsFile, read_settings_file
+from agentos.workflow.place.settings import DATABASE_VARIABLE, SETTINGS, from_variable, read_settings_file
 from agentos.worktree import git
 from agentos.worktree.git import one_line
 
-VARIABLE = "AGENTOS_WORKFLOW_DB"
 FOLDER = ".agentos"
 DATABASE = "issue_workflow.db"
 OLD_DATABASE = "~/.agentos/issue_workflow.db"
 
 _ELSEWHERE = (
-    f"{VARIABLE}=/path/to/file.db chooses another place; "
-    f"{VARIABLE}={OLD_DATABASE} goes on with the old global database."
+    f"{DATABASE_VARIABLE}=/path/to/file.db chooses another place; "
+    f"{DATABASE_VARIABLE}={OLD_DATABASE} goes on with the old global database."
 )
 _OWN_FOLDER = f'Write a path in a folder of its own, as in database = "{FOLDER}/{DATABASE}", or a {URL_KINDS} URL.'
 _MOVE_AWAY = "Find out where it came from, and move it out of the way."
@@ -71,7 +70,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
         """Why this place and no other, to stand after "because"."""
         match self.source:
             case LocationSource.VARIABLE:
-                return f"{VARIABLE} is set"
+                return f"{DATABASE_VARIABLE} is set"
             case LocationSource.SETTINGS:
                 return f"{one_line(self.root / self.settings)} names it"
             case LocationSource.REPOSITORY:
@@ -84,23 +83,22 @@ def find_location(target: Path | None = None) -> Location:
     Raises WorkflowConfigurationError where no place can be settled, or where the place is not to be trusted.
     """
     directory = asked_directory(target)
-    value = os.environ.get(VARIABLE, "")
-    if value.strip():
+    if value := from_variable("database"):
         return Location(database=_named_by_variable(value), source=LocationSource.VARIABLE, root=directory)
-    repository = _repository(directory)
+    with _about_location(f", and {DATABASE_VARIABLE} is not set"):
+        repository = git.find_repository(directory)
     root = repository.root
-    file = _settings(root)
-    named = None if file is None else _named_by_settings(file)
-    if file is None or named is None:
-        database = root / FOLDER / DATABASE
-        check_private(database, root, repository)
-        return Location(database=str(database), source=LocationSource.REPOSITORY, root=root)
-    where = file.path.name
-    if is_url(named):
-        return Location(database=_check_url(named, where), source=LocationSource.SETTINGS, root=root, settings=where)
-    database = _inside(root, named, where)
-    check_private(database, root, repository)
-    return Location(database=str(database), source=LocationSource.SETTINGS, root=root, settings=where)
+    with _about_location():
+        file = read_settings_file(root)
+    database, source, settings = str(root / FOLDER / DATABASE), LocationSource.REPOSITORY, SETTINGS
+    if file is not None and (named := file.table.get("database")) is not None:
+        if not (isinstance(named, str) and named.strip()):
+            raise location_error(f"`database` in {file.shown} is neither a path nor a {URL_KINDS} URL", _OWN_FOLDER)
+        source, settings = LocationSource.SETTINGS, file.path.name
+        database = _check_url(named, settings) if is_url(named) else _inside(root, named, settings)
+    if not is_url(database):
+        check_private(Path(database), root, repository)
+    return Location(database=database, source=source, root=root, settings=settings)
 
 
 def prepare(location: Location) -> Location:
@@ -114,8 +112,11 @@ def prepare(location: Location) -> Location:
     else:
         make_private(database.parent)
     with _explain_os_errors("write in", database.parent):
-        if not database.exists():  # one that exists may well be read in a read-only tree
-            _check_writable(database.parent)
+        effective = os.access in os.supports_effective_ids
+        writable = os.access(database.parent, os.W_OK | os.X_OK, effective_ids=effective)
+        if not writable and not database.exists():  # one that exists may well be read in a read-only tree
+            read_only = os.statvfs(database.parent).f_flag & os.ST_RDONLY
+            raise OSError(errno.EROFS if read_only else errno.EACCES, "not writable", str(database.parent))
     return location
 
 
@@ -146,40 +147,28 @@ def location_error(why: str, fix: str) -> WorkflowConfigurationError:
     )
 
 
-def _repository(directory: Path) -> git.Repository:
+@contextmanager
+def _about_location(more: str = "") -> Iterator[None]:
+    """What is wrong with the repository or its settings is told as what it is here."""
     try:
-        return git.find_repository(directory)
+        yield
     except WorkflowConfigurationError as error:
-        raise location_error(f"{error.message}, and {VARIABLE} is not set", error.next_step) from error
+        raise location_error(f"{error.message}{more}", error.next_step) from error
 
 
 def _named_by_variable(value: str) -> str:
     if is_url(value.strip()):
-        return _check_url(value.strip(), VARIABLE)
-    fix = f"Name a file in {VARIABLE}, or unset it."
+        return _check_url(value.strip(), DATABASE_VARIABLE)
+    fix = f"Name a file in {DATABASE_VARIABLE}, or unset it."
     try:
         path = Path(os.path.realpath(Path(value).expanduser()))
     except RuntimeError as error:
-        raise location_error(f"{VARIABLE} is {value!r}, and that home directory is not known", fix) from error
-    with _explain_os_errors(f"look at what {VARIABLE} names,", path):
+        raise location_error(f"{DATABASE_VARIABLE} is {value!r}, and that home directory is not known", fix) from error
+    with _explain_os_errors(f"look at what {DATABASE_VARIABLE} names,", path):
         if value.endswith("/") or path.is_dir():
-            raise location_error(f"{VARIABLE} names a directory, {one_line(path)}", fix)
+            raise location_error(f"{DATABASE_VARIABLE} names a directory, {one_line(path)}", fix)
         _check_ours(path, stat.S_IFREG)
     return str(path)
-
-
-def _settings(root: Path) -> SettingsFile | None:
-    try:
-        return read_settings_file(root)
-    except WorkflowConfigurationError as error:
-        raise location_error(error.message, error.next_step) from error
-
-
-def _named_by_settings(file: SettingsFile) -> str | None:
-    named = file.table.get("database")
-    if named is not None and not (isinstance(named, str) and named.strip()):
-        raise location_error(f"`database` in {file.shown} is neither a path nor a {URL_KINDS} URL", _OWN_FOLDER)
-    return named
 
 
 def _check_url(url: str, where: str) -> str:
@@ -195,7 +184,7 @@ def _check_url(url: str, where: str) -> str:
     return url
 
 
-def _inside(root: Path, named: str, where: str) -> Path:
+def _inside(root: Path, named: str, where: str) -> str:
     """The path that the settings name: below the root, in a folder of its own."""
     path = Path(os.path.normpath(root / named))
     if not path.is_relative_to(root) or named.startswith("~"):
@@ -204,17 +193,14 @@ def _inside(root: Path, named: str, where: str) -> Path:
         if named.endswith("/") or path.is_dir():
             raise location_error(f"{where} names a directory, {one_line(path)}", _OWN_FOLDER)
         parts = [part.lower() for part in path.relative_to(root).parts]
-        if len(parts) < 2 or ".git" in parts or _holds_other_files(path):
+        folder, alone = path.parent, len(parts) >= 2 and ".git" not in parts
+        if alone and folder.name != FOLDER and folder.is_dir():
+            # With other files it is the user's: our .gitignore with `*` would hide from git what they keep there.
+            others = any(not name.startswith(path.name) for name in os.listdir(folder))
+            alone = not others or _hides_all(_read_gitignore(folder / ".gitignore"))
+        if not alone:
             raise location_error(f"{where} names {named!r}, which is not in a folder of its own", _OWN_FOLDER)
-    return path
-
-
-def _holds_other_files(database: Path) -> bool:
-    # Such a folder is the user's: our .gitignore with `*` would hide from git what they keep there.
-    folder = database.parent
-    if folder.name == FOLDER or not folder.is_dir() or _hides_all(_read_gitignore(folder / ".gitignore")):
-        return False
-    return any(not name.startswith(database.name) for name in os.listdir(folder))
+    return str(path)
 
 
 def _old_database() -> Path | None:
@@ -228,7 +214,7 @@ def check_private(database: Path, root: Path, repository: git.Repository | None)
     """Refuse links, files of another kind or owner, tracked ones and nested repositories, from `root` to `database`."""
     if database == _old_database():
         raise location_error(
-            f"{one_line(database)} is the old global database, which is left alone unless {VARIABLE} names it",
+            f"{one_line(database)} is the old global database, which is left alone unless {DATABASE_VARIABLE} names it",
             "Work in a repository below your home directory, not in the home directory itself.",
         )
     folder = database.parent
@@ -238,28 +224,25 @@ def check_private(database: Path, root: Path, repository: git.Repository | None)
             _check_ours(root.joinpath(*inside.parts[:depth]), stat.S_IFDIR)
         for name in (".gitignore", *(database.name + suffix for suffix in SQLITE_FILES)):
             _check_ours(folder / name, stat.S_IFREG)
-    if repository is not None and _is_tracked(repository, inside, git.is_tracked):
+    with _about_location():
+        tracked = repository is not None and git.is_tracked(repository, inside)
+    if tracked:
         raise location_error(
             f"{one_line(folder)} is tracked by git, and a clone must not bring its own runs",
             f"Take it out of git (`git rm -r --cached {inside}`), and remove what you did not make yourself.",
         )
     for depth in range(1, len(inside.parts) + 1):
         part = Path(*inside.parts[:depth])
-        # A submodule that was taken out of the worktree has left no `.git`; its name is in the index all the same.
-        if os.path.lexists(root / part / ".git") or (
-            depth < len(inside.parts) and repository is not None and _is_tracked(repository, part, git.is_entry)
-        ):
+        with _about_location():
+            # A submodule that was taken out of the worktree has left no `.git`; its name is in the index all the same.
+            nested = os.path.lexists(root / part / ".git") or (
+                depth < len(inside.parts) and repository is not None and git.is_entry(repository, part)
+            )
+        if nested:
             raise location_error(
                 f"{one_line(root / part)} is a repository of its own, which could bring its own runs",
                 "Keep runs outside of it.",
             )
-
-
-def _is_tracked(repository: git.Repository, folder: Path, is_tracked: Callable[[git.Repository, Path], bool]) -> bool:
-    try:
-        return is_tracked(repository, folder)
-    except WorkflowConfigurationError as error:
-        raise location_error(error.message, error.next_step) from error
 
 
 def _check_ours(path: Path, kind: int) -> None:
@@ -317,29 +300,22 @@ def _hides_all(ignored: bytes) -> bool:
     return any(line.strip() == b"*" for line in ignored.splitlines())
 
 
-def _check_writable(folder: Path) -> None:
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
-        raise OSError(errno.EROFS if read_only else errno.EACCES, "not writable", str(folder))
-
-
 @contextmanager
 def _explain_os_errors(doing: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise location_error(*_reason(error, doing, one_line(path))) from error
-
-
-def _reason(error: OSError, doing: str, path: str) -> tuple[str, str]:
-    match error.errno:
-        case errno.EROFS:
-            return f"cannot {doing} {path}: the file system is read-only", "Make it writable."
-        case errno.EACCES | errno.EPERM:
-            return f"no permission to {doing} {path}", "Get the permission, or work in a copy of your own."
-        case errno.ENOSPC | errno.EDQUOT:
-            return f"cannot {doing} {path}: the disk is full", "Free some space."
-        case errno.ENOTDIR | errno.EEXIST:
-            return f"cannot {doing} {path}: a file is in the way", "Move that file, or name another place."
-        case _:
-            return f"cannot {doing} {path}: {error.strerror or error}", "Repair that, or name another place."
+        what = f"{doing} {one_line(path)}"
+        match error.errno:
+            case errno.EROFS:
+                why, fix = "the file system is read-only", "Make it writable."
+            case errno.EACCES | errno.EPERM:
+                fix = "Get the permission, or work in a copy of your own."
+                raise location_error(f"no permission to {what}", fix) from error
+            case errno.ENOSPC | errno.EDQUOT:
+                why, fix = "the disk is full", "Free some space."
+            case errno.ENOTDIR | errno.EEXIST:
+                why, fix = "a file is in the way", "Move that file, or name another place."
+            case _:
+                why, fix = error.strerror or str(error), "Repair that, or name another place."
+        raise location_error(f"cannot {what}: {why}", fix) from error

@@ -1,9 +1,13 @@
-"""The place a run is kept in: which store, and which worktree it works on."""
+"""The place a run is kept in: which store, which worktree it works on, and whose runs a shared database shows here.
+
+Every clone of a repository has to come to the same scope on every host, or a run could not be taken over elsewhere.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +15,13 @@ from typing import Any
 
 import msgspec
 
-from agentos.exceptions import RunNotFoundError, RunRefusedError, WorkflowConfigurationError
+from agentos.exceptions import (
+    RunNotFoundError,
+    RunRefusedError,
+    SnapshotError,
+    TryAgainError,
+    WorkflowConfigurationError,
+)
 from agentos.ids import MAX_ID
 from agentos.store.backends import Backend, find_backend
 from agentos.store.port import Durability, RunRecord, Scope, StorePort
@@ -26,9 +36,15 @@ from agentos.workflow.place.location import (
     make_private,
     prepare,
 )
-from agentos.workflow.place.scope import find_scope, scope_of
 from agentos.workflow.place.settings import load_settings
-from agentos.worktree.git import Repository, find_repository, one_line
+from agentos.worktree.git import Git, Repository, clean_env, find_repository, one_line
+
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?:[^/@]*@)?(?P<host>\[[^]/]+\]|[^/:]+)(?::(?P<port>\d*))?/(?P<path>.+)",
+    re.IGNORECASE,
+)
+_SCP = re.compile(r"(?:[^/@:]*@)?(?P<host>[^/:@]+):(?P<path>(?!//).+)")
+_USUAL_PORTS = {"http": 80, "https": 443, "ssh": 22, "git+ssh": 22, "ssh+git": 22, "git": 9418, "ftp": 21, "ftps": 990}
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +102,12 @@ def find_place(repo: str | Path | None = None, *, durability: Durability = "full
     UntrustedSettingsError where the settings name a server that the user has not accepted.
     """
     location = find_location(Path(repo) if repo is not None else None)
-    _refuse_no_text(location.root, location.database)
+    for path in (location.root, location.database):
+        try:
+            str(path).encode()  # runs note where they belong, and databases hold text
+        except UnicodeEncodeError as error:
+            step = "Rename it, or work in another directory."
+            raise location_error(f"the path {one_line(path)} is not UTF-8", step) from error
     if location.source is LocationSource.SETTINGS and location.backend.is_shared:
         from agentos.workflow.place.trust import refuse_untrusted  # most settings name no server
 
@@ -100,21 +121,62 @@ def find_place(repo: str | Path | None = None, *, durability: Durability = "full
             repository = find_repository(root)
             root = repository.root
     place = Place(database=location.database, root=root, named=repo is not None, durability=durability)
-    return _of_server(place, repository, make=make) if place.is_shared else place
-
-
-def _of_server(place: Place, repository: Repository | None, *, make: bool) -> Place:
-    """The place with its scope. What stays on this host (logs, isolated worktrees) has its folder all the same."""
-    if make and repository is not None:
+    if not place.is_shared:
+        return place
+    if make and repository is not None:  # for what stays on this host: logs, isolated worktrees
         with suppress(WorkflowConfigurationError):  # a read-only tree has no logs, and no other need of a folder
             check_private(place.root / FOLDER / DATABASE, place.root, repository)
             make_private(place.root / FOLDER)
-    return msgspec.structs.replace(place, scope=scope_of(place.root, repository, load_settings(place.root).repository))
+    return msgspec.structs.replace(place, scope=_scope_of(root, repository, load_settings(root).repository))
 
 
 def scope_now(root: Path) -> Scope:
     """How a shared database would know this worktree today."""
     return find_scope(root, load_settings(root).repository)
+
+
+def find_scope(root: Path, name: str | None = None) -> Scope:
+    """The scope of a worktree, as git tells of it."""
+    try:
+        repository = find_repository(root)
+    except WorkflowConfigurationError:
+        repository = None
+    return _scope_of(root, repository, name)
+
+
+def _scope_of(root: Path, repository: Repository | None, name: str | None) -> Scope:
+    """The scope: `name` (the setting `repository`), else where `origin` is, else the host and folder."""
+    if repository is None:
+        return Scope(repository=name or f"{platform.node()}:{root}")
+    common = repository.git_dir
+    linked = (common / "commondir").is_file()
+    worktree = common.name if linked else ""  # the name git gave to a linked worktree; the main one has none
+    if name:
+        return Scope(repository=name, worktree=worktree)
+    git = Git(cwd=repository.root, env=clean_env(os.environ), timeout_s=10.0)
+    try:
+        origin = git.run("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
+    except SnapshotError as error:  # another name would be another repository, with none of its runs
+        raise TryAgainError(
+            f"cannot tell which repository this is: {error.message}", next_step=error.next_step
+        ) from error
+    if linked:
+        common = common / (common / "commondir").read_text().strip()
+    here = f"{platform.node()}:{os.path.realpath(common)}"
+    return Scope(repository=normalise_origin(os.fsdecode(origin).strip()) or here, worktree=worktree)
+
+
+def normalise_origin(origin: str) -> str:
+    """Host and path of a remote, whichever way it is reached and whoever asks; empty for one on this host."""
+    found = _URL.fullmatch(origin) or _SCP.fullmatch(origin)
+    if found is None or origin.startswith("file:"):
+        return ""
+    path = found["path"].strip("/").removesuffix(".git")
+    given = found.groupdict()
+    scheme, port = str(given.get("scheme")).lower(), given.get("port")
+    # The usual port is left out; on another one another server may well answer, with repositories of its own.
+    told = "" if not port or int(port) == _USUAL_PORTS.get(scheme) else f":{int(port)}"
+    return f"{found['host'].lower()}{told}/{path}" if path else ""
 
 
 def is_home(record: RunRecord, name_of: Callable[[Path], Scope] = scope_now) -> bool:
@@ -136,16 +198,6 @@ def was_begun_here(record: RunRecord) -> bool:
 def is_of_another_host(place: Place, record: RunRecord) -> bool:
     """Whether a run belongs to another host. A database file is on this one, whatever it was called before."""
     return place.is_shared and record.host not in ("", platform.node())
-
-
-def _refuse_no_text(*paths: str | Path) -> None:
-    """Runs note where they belong, and databases hold text."""
-    for path in paths:
-        try:
-            str(path).encode()
-        except UnicodeEncodeError as error:
-            step = "Rename it, or work in another directory."
-            raise location_error(f"the path {one_line(path)} is not UTF-8", step) from error
 
 
 def find_root(repo: str | Path | None = None) -> Path:

@@ -5,7 +5,6 @@ Nothing here writes. What the index of worktrees says is a hint, never the truth
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,13 +22,13 @@ from agentos.exceptions import (
     WorkflowConfigurationError,
 )
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
-from agentos.workflow.place.location import VARIABLE
-from agentos.workflow.place.newest_run import newest_run
 from agentos.workflow.place.place import Place, find_place, is_of_another_host
+from agentos.workflow.place.settings import from_variable
 
 T = TypeVar("T")
 _DRIVEN: tuple[RunStatus, ...] = ("pending", "running", "waiting")
 """In which a run may be while somebody drives it."""
+_FIRST_LOOK = 20
 
 
 class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,27 +75,30 @@ def find_run(run: str | None, repo: Path | None = None) -> FoundRun:
     None is the run that is being driven here, or the newest one. RunNotFoundError; RunRefusedError where several begin
     with the prefix, wherever they are kept.
     """
-    if run is None:
-        return _newest_run(find_place(repo, make=False))
-    place, record = _find(run, repo, lambda store: store.find_run(run), RunNotFoundError(run))
-    return FoundRun(place=at_home(place, record), record=record)
-
-
-def _newest_run(place: Place) -> FoundRun:
-    record: RunRecord | None = None
+    if run is not None:
+        place, record = _find(run, repo, lambda store: store.find_run(run), RunNotFoundError(run))
+        return FoundRun(place=at_home(place, record), record=record)
+    place, newest = find_place(repo, make=False), None
     with suppress(NotFoundError), reading(place) as store:  # no database yet, or one that is just being made
-        record = newest_run(store, _is_driven, statuses=_DRIVEN) or newest_run(store, _is_workflow)
-    if record is None:
+        newest = newest_run(
+            store, lambda record: record.kind == "workflow" and record.holder is not None, statuses=_DRIVEN
+        ) or newest_run(store, lambda record: record.kind == "workflow")
+    if newest is None:
         raise NotFoundError("there is no run here yet", next_step="Begin one with `agentos run FILE`.")
-    return FoundRun(place=at_home(place, record), record=record)
+    return FoundRun(place=at_home(place, newest), record=newest)
 
 
-def _is_workflow(record: RunRecord) -> bool:
-    return record.kind == "workflow"
-
-
-def _is_driven(record: RunRecord) -> bool:
-    return record.kind == "workflow" and record.holder is not None
+def newest_run(
+    store: StorePort, wanted: Callable[[RunRecord], bool], *, statuses: Collection[RunStatus] = ()
+) -> RunRecord | None:
+    """The newest run that is wanted, in one of the statuses if any are named. Each look goes ten times as far back."""
+    seen, limit = 0, _FIRST_LOOK
+    while True:
+        runs = store.list_runs(statuses=statuses, limit=limit)
+        found = next((run for run in runs[seen:] if wanted(run)), None)
+        if found is not None or len(runs) < limit:
+            return found
+        seen, limit = len(runs), 10 * limit
 
 
 def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, CheckpointRecord]:
@@ -142,7 +144,7 @@ def known_places() -> list[Place]:
 
     None while the variable names a database: it says where all state lives.
     """
-    if os.environ.get(VARIABLE, "").strip():
+    if from_variable("database"):
         return []
     from agentos.workflow.place.worktree_index import list_known_worktrees  # here: most look at this worktree alone
 
@@ -170,12 +172,15 @@ def _find(given: str, repo: Path | None, within: Callable[[StorePort], T], missi
     others = [] if repo is not None else [place for place in known_places() if here is None or place != here]
     if nowhere is not None and not others:
         raise nowhere
-    return _one_of(
-        given, [(place, found) for place in others if (found := _query_quietly(place, within)) is not None], missing
-    )
-
-
-def _one_of(given: str, matches: list[tuple[Place, T]], missing: NotFoundError) -> tuple[Place, T]:
+    matches: list[tuple[Place, T]] = []
+    for place in others:
+        try:
+            if (found := _query(place, within)) is not None:
+                matches.append((place, found))
+        except RunRefusedError:  # several there begin with it
+            raise
+        except AgentosError:  # nobody named this worktree: that it cannot be read must not hide what others hold
+            continue
     if not matches:
         raise missing
     exact = [match for match in matches if _id_of(match[1]) == given] or matches
@@ -200,22 +205,6 @@ def _query(place: Place, within: Callable[[StorePort], T]) -> T | None:
         return None
 
 
-def _query_quietly(place: Place, within: Callable[[StorePort], T]) -> T | None:
-    """As `_query`, in a worktree that nobody named: one that cannot be read must not hide what others hold."""
-    try:
-        return _query(place, within)
-    except RunRefusedError:  # several there begin with it
-        raise
-    except AgentosError:
-        return None
-
-
-def _is_of_its_root(place: Place) -> bool:
-    """Whether a database lies in the worktree whose runs it keeps, so that it should hold no others."""
-    named = bool(os.environ.get(VARIABLE, "").strip())
-    return not named and not place.is_shared and Path(place.database).is_relative_to(place.root)
-
-
 def at_home(place: Place, record: RunRecord) -> Place:
     """The place with the root that the run belongs to: one database may hold the runs of several worktrees."""
     place = place.of(record.scope)
@@ -224,6 +213,8 @@ def at_home(place: Place, record: RunRecord) -> Place:
         return place
     if is_of_another_host(place, record):  # a folder of the same name is not the same
         return place
-    if _is_of_its_root(place):  # a copy, or one that says so itself: that is no reason to go on in the other folder
+    inside = not place.is_shared and Path(place.database).is_relative_to(place.root)
+    if inside and not from_variable("database"):
+        # It should hold no others: a copy, or one that says so itself, is no reason to go on in the other folder.
         return place
     return msgspec.structs.replace(place, root=Path(root))

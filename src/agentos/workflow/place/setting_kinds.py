@@ -5,23 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
+from msgspec import Meta
 
 from agentos import typed
+from agentos.excerpts import shorten
 
-_UNITS = {
-    "b": 1,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-    "kib": 1024,
-    "mib": 1024**2,
-    "gib": 1024**3,
-}
+_UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST = (1 << 63) - 1
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """Keys that TOML takes without quotes."""
 
@@ -40,110 +34,86 @@ class Fault(NamedTuple):
 class Kind(NamedTuple):
     """A kind of value."""
 
+    type: Any
+    """What TOML gives is converted to this, and checked."""
     allowed: str
     """What may be written, for a message."""
-    read: Callable[[object], Any]
-    """The checked value of what TOML gives. ValueError where it is not allowed."""
     from_text: Callable[[str], object] = str.strip
     """What TOML would give, from a variable's text; left as it is where it makes no sense."""
-    faults: Callable[[object], Iterable[Fault]] = lambda value: (Fault("", f"is {short_repr(value)}", True),)
-    """Of a value that is not allowed: each thing that is wrong in it."""
+    prepare: Callable[[Any], object] = lambda value: value
+    """What TOML gives, as the type takes it. ValueError where it is not allowed."""
+    is_table: bool = False
+
+    def read(self, value: object) -> Any:
+        """The checked value. ValueError where it is not allowed."""
+        return typed.convert(self.prepare(value), self.type)  # its errors are ValueErrors
+
+    def faults(self, value: object) -> Iterable[Fault]:
+        """Of a value that is not allowed: each thing that is wrong in it."""
+        if self.is_table:
+            return _faults(self.type, value, "")
+        return (Fault("", f"is {shorten(repr(value))}", shows_value=True),)
 
 
 def text(allowed: str) -> Kind:
     """Any text but an empty one; somebody else looks closer."""
-
-    def read(value: object) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError
-        return value
-
-    return Kind(allowed, read)
+    return Kind(Annotated[str, Meta(pattern=r"\S")], allowed)
 
 
 def choice(*words: str) -> Kind:
     """One of the words."""
-
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise ValueError
-        return value
-
-    return Kind(" or ".join(f'"{word}"' for word in words), read)
+    return Kind(Literal[words], " or ".join(f'"{word}"' for word in words))
 
 
 def whole(*, at_least: int) -> Kind:
     """A whole number."""
-
-    def read(value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < at_least or value >= 1 << 63:
-            raise ValueError
-        return value
-
-    return Kind(f"a whole number, {at_least} or more", read, _number)
+    return Kind(Annotated[int, Meta(ge=at_least, le=_MOST)], f"a whole number, {at_least} or more", _number)
 
 
 def seconds(*, at_least: float, at_most: float) -> Kind:
     """A time in seconds."""
-
-    def read(value: object) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not at_least <= value <= at_most:
-            raise ValueError
-        return float(value)
-
-    return Kind(f"seconds, from {at_least:g} to {at_most:g}", read, _number)
+    allowed = f"seconds, from {at_least:g} to {at_most:g}"
+    return Kind(Annotated[float, Meta(ge=at_least, le=at_most)], allowed, _number)
 
 
 def size() -> Kind:
     """Bytes, with or without a unit."""
-
-    def read(value: object) -> int:
-        if isinstance(value, str):
-            return parse_size(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-            raise ValueError
-        return value
-
-    return Kind('a number of bytes, or text as "100 MB" (kB, MB, GB; KiB, MiB, GiB)', read)
+    allowed = 'a number of bytes, or text as "100 MB" (kB, MB, GB; KiB, MiB, GiB)'
+    return Kind(
+        Annotated[int, Meta(ge=0, le=_MOST)],
+        allowed,
+        prepare=lambda value: parse_size(value) if isinstance(value, str) else value,
+    )
 
 
 def names() -> Kind:
     """Names of environment variables, each once."""
-
-    def read(value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in value):
-            raise ValueError
-        return tuple(dict.fromkeys(value))
-
     return Kind(
+        tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")], ...],
         'a list of names of variables, as ["DEPLOY_TOKEN"]; in a variable, with commas between',
-        read,
         lambda text: [name for part in text.split(",") if (name := part.strip())],
+        lambda value: (
+            [one for place, one in enumerate(value) if one not in value[:place]] if isinstance(value, list) else value
+        ),
     )
 
 
 def arguments() -> Kind:
     """A program and its arguments; none where the list is empty."""
 
-    def read(value: object) -> tuple[str, ...]:
-        # A text is refused: nobody should have to wonder whether a shell sees it.
-        if not isinstance(value, list) or not all(isinstance(word, str) and "\0" not in word for word in value):
+    def prepare(value: object) -> object:
+        if isinstance(value, list) and value and not str(value[0]).strip():
             raise ValueError
-        if value and not value[0].strip():
-            raise ValueError
-        return tuple(value)
+        return value
 
-    return Kind('an argument list, as ["notify-send", "AgentOS"]; no shell is used', read, _words)
+    # A text is refused: nobody should have to wonder whether a shell sees it.
+    words = tuple[Annotated[str, Meta(pattern=r"^[^\0]*\Z")], ...]
+    return Kind(words, 'an argument list, as ["notify-send", "AgentOS"]; no shell is used', _words, prepare)
 
 
 def table(type: Any, allowed: str) -> Kind:
     """A table, or tables by name, of that type."""
-
-    def read(value: object) -> Any:
-        read: Any = typed.convert(value, type)  # its errors are ValueErrors
-        return read
-
-    return Kind(f"{allowed}; in a variable, the same as JSON", read, _json, lambda value: _faults(type, value, ""))
+    return Kind(type, f"{allowed}; in a variable, the same as JSON", _json, is_table=True)
 
 
 def _faults(type: Any, value: object, key: str) -> Iterator[Fault]:
@@ -176,17 +146,11 @@ def _as_key(name: str) -> str:
     return name if _BARE.fullmatch(name) else f'"{name}"'
 
 
-def short_repr(value: object) -> str:
-    """A value for a message."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
-
-
 def parse_size(text: str) -> int:
     """Bytes of `100 MB` and the like. ValueError where it is none."""
     found = _SIZE.fullmatch(text.strip())
-    unit = 1 if found is None or not found[2] else _UNITS.get(found[2].lower())
-    if found is None or unit is None or float(found[1]) * unit >= 1 << 63:
+    unit = _UNITS.get(found[2].lower()) if found is not None else None
+    if found is None or unit is None or float(found[1]) * unit > _MOST:
         raise ValueError(text)
     return int(float(found[1]) * unit)
 

@@ -2,28 +2,41 @@
 
     the settings file  <  variables AGENTOS_<NAME>  <  flags and arguments            (the right one wins)
 
-Where state lives is settled first and apart, by `location`: `database` is read there, and only shown here.
+The file is `agentos.toml` at the root, or `[tool.agentos]` in pyproject.toml. It comes with the repository, so it is
+read with care: a real file inside the repository, of sane size, in UTF-8. Where state lives is settled first and apart,
+by `location`: `database` is only shown here.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.excerpts import shorten
 from agentos.store.backends import URL_KINDS, without_password
 from agentos.store.port import LEASE_S
 from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
 from agentos.workflow.place import setting_kinds as kinds
-from agentos.workflow.place.location import VARIABLE
 from agentos.workflow.place.setting_kinds import Fault, Kind
-from agentos.workflow.place.settings_file import SettingsFile, read_settings_file
+from agentos.worktree.git import one_line
 
 DEFAULT = "default"
+DATABASE_VARIABLE = "AGENTOS_WORKFLOW_DB"
+SETTINGS = "agentos.toml"
+PYPROJECT = "pyproject.toml"
+TABLE = "tool.agentos"
+
+MAX_BYTES = 1 << 20
+_CORRECT = "Correct that file."
+_AWAY = "Move it out of the way."
+_HEADER = re.compile(rb"""^\s*\[\s*["']?tool["']?\s*\.\s*["']?agentos""", re.MULTILINE)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,9 +121,9 @@ def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Setti
     return Settings(**{one.name: one.value for one in _sound(root, environ)})
 
 
-def wrong_settings(root: Path, environ: Mapping[str, str] | None = None) -> list[WorkflowConfigurationError]:
+def wrong_settings(root: Path) -> list[WorkflowConfigurationError]:
     """Everything that is wrong with the settings of `root`, each told as `load_settings` would tell it."""
-    return [one for one in _collect_settings(root, environ) if isinstance(one, WorkflowConfigurationError)]
+    return [one for one in _collect_settings(root, None) if isinstance(one, WorkflowConfigurationError)]
 
 
 def explain_settings(root: Path, environ: Mapping[str, str] | None = None) -> tuple[Setting, ...]:
@@ -126,7 +139,13 @@ def explain_settings(root: Path, environ: Mapping[str, str] | None = None) -> tu
 
 def variable_of(name: str) -> str:
     """The variable that sets it."""
-    return VARIABLE if name == "database" else f"AGENTOS_{name.upper()}"
+    return DATABASE_VARIABLE if name == "database" else f"AGENTOS_{name.upper()}"
+
+
+def from_variable(name: str, environ: Mapping[str, str] | None = None) -> str:
+    """What the user's variable of a setting says, as it was typed; empty where it is not set, or blank."""
+    text = (os.environ if environ is None else environ).get(variable_of(name), "")
+    return text if text.strip() else ""
 
 
 def _sound(root: Path, environ: Mapping[str, str] | None) -> list[Setting]:
@@ -152,11 +171,15 @@ def _collect_settings(root: Path, environ: Mapping[str, str] | None) -> Iterator
     if file is not None:
         for name, value in file.table.items():
             yield from _in_file(file, name, value)
-    variables = os.environ if environ is None else environ
-    for name in KINDS:
-        text = variables.get(variable_of(name), "")
-        if text.strip():
-            yield from _in_variable(name, text)
+    for name, kind in KINDS.items():
+        if not (text := from_variable(name, environ)):
+            continue
+        read, faults = _read(name, kind.from_text(text))
+        if not faults:
+            yield Setting(name=name, value=read, source=variable_of(name))
+        for fault in faults:
+            what = f"is {shorten(repr(text))}" if fault.shows_value else fault.what  # as it was typed
+            yield _wrong(name, f"{variable_of(name)}{fault.key} {what}")
 
 
 def _in_file(file: SettingsFile, name: str, value: object) -> Iterator[Setting | WorkflowConfigurationError]:
@@ -165,24 +188,12 @@ def _in_file(file: SettingsFile, name: str, value: object) -> Iterator[Setting |
 
         near = difflib.get_close_matches(name, KINDS, n=1)
         hint = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(KINDS)}."
-        yield WorkflowConfigurationError(
-            f"{file.shown} has an unknown setting, {kinds.short_repr(name)}", next_step=hint
-        )
+        yield WorkflowConfigurationError(f"{file.shown} has an unknown setting, {shorten(repr(name))}", next_step=hint)
         return
     read, faults = _read(name, value)
     if not faults:
         yield Setting(name=name, value=read, source=file.path.name)
     yield from (_wrong(name, f"`{name}{fault.key}` in {file.shown} {fault.what}") for fault in faults)
-
-
-def _in_variable(name: str, text: str) -> Iterator[Setting | WorkflowConfigurationError]:
-    variable = variable_of(name)
-    read, faults = _read(name, KINDS[name].from_text(text))
-    if not faults:
-        yield Setting(name=name, value=read, source=variable)
-    for fault in faults:
-        what = f"is {kinds.short_repr(text)}" if fault.shows_value else fault.what  # as it was typed
-        yield _wrong(name, f"{variable}{fault.key} {what}")
 
 
 def _read(name: str, value: object) -> tuple[Any, list[Fault]]:
@@ -195,3 +206,91 @@ def _read(name: str, value: object) -> tuple[Any, list[Fault]]:
 
 def _wrong(name: str, what: str) -> WorkflowConfigurationError:
     return WorkflowConfigurationError(what, next_step=f"Allowed: {KINDS[name].allowed}.")
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+class SettingsFile(NamedTuple):
+    """What a repository says about us."""
+
+    path: Path
+    table: dict[str, Any]
+
+    @property
+    def shown(self) -> str:
+        """The file for a message, with the table where it is not ours alone."""
+        return f"[{TABLE}] in {one_line(self.path)}" if self.path.name == PYPROJECT else one_line(self.path)
+
+
+def read_settings_file(root: Path) -> SettingsFile | None:
+    """The settings file of `root`, if it has one. WorkflowConfigurationError where it cannot be trusted or read."""
+    own, shared = root / SETTINGS, root / PYPROJECT
+    table = _in_pyproject(shared)
+    if table is None:
+        return SettingsFile(own, _parse_toml(own)) if os.path.lexists(own) else None
+    if os.path.lexists(own):
+        raise WorkflowConfigurationError(
+            f"both {one_line(own)} and [{TABLE}] in {one_line(shared)} hold settings",
+            next_step="Keep one of them: move the settings into one file and delete the other's.",
+        )
+    if not isinstance(table, dict):
+        raise WorkflowConfigurationError(
+            f"{TABLE} in {one_line(shared)} is not a table but {table!r}",
+            next_step=f"Write [{TABLE}] above the settings.",
+        )
+    return SettingsFile(shared, table)
+
+
+def _in_pyproject(path: Path) -> object:
+    """What stands there under `tool.agentos`, or None. The file is the project's: without us in it, its faults are not
+    ours to tell."""
+    contents = _contents(path, ours=False)
+    if b"agentos" not in contents:
+        return None
+    try:
+        tool = _parse_toml(path).get("tool")
+    except WorkflowConfigurationError:
+        if _HEADER.search(contents):
+            raise
+        return None
+    return tool.get("agentos") if isinstance(tool, dict) else None
+
+
+def _parse_toml(path: Path) -> dict[str, Any]:
+    import tomllib  # here, since most repositories have no such file and every process would pay for it
+
+    try:
+        return tomllib.loads(_contents(path, ours=True).decode())
+    except (ValueError, RecursionError) as error:  # errors of TOML and of UTF-8 are ValueErrors
+        raise WorkflowConfigurationError(f"{one_line(path)} cannot be read: {error}", next_step=_CORRECT) from error
+
+
+def _contents(path: Path, *, ours: bool) -> bytes:
+    """The bytes of the file; none where there is no file, or one of somebody else's that is of no use."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path) and ours:
+            raise WorkflowConfigurationError(f"{one_line(path)} is a link to nothing", next_step=_AWAY) from None
+        return b""
+    except OSError as error:
+        raise WorkflowConfigurationError(f"{one_line(path)} cannot be read: {error}", next_step=_CORRECT) from error
+    if not ours and (not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES):
+        return b""
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+        raise WorkflowConfigurationError(f"{one_line(path)} is not a file", next_step=_AWAY)
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
+        raise WorkflowConfigurationError(
+            f"{one_line(path)} is a link to a file outside the repository, {one_line(os.path.realpath(path))}",
+            next_step="Put the settings themselves there.",
+        )
+    if found.st_size > MAX_BYTES:
+        raise WorkflowConfigurationError(
+            f"{one_line(path)} holds {found.st_size} bytes, more than settings ever need ({MAX_BYTES})",
+            next_step=_AWAY,
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WorkflowConfigurationError(f"{one_line(path)} cannot be read: {error}", next_step=_CORRECT) from error

@@ -27,25 +27,11 @@ from agentos import typed
 from agentos.exceptions import CommandRefusedError, UntrustedSettingsError, WorkflowConfigurationError
 from agentos.store.backends import is_url, without_password
 from agentos.store.private_files import replace_private, user_state_folder
-from agentos.workflow.place.settings import KINDS, variable_of
-from agentos.workflow.place.settings_file import read_settings_file
+from agentos.workflow.place.settings import KINDS, from_variable, read_settings_file
 from agentos.worktree.git import Repository, find_repository, one_line
 
-HARMLESS = frozenset(
-    {
-        "repository",
-        "durability",
-        "keep",
-        "lease_s",
-        "space_warning",
-        "max_concurrency",
-        "gates",
-        "secrets",
-        "log_limit",
-        "limits",
-        "prices",
-    }
-)
+HARMLESS = {"repository", "durability", "keep", "lease_s", "space_warning", "max_concurrency", "gates"}
+HARMLESS |= {"secrets", "log_limit", "limits", "prices"}
 """Settings that neither connect nor run anything. Every other one needs trust, one that is new as well."""
 
 _SUFFIX = ".json"
@@ -68,11 +54,15 @@ class Reaching(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def in_force(self) -> tuple[str, ...]:
         """Names of those that no variable of the user's stands in for."""
-        return tuple(name for name in self.values if not os.environ.get(variable_of(name), "").strip())
+        return tuple(name for name in self.values if not from_variable(name))
 
     def lines(self) -> list[str]:
         """Each of them on a line of its own, fit to be printed: passwords are left out."""
-        return [f"{name} = {_text(value)}" for name, value in self.values.items()]
+        lines = []
+        for name, value in self.values.items():
+            shown = json.dumps(_without_passwords(value), ensure_ascii=False, default=str)
+            lines.append(f"{name} = {one_line(shown)}")
+        return lines
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,17 +85,24 @@ def find_reaching(root: Path) -> Reaching | None:
     file = read_settings_file(root)
     if file is None:
         return None
-    values = {name: value for name, value in file.table.items() if name in KINDS and _reaches(name, value)}
+    values: dict[str, Any] = {}
+    for name, value in file.table.items():
+        # A path of a database has to lie inside the repository, where `location` looks at it.
+        is_path = name == "database" and isinstance(value, str) and not is_url(value)
+        if name in KINDS and name not in HARMLESS and not is_path and (value or name == "database"):
+            values[name] = value
     if not values:
         return None
     if "database" in values and "repository" in file.table:  # whose runs on that server are meant
         values["repository"] = file.table["repository"]
     try:
-        digest = _digest(root, values)
+        files = {word: told for word in set(_words(values)) if (told := _digest_of_file(root, word))}
+        whole = json.dumps([values, files], sort_keys=True, default=str)
     except RecursionError as error:
         raise WorkflowConfigurationError(
             f"{file.shown} cannot be read: it is nested too deeply", next_step="Correct that file."
         ) from error
+    digest = blake2b(whole.encode(), digest_size=32, person=b"agentos-trust").hexdigest()
     return Reaching(root=root, repository=_identity(root), file=file.shown, values=values, digest=digest)
 
 
@@ -119,18 +116,15 @@ def refuse_untrusted(root: Path, *names: str) -> None:
 def untrusted_error(reaching: Reaching) -> UntrustedSettingsError:
     """What to say of settings that are not trusted."""
     listed = "".join(f"\n  {line}" for line in reaching.lines())
-    command = "agentos trust" if _is_here(reaching.root) else f"agentos trust --repo {shlex.quote(str(reaching.root))}"
+    try:
+        is_here = Path.cwd().is_relative_to(reaching.root)
+    except OSError:  # the current directory is gone
+        is_here = False
+    command = "agentos trust" if is_here else f"agentos trust --repo {shlex.quote(str(reaching.root))}"
     return UntrustedSettingsError(
         f"{reaching.file} connects to servers or runs commands, and you have not accepted that:{listed}",
         next_step=f"Read it. If you want it: `{command}`. Changed settings are asked about again.",
     )
-
-
-def _is_here(root: Path) -> bool:
-    try:
-        return Path.cwd().is_relative_to(root)
-    except OSError:  # the current directory is gone
-        return False
 
 
 def trusted_since(reaching: Reaching) -> str | None:
@@ -161,7 +155,10 @@ def trust_settings(reaching: Reaching) -> Trusted:
             f"your trust cannot be stored: {error}",
             next_step="Make that folder writable, or set XDG_STATE_HOME to another one.",
         ) from error
-    _forget_gone()
+    for file, gone in _records():  # of repositories that are gone: another one may come to lie there
+        if not os.path.lexists(gone.root):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
     if trusted_since(reaching) is None:
         raise WorkflowConfigurationError(
             f"{one_line(folder)} can be written by others, so nothing in it is trusted",
@@ -190,28 +187,12 @@ def list_trusted() -> list[Trusted]:
 # --- what needs trust ---------------------------------------------------------------------------------------------
 
 
-def _reaches(name: str, value: object) -> bool:
-    if name == "database":  # a path has to lie inside the repository, where `location` looks at it
-        return not isinstance(value, str) or is_url(value)
-    return name not in HARMLESS and bool(value)
-
-
-def _text(value: object) -> str:
-    return one_line(json.dumps(_without_passwords(value), ensure_ascii=False, default=str))
-
-
 def _without_passwords(value: object) -> object:
     if isinstance(value, str):
         return without_password(value)
     if isinstance(value, Mapping):
         return {name: _without_passwords(one) for name, one in value.items()}
     return [_without_passwords(one) for one in value] if isinstance(value, list) else value
-
-
-def _digest(root: Path, values: Mapping[str, Any]) -> str:
-    files = {word: told for word in set(_words(values)) if (told := _digest_of_file(root, word))}
-    whole = json.dumps([values, files], sort_keys=True, default=str)
-    return blake2b(whole.encode(), digest_size=32, person=b"agentos-trust").hexdigest()
 
 
 def _words(value: object) -> Iterator[str]:
@@ -259,16 +240,12 @@ def _identity(root: Path) -> str:
         repository = find_repository(root)
     except WorkflowConfigurationError:  # the variable names the database, and there need not be a repository
         return os.path.realpath(root)
-    common = _common_folder(repository)
-    return common if _is_worktree_of(repository, common) else f"{common}\0{os.path.realpath(root)}"
-
-
-def _common_folder(repository: Repository) -> str:
     try:
         named = (repository.git_dir / "commondir").read_text().strip()
     except OSError:
         named = ""
-    return os.path.realpath(repository.git_dir / named)
+    common = os.path.realpath(repository.git_dir / named)
+    return common if _is_worktree_of(repository, common) else f"{common}\0{os.path.realpath(root)}"
 
 
 def _is_worktree_of(repository: Repository, common: str) -> bool:
@@ -340,11 +317,3 @@ def _read(file: Path) -> Trusted | None:
 
 def _is_ours_alone(about: os.stat_result) -> bool:
     return about.st_uid == os.geteuid() and not about.st_mode & 0o022
-
-
-def _forget_gone() -> None:
-    """Drop what was accepted for repositories that are gone: another one may come to lie there."""
-    for file, record in _records():
-        if not os.path.lexists(record.root):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)

@@ -89,8 +89,13 @@ def remember(root: Path, database: str) -> None:
         for ours in (folder.parent, folder):  # earlier releases left the first to the umask
             if ours.stat().st_mode & 0o077:
                 ours.chmod(0o700)
-        _write(file, entry)
-        _forget_gone(folder)
+        # The last of several writers wins, and all write the same.
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        replace_private(file, msgspec.json.encode(msgspec.structs.replace(entry, at=now)))
+        for gone, known in _entries():  # one that is only not mounted comes back with its next run
+            if not os.path.lexists(known.root):
+                with suppress(OSError):
+                    gone.unlink(missing_ok=True)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: no text in UTF-8; RuntimeError: no home folder
         log.debug("worktree %s is not in the index: %s", root, error)
 
@@ -100,8 +105,14 @@ def list_known_worktrees() -> list[KnownWorktree]:
     found = []
     for _, entry in _entries():
         root, database = Path(entry.root), Path(entry.database)
-        if _is_there(root, database):
-            found.append(KnownWorktree(root=root, database=entry.database))
+        try:
+            if not root.is_dir() or not database.is_file():
+                continue
+            if database.is_relative_to(root):  # it may have been swapped for a link since
+                check_private(database, root, None)
+        except (OSError, WorkflowConfigurationError):
+            continue
+        found.append(KnownWorktree(root=root, database=entry.database))
     return sorted(found, key=lambda one: (str(one.root), one.database))
 
 
@@ -111,18 +122,18 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
     problems: list[LookupProblem] = []
     if server is not None:
         try:
-            found, renamed = _on_server(server)
-            runs += found
-            problems += renamed
+            remembered = cache(scope_now)
+            for record in filter(was_begun_here, _list_interrupted(msgspec.structs.replace(server, everywhere=True))):
+                if is_home(record, remembered):
+                    known = KnownWorktree(root=Path(record.root), database=server.database)
+                    runs.append(InterruptedRun(worktree=known, run=record))
+                else:  # this host has it under another name
+                    problems.append(LookupProblem(text=str(renamed_since(record))))
         except AgentosError as error:
             problems.append(LookupProblem(text=f"{without_password(server.database)}: {error.message}", error=error))
     for worktree in list_known_worktrees():
         try:
-            store = Place(database=worktree.database, root=worktree.root).open(readonly=True)
-            try:
-                records = store.list_runs(statuses={"interrupted"})
-            finally:
-                store.close()
+            records = _list_interrupted(Place(database=worktree.database, root=worktree.root))
         except AgentosError as error:
             problems.append(LookupProblem(text=f"{worktree.root}: {error.message}", error=error))
             continue
@@ -130,30 +141,18 @@ def interrupted_runs(server: Place | None = None) -> Interrupted:
             InterruptedRun(worktree=worktree, run=record)
             for record in records
             # One database may serve several worktrees: each run is told once, by its own.
-            if record.kind == "workflow" and record.root == str(worktree.root)
+            if record.root == str(worktree.root)
         ]
     runs.sort(key=lambda one: one.run.created_at)
     return Interrupted(runs=tuple(runs), problems=tuple(problems))
 
 
-def _on_server(server: Place) -> tuple[list[InterruptedRun], list[LookupProblem]]:
-    """Those that this host has, and what to say of those that it has under another name."""
-    store = msgspec.structs.replace(server, everywhere=True).open(readonly=True)
+def _list_interrupted(place: Place) -> list[RunRecord]:
+    store = place.open(readonly=True)
     try:
-        records = store.list_runs(statuses={"interrupted"})
+        return [record for record in store.list_runs(statuses={"interrupted"}) if record.kind == "workflow"]
     finally:
         store.close()
-    cut_off = [record for record in records if record.kind == "workflow"]
-    here = [record for record in cut_off if was_begun_here(record)]
-    remembered = cache(scope_now)
-    home = [record for record in here if is_home(record, remembered)]
-    return (
-        [
-            InterruptedRun(worktree=KnownWorktree(root=Path(record.root), database=server.database), run=record)
-            for record in home
-        ],
-        [LookupProblem(text=str(renamed_since(record))) for record in here if record not in home],
-    )
 
 
 def index_folder() -> Path:
@@ -163,17 +162,6 @@ def index_folder() -> Path:
 
 def _name(entry: _IndexEntry) -> str:
     return blake2b(f"{entry.root}\0{entry.database}".encode(), digest_size=16).hexdigest() + _SUFFIX
-
-
-def _is_there(root: Path, database: Path) -> bool:
-    try:
-        if not root.is_dir() or not database.is_file():
-            return False
-        if database.is_relative_to(root):  # it may have been swapped for a link since
-            check_private(database, root, None)
-    except (OSError, WorkflowConfigurationError):
-        return False
-    return True
 
 
 def _entries() -> list[tuple[Path, _IndexEntry]]:
@@ -199,17 +187,3 @@ def _read(file: Path) -> _IndexEntry | None:
         return entry if whole and _name(entry) == file.name else None
     except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None
-
-
-def _write(file: Path, entry: _IndexEntry) -> None:
-    """The last of several writers wins, and all write the same."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    replace_private(file, msgspec.json.encode(msgspec.structs.replace(entry, at=now)))
-
-
-def _forget_gone(folder: Path) -> None:
-    """Drop entries of worktrees that were removed; one that is only not mounted comes back with its next run."""
-    for file, entry in _entries():
-        if not os.path.lexists(entry.root):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)

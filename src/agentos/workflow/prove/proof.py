@@ -158,10 +158,17 @@ class _Prover:
         if origin in self._asked.assumed:
             return AttemptResult(output=msgspec.Raw(msgspec.json.encode(self._asked.assumed[origin])))
         why = "" if self.broken is None else "the proof was stopped"
-        if why := why or self._reason(spec, origin):
+        if origin in self._written.tasks and origin not in self._needed:
+            why = why or "it was not asked for"
+        definition = self._written.tasks[origin].definition if origin in self._written.tasks else spec.definition
+        if why := why or self._own_reason(definition, origin) or self._reason_of_others(spec.task_id):
             self._withheld[spec.task_id] = why
             return AttemptResult(error=plain_failure(AttemptError(why)), retryable=False)
-        performer, host = PERFORMERS[spec.definition.kind], _Host(host, self._stuck_callback(spec.task_id))
+
+        def note_stuck() -> None:
+            self._stuck = spec.task_id
+
+        performer, host = PERFORMERS[spec.definition.kind], _Host(host, note_stuck)
         if not self._under_proof(origin):
             self._tell(f"{spec.task_id}: run once, for what needs it")
             return replace(await performer(spec, host), retryable=False)
@@ -178,7 +185,12 @@ class _Prover:
         worktree = self._scratch.worktree
         before = await in_thread(self._scratch.take)
         first = await self._run_once(performer, spec, host)
-        if why := self._not_comparable(first, before):
+        why = ""
+        if first.outcome.error is not None:
+            why = f"it failed: {self._masker.text(first.outcome.error.text)}"
+        elif first.files.head != before.head:
+            why = "it moved HEAD, which is an external effect that it does not declare"
+        if why:
             self._note(spec, origin, "not provable", why, notes=())
             if not self._stuck:
                 await in_thread(self._scratch.back_to, before)
@@ -194,21 +206,16 @@ class _Prover:
             anew = await in_thread(compare_runs, worktree, first, once_more, self._masker)
         if not self._stuck:
             await in_thread(self._scratch.back_to, first.files)
-        why = f"run again, {_what_it_did(on_top)}" if on_top.any else ""
-        verdict: ProofVerdict = "not idempotent" if on_top.any else "idempotent"
+        verdict: ProofVerdict = "idempotent"
+        if on_top.any:
+            verdict = "not idempotent"
+            why = f"run again, {on_top.words if on_top.error else f'it changed {on_top.words}'}"
         self._note(spec, origin, verdict, why, notes=notes, again=on_top, anew=anew)
         return first.outcome
 
     async def _run_once(self, performer: Performer, spec: AttemptSpec, host: AttemptHost) -> TaskRun:
         outcome = await performer(spec, host)
         return TaskRun(outcome=outcome, files=await in_thread(self._scratch.take))
-
-    def _not_comparable(self, first: TaskRun, before: Snapshot) -> str:
-        if first.outcome.error is not None:
-            return f"it failed: {self._masker.text(first.outcome.error.text)}"
-        if first.files.head != before.head:
-            return "it moved HEAD, which is an external effect that it does not declare"
-        return ""
 
     def _notes_on_files(self, origin: TaskId, before: Snapshot, after: Snapshot) -> list[str]:
         notes = [f"not compared: {left.path} ({left.why})" for left in after.partial]
@@ -220,12 +227,6 @@ class _Prover:
                 notes.append(f"changes files and does not declare it: {', '.join(paths[:_NAMED])}{more}")
         return notes
 
-    def _stuck_callback(self, task_id: TaskId) -> Callable[[], None]:
-        def note() -> None:
-            self._stuck = task_id
-
-        return note
-
     # --- what is not run -----------------------------------------------------------------------------------------
 
     def _origin(self, task_id: TaskId) -> TaskId:
@@ -236,12 +237,19 @@ class _Prover:
             task_id = parent
         return task_id
 
-    def _reason(self, spec: AttemptSpec, origin: TaskId) -> str:
-        """Why the task is not run; empty where it is."""
-        if origin in self._written.tasks and origin not in self._needed:
-            return "it was not asked for"
-        definition = self._written.tasks[origin].definition if origin in self._written.tasks else spec.definition
-        return _own_reason(definition, self._hints.get(origin, Hints())) or self._reason_of_others(spec.task_id)
+    def _own_reason(self, definition: TaskDef, origin: TaskId) -> str:
+        """Why a task is never run; empty where it is."""
+        if definition.kind == "approval":
+            return "it is an approval, which needs an answer"
+        if definition.external:
+            return "it has external effects, and is not run"
+        if definition.kind in ("agent", "llm"):
+            return f"it is an {definition.kind} task: a model does not do the same twice"
+        if definition.approve is not None:
+            return "it asks for an approval before it runs"
+        if moves_refs := self._hints.get(origin, Hints()).moves_refs:
+            return f"`{moves_refs}` is an external effect that it does not declare"
+        return ""
 
     def _reason_of_others(self, task_id: TaskId) -> str:
         if self._stuck:
@@ -271,15 +279,11 @@ class _Prover:
         plan = self.drive.machine.plan
         ordered = (plan.tasks[task_id] for layer in plan.layers for task_id in layer)
         for task in ordered:
-            if self._needs_proof(task) and task.id not in self._proofs:
+            # Of a fan-out its items are told instead.
+            is_one = not is_container(task.definition) and not self.drive.facts.children.get(task.id)
+            if is_one and self._under_proof(self._origin(task.id)) and task.id not in self._proofs:
                 self._proofs[task.id] = self._proof_without_run(task)
         return [self._proofs[task_id] for layer in plan.layers for task_id in layer if task_id in self._proofs]
-
-    def _needs_proof(self, task: PlannedTask) -> bool:
-        assert self.drive is not None
-        # Of a fan-out its items are told instead.
-        is_one = not is_container(task.definition) and not self.drive.facts.children.get(task.id)
-        return is_one and self._under_proof(self._origin(task.id))
 
     def _under_proof(self, origin: TaskId) -> bool:
         """Tasks that another one asked for while it ran are proved like those that were written down."""
@@ -302,7 +306,7 @@ class _Prover:
     def _why_not(self, task: PlannedTask, origin: TaskId, own: TaskDef) -> str:
         assert self.drive is not None
         was = self.drive.facts.task(task.id)
-        not_run = self._withheld.get(task.id) or _own_reason(own, self._hints.get(origin, Hints()))
+        not_run = self._withheld.get(task.id) or self._own_reason(own, origin)
         if why := not_run or self._reason_of_others(task.id):
             return why
         if was.status == "skipped":
@@ -373,21 +377,3 @@ def _for_scratch(plan: Plan) -> Plan:
         for task in plan.tasks.values()
     ]
     return assemble_plan(plan.name, replace(plan.settings, decision_points="never"), plan.params, tasks)
-
-
-def _own_reason(definition: TaskDef, hints: Hints) -> str:
-    if definition.kind == "approval":
-        return "it is an approval, which needs an answer"
-    if definition.external:
-        return "it has external effects, and is not run"
-    if definition.kind in ("agent", "llm"):
-        return f"it is an {definition.kind} task: a model does not do the same twice"
-    if definition.approve is not None:
-        return "it asks for an approval before it runs"
-    if hints.moves_refs:
-        return f"`{hints.moves_refs}` is an external effect that it does not declare"
-    return ""
-
-
-def _what_it_did(difference: RunDifference) -> str:
-    return difference.words if difference.error else f"it changed {difference.words}"

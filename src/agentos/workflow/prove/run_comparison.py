@@ -68,10 +68,21 @@ def compare_runs(worktree: Worktree, first: TaskRun, later: TaskRun, masker: Mas
         text = masker.text(later.outcome.error.text)
         return RunDifference(error=text, output="", files=[], patch="")
     files = list(changed_files(worktree, first.files, later.files))
-    patch = _patch(worktree, first.files, later.files) if files else ""
+    patch = ""
+    if files:
+        argv = ("diff-tree", "-r", "-p", "--no-ext-diff", "--no-textconv", "--no-renames")
+        trees = first.files.tree, later.files.tree
+        patch = worktree.store_git().ask(*argv, *trees).decode(errors="replace")
+    one, other = _lines(first.outcome), _lines(later.outcome)
+    sizes = [sum(map(len, lines)) for lines in (one, other)]
+    output = ""
+    if one != other and max(sizes) > _LARGEST:
+        output = f"results of {sizes[0]:,} and {sizes[1]:,} characters differ"
+    elif one != other:
+        output = "\n".join(difflib.unified_diff(one, other, "first run", "later run", lineterm="", n=1))
     return RunDifference(
         error="",
-        output=_cut(masker.text(_output_diff(_lines(first.outcome), _lines(later.outcome)))),
+        output=_cut(masker.text(output)),
         files=files,
         patch=_cut(masker.text(patch)),
     )
@@ -92,11 +103,6 @@ def changed_files(worktree: Worktree, before: Snapshot, after: Snapshot) -> Iter
             yield FileDifference(path=_readable(path), change="empty folder")
 
 
-def _patch(worktree: Worktree, before: Snapshot, after: Snapshot) -> str:
-    argv = ("diff-tree", "-r", "-p", "--no-ext-diff", "--no-textconv", "--no-renames")
-    return worktree.store_git().ask(*argv, before.tree, after.tree).decode(errors="replace")
-
-
 def _readable(path: str) -> str:
     """Names that are no UTF-8 have no place in JSON as they are."""
     return os.fsencode(path).decode(errors="backslashreplace")
@@ -114,15 +120,6 @@ def _lines(outcome: AttemptResult) -> list[str]:
     if outcome.injected:
         result["injected"] = [[task_id, msgspec.to_builtins(mapping)] for task_id, mapping in outcome.injected]
     return json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, default=str).splitlines()
-
-
-def _output_diff(one: list[str], other: list[str]) -> str:
-    if one == other:
-        return ""
-    sizes = [sum(map(len, lines)) for lines in (one, other)]
-    if max(sizes) > _LARGEST:
-        return f"results of {sizes[0]:,} and {sizes[1]:,} characters differ"
-    return "\n".join(difflib.unified_diff(one, other, "first run", "later run", lineterm="", n=1))
 
 
 def _cut(text: str) -> str:

@@ -68,7 +68,12 @@ class Scratch:
                 )
                 self._user.lend(self.worktree)
                 self._lock = WorktreeLock(self.worktree)
-            self._guard()
+            # A hook, and the settings for it, that keep git commands of tasks from moving the repository's refs.
+            hook = self._folder / "hooks" / "reference-transaction"
+            hook.parent.mkdir()
+            hook.write_text(_HOOK)
+            hook.chmod(0o700)
+            (self._folder / "gitconfig").write_text(f'[core]\n\thooksPath = "{hook.parent}"\n')
         except BaseException:
             self.remove()
             raise
@@ -77,15 +82,6 @@ class Scratch:
     def root(self) -> Path:
         """Where its files are."""
         return self.worktree.root
-
-    def _guard(self) -> None:
-        """Write down the hook and the settings that keep git commands of tasks from moving the repository's refs."""
-        hooks = self._folder / "hooks"
-        hooks.mkdir()
-        hook = hooks / "reference-transaction"
-        hook.write_text(_HOOK)
-        hook.chmod(0o700)
-        (self._folder / "gitconfig").write_text(f'[core]\n\thooksPath = "{hooks}"\n')
 
     @property
     def variables(self) -> dict[str, str]:
@@ -111,13 +107,15 @@ class Scratch:
         """Make the files those of the snapshot. Ignored files and folders that came since go, too."""
         restore(self.worktree, snapshot, workflow_id=self.run)
         known = set(snapshot.manifest.ignored)
-        for path in self._ignored_paths():
-            if path not in known:
-                _remove_any(self.root / path)
-
-    def _ignored_paths(self) -> list[str]:
         user = self.worktree.user_git()
-        return user.names("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+        for name in user.names("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"):
+            path = self.root / name
+            if name in known:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def changed_outside(self) -> list[str]:
         """What changed meanwhile where this one was made from: paths and refs, which nobody here may touch."""
@@ -191,10 +189,3 @@ def _remove(user: Worktree, one: Linked) -> None:
             with suppress(OSError):
                 os.chmod(folder, 0o700)
         remove_linked(user, one.path)
-
-
-def _remove_any(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

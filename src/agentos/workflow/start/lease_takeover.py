@@ -12,8 +12,8 @@ from agentos.exceptions import LeaseHeldError
 from agentos.ids import WorkflowId
 from agentos.store.holder import boot_id, current_holder
 from agentos.store.port import Lease, StorePort
+from agentos.tasks.process.launch import remove_abandoned
 from agentos.tasks.process.orphans import end_orphans, end_process
-from agentos.tasks.process.private_folder import remove_abandoned
 
 log = logging.getLogger("agentos")
 

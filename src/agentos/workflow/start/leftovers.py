@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentos.store.port import RunRecord, StorePort
+from agentos.tasks.process.launch import PREFIX, abandoned_folders
 from agentos.tasks.process.orphans import AttemptProcess, attempt_processes
-from agentos.tasks.process.private_folder import PREFIX, abandoned_folders
 from agentos.workflow.place.place import known_run
 
 YOUNG_S = 60.0

@@ -25,12 +25,14 @@ from agentos.machine.state import SUCCEEDED
 from agentos.secrets import Masker
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
-from agentos.workflow.define.labels import checked_labels
-from agentos.workflow.define.model_keys import refuse_keyless, refuse_untrusted_models
-from agentos.workflow.define.plans import decode_plan, encode_plan, plan_for_now
-from agentos.workflow.define.prices import refuse_unpriced
-from agentos.workflow.define.products import missing_products
-from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
+from agentos.workflow.define.plans import (
+    admit,
+    checked_labels,
+    decode_plan,
+    encode_plan,
+    missing_products,
+    refuse_untrusted_models,
+)
 from agentos.workflow.define.workflow_source import load_workflow, source_of
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.drive.mailbox import utc_now
@@ -54,14 +56,8 @@ E = TypeVar("E", bound=ev.Event)
 
 def admitted_plan(workflow: Workflow, params: Mapping[str, Any] | None, options: DriveOptions) -> tuple[Plan, Masker]:
     """The plan of a new run as it may be stored, and what masks its secrets. Refuses models that it cannot ask."""
-    plan = plan_for_now(workflow, params)
-    masker = masker_for(plan, options.secret_names)
-    plan = plan_without_secrets(plan, params, masker)
-    refuse_unpriced(plan, options.models)
-    refuse_untrusted_models(plan, options.models)
-    if options.looks_for_keys:
-        refuse_keyless(plan, options.models.llm)
-    return plan, masker
+    looks_for_keys = options.looks_for_keys
+    return admit(workflow, params, options.secret_names, options.models, looks_for_keys=looks_for_keys)
 
 
 def begin_run(

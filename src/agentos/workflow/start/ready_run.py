@@ -138,8 +138,7 @@ def open_files(
     if not has_file_tasks(plan):
         return None, ()
     # All that captures files is loaded by runs that may change some.
-    from agentos.workflow.files.isolated_worktrees import remove_left_behind
-    from agentos.workflow.files.worktree_files import WorktreeFiles
+    from agentos.workflow.files.worktree_files import WorktreeFiles, remove_left_behind
 
     try:
         files = WorktreeFiles(place.root, workflow_id, protected=source_files(source))

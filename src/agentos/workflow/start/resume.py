@@ -37,19 +37,27 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.rules.requests import rollback_to
 from agentos.store.holder import current_holder
 from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
-from agentos.workflow.define.model_keys import refuse_untrusted_models
-from agentos.workflow.define.plans import decode_plan, plan_for_now
-from agentos.workflow.define.prices import refuse_unpriced
-from agentos.workflow.define.products import missing_products
+from agentos.workflow.define.plans import (
+    decode_plan,
+    missing_products,
+    plan_for_now,
+    refuse_unpriced,
+    refuse_untrusted_models,
+)
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.define.workflow_source import load_workflow, source_files
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.files.decisions import Decided, decide
-from agentos.workflow.place.moved_files import refuse_files_elsewhere
-from agentos.workflow.place.newest_run import newest_run
 from agentos.workflow.place.place import Place, is_of_another_host
-from agentos.workflow.place.run_moves import move_here, nothing_unfinished, place_of_target, refuse_elsewhere
-from agentos.workflow.place.settings_file import SETTINGS
+from agentos.workflow.place.run_moves import (
+    move_here,
+    nothing_unfinished,
+    place_of_target,
+    refuse_elsewhere,
+    refuse_files_elsewhere,
+)
+from agentos.workflow.place.run_search import newest_run
+from agentos.workflow.place.settings import SETTINGS
 from agentos.workflow.start.lease_takeover import end_stale_work, take_lease
 from agentos.workflow.start.ready_run import (
     DriveOptions,

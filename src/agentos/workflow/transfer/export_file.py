@@ -15,7 +15,7 @@ docs/export.md has the same, field by field. Reading trusts nothing: what does n
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import IO, Annotated, Literal
@@ -24,7 +24,7 @@ import msgspec
 
 from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError, RunRefusedError
-from agentos.ids import CheckpointId, WorkflowId
+from agentos.ids import WorkflowId
 from agentos.store import codec
 from agentos.store.port import CheckpointRecord, RunCopy, RunRecord, RunStatus
 
@@ -118,6 +118,10 @@ class EndLine(_Line, frozen=True, kw_only=True, tag="end"):
 
 
 _AnyLine = Header | RunLine | PlanLine | BlobLine | EventLine | CheckpointLine | SnapshotsLine | EndLine
+_TIMES = {"created_at", "updated_at", "timestamp"}
+_OF_RUN = {*RunLine.__struct_fields__} & {*RunRecord.__struct_fields__} - _TIMES
+_OF_CHECKPOINT = {*CheckpointLine.__struct_fields__} & {*CheckpointRecord.__struct_fields__} - _TIMES
+"""Fields that are the same in a line and in a record."""
 _encode = msgspec.json.Encoder().encode
 _decode = typed.decoder(_AnyLine).decode
 
@@ -145,22 +149,11 @@ def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_L
     run = copy.run
     yield Header(version=1 if bundle is None else FORMAT, agentos=version, exported_at=datetime.now(UTC))
     yield RunLine(
-        workflow_id=run.workflow_id,
-        name=run.name,
+        **{name: getattr(run, name) for name in _OF_RUN},
         sort=run.kind,
-        status=run.status,
-        layer=run.layer,
-        layers=run.layers,
-        epoch=run.epoch,
         created_at=codec.to_microseconds(run.created_at),
         updated_at=codec.to_microseconds(run.updated_at),
-        source=run.source,
-        root=run.root,
-        fingerprint=run.fingerprint,
-        parent_id=run.parent_id,
         token=copy.token,
-        labels=run.labels,
-        host=run.host,
     )
     for revision, body in enumerate(copy.plans, 1):
         yield PlanLine(revision=revision, body=b64encode(body).decode())
@@ -178,15 +171,8 @@ def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_L
             digest=row.digest.hex(),
         )
     for cut in copy.checkpoints:
-        yield CheckpointLine(
-            id=cut.id,
-            sequence=cut.sequence,
-            layer=cut.layer,
-            timestamp=codec.to_microseconds(cut.timestamp),
-            snapshot=cut.snapshot,
-            abandoned=cut.abandoned,
-            digest=cut.digest,
-        )
+        timestamp = codec.to_microseconds(cut.timestamp)
+        yield CheckpointLine(**{name: getattr(cut, name) for name in _OF_CHECKPOINT}, timestamp=timestamp)
     while bundle is not None and (part := bundle.read(BUNDLE_BYTES)):
         yield SnapshotsLine(body=b64encode(part).decode())
 
@@ -209,7 +195,10 @@ def read_export(file: IO[bytes], name: str, bundle: IO[bytes] | None = None) -> 
         if not isinstance(line, SnapshotsLine):
             parts.append(line)
         elif bundle is not None:
-            bundle.write(_part(line, name, number + 1))
+            try:
+                bundle.write(b64decode(line.body, validate=True))
+            except ValueError as error:
+                raise _damage_error(name, number + 1, str(error)) from error
     try:
         return _assemble_copy(parts)
     except (ValueError, IndexError) as error:  # digests that are no hexadecimal, plans that are no base64; no run
@@ -262,63 +251,43 @@ def _assemble_copy(parts: list[_Line]) -> RunCopy:
     plans = [line for line in parts if isinstance(line, PlanLine)]
     if [plan.revision for plan in plans] != list(range(1, len(plans) + 1)):
         raise ValueError("revisions of the plan are missing")
+    cuts = [line for line in parts if isinstance(line, CheckpointLine)]
+    for cut in cuts:
+        bytes.fromhex(cut.digest)  # ValueError where it is none
     return RunCopy(
         run=RunRecord(
-            workflow_id=WorkflowId(run.workflow_id),
-            name=run.name,
+            **{name: getattr(run, name) for name in _OF_RUN},
             kind=run.sort,
-            status=run.status,
-            layer=run.layer,
-            layers=run.layers,
             created_at=codec.from_microseconds(run.created_at),
             updated_at=codec.from_microseconds(run.updated_at),
             sequence=len(events),
-            epoch=run.epoch,
-            source=run.source,
-            root=run.root,
-            fingerprint=run.fingerprint,
-            parent_id=None if run.parent_id is None else WorkflowId(run.parent_id),
             plan_revision=len(plans),
             holder=None,
-            labels=run.labels,
-            host=run.host,
         ),
         token=run.token,
         plans=tuple(b64decode(plan.body, validate=True) for plan in plans),
-        rows=tuple(_row(line) for line in events),
-        blobs={bytes.fromhex(line.digest): line.body.encode() for line in parts if isinstance(line, BlobLine)},
-        checkpoints=tuple(_cuts(run.workflow_id, parts)),
-    )
-
-
-def _part(line: SnapshotsLine, name: str, number: int) -> bytes:
-    try:
-        return b64decode(line.body, validate=True)
-    except ValueError as error:
-        raise _damage_error(name, number, str(error)) from error
-
-
-def _row(line: EventLine) -> codec.EventRow:
-    blob = None if line.blob is None else bytes.fromhex(line.blob)
-    return codec.EventRow(
-        line.seq, line.at, line.type, line.version, line.body.encode(), blob, bytes.fromhex(line.digest)
-    )
-
-
-def _cuts(workflow_id: str, parts: Iterable[_Line]) -> Iterator[CheckpointRecord]:
-    for line in parts:
-        if isinstance(line, CheckpointLine):
-            bytes.fromhex(line.digest)
-            yield CheckpointRecord(
-                id=CheckpointId(line.id),
-                workflow_id=WorkflowId(workflow_id),
-                layer=line.layer,
-                sequence=line.sequence,
-                timestamp=codec.from_microseconds(line.timestamp),
-                snapshot=line.snapshot,
-                abandoned=line.abandoned,
-                digest=line.digest,
+        rows=tuple(
+            codec.EventRow(
+                line.seq,
+                line.at,
+                line.type,
+                line.version,
+                line.body.encode(),
+                None if line.blob is None else bytes.fromhex(line.blob),
+                bytes.fromhex(line.digest),
             )
+            for line in events
+        ),
+        blobs={bytes.fromhex(line.digest): line.body.encode() for line in parts if isinstance(line, BlobLine)},
+        checkpoints=tuple(
+            CheckpointRecord(
+                **{name: getattr(cut, name) for name in _OF_CHECKPOINT},
+                workflow_id=WorkflowId(run.workflow_id),
+                timestamp=codec.from_microseconds(cut.timestamp),
+            )
+            for cut in cuts
+        ),
+    )
 
 
 def _damage_error(name: str, line: int, why: str) -> CheckpointCorruptedError:

@@ -1,8 +1,7 @@
 """One module for each agent's program.
 
-adapter   what must be known of one
-known     those known by name
-trouble   what a status or a text means
+adapter   what must be known of one, and what they share
+known     those known by name, and which are installed
 claude    Claude Code
 codex     Codex
 gemini    Gemini CLI

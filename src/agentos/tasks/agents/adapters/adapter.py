@@ -7,6 +7,7 @@ nothing else, so that a recorded stream tests them as well as the program does.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
@@ -59,8 +60,6 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Can go on in a copy of a session."""
     counts_turns: bool = False
     """Keeps to a number of turns by itself. Others are stopped by us."""
-    counts_cost: bool = False
-    """Keeps to a budget in dollars by itself."""
     tells_cost: bool = False
     """Says what it has cost, at its end at the latest. Until then, and of others, the settings' price counts."""
     takes_tools: bool = True
@@ -210,7 +209,57 @@ def tool_line(name: Any, arguments: Any) -> str:
 _TELLING = ("file_path", "filePath", "path", "command", "cmd", "pattern", "query", "url", "prompt", "description")
 
 
-def json_text(text: str) -> str:
-    """The part of an answer that is meant as JSON: what stands in its only fence, or all of it."""
-    fenced = text.split("```")
-    return fenced[1].partition("\n")[2] if len(fenced) == 3 else text
+# --- what went wrong ----------------------------------------------------------------------------------------------
+
+_STATUS = re.compile(r"(?:\b(?:status|API Error|HTTP|code)\W{0,4}|\()(\d{3})\b", re.IGNORECASE)
+_AUTH = re.compile(
+    r"not logged in|log ?in again|authenticat|unauthori[sz]ed|invalid api key|api key not valid|no authentication"
+    r"|you must specify the \w+ environment variable|set an auth method|expired token",
+    re.IGNORECASE,
+)
+_RATE = re.compile(r"rate.?limit|too many requests|usage limit|quota|resource.?exhausted", re.IGNORECASE)
+_BAD = re.compile(
+    r"prompt is too long|context.?(window|length)|maximum context|unknown model"
+    r"|model .{0,80}not (found|exist|supported)",
+    re.IGNORECASE,
+)
+_SERVICE = re.compile(
+    r"high demand|overloaded|stream (closed|disconnected)|connection (closed|reset|error)|mid-response"
+    r"|malformed response|error decoding|terminated|incomplete json|fetch failed|network|timed? ?out"
+    r"|without sending any chunks|failed to get response",
+    re.IGNORECASE,
+)
+
+
+def outcome_of_status(status: int) -> AgentOutcome:
+    """What an HTTP status of the service means."""
+    if status in (401, 403):
+        return "api_auth"
+    if status == 429:
+        return "api_rate"
+    if status >= 500 or status == 408:
+        return "api_5xx"
+    return "bad_input" if 400 <= status < 500 else "agent_error"
+
+
+def outcome_of_text(text: str) -> AgentOutcome:
+    """What an error's text means, as far as texts can be trusted; `agent_error` for everything else."""
+    found = _STATUS.search(text)
+    if found and 400 <= int(found[1]) < 600:
+        return outcome_of_status(int(found[1]))
+    if _AUTH.search(text):
+        return "api_auth"
+    if _RATE.search(text):
+        return "api_rate"
+    if _BAD.search(text):
+        return "bad_input"
+    return "api_5xx" if _SERVICE.search(text) else "agent_error"
+
+
+def seconds(value: object) -> float | None:
+    """A `Retry-After` in seconds; None for anything else."""
+    try:
+        wait_s = float(str(value))
+    except ValueError:
+        return None
+    return wait_s if 0 <= wait_s < 86_400 else None

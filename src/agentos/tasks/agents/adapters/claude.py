@@ -19,17 +19,17 @@ from agentos.tasks.agents.adapters.adapter import (
     count,
     document,
     dollars,
+    outcome_of_status,
+    outcome_of_text,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text
 
 TRAITS = Traits(
     program="claude",
     forks=True,
     tells_cost=True,
     counts_turns=True,
-    counts_cost=True,
     takes_schema=True,
     transcript=TranscriptLocation("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
 )
@@ -66,10 +66,6 @@ def call(ask: Ask) -> AgentInvocation:
     return AgentInvocation(argv=tuple(argv), env={"CLAUDE_CODE_MAX_RETRIES": "2", "DISABLE_AUTOUPDATER": "1"})
 
 
-def reader() -> ClaudeReader:
-    return ClaudeReader()
-
-
 class ClaudeReader:
     """Counts tokens message by message; the result at the end has the cost and what was missed."""
 
@@ -88,7 +84,9 @@ class ClaudeReader:
             case "assistant":
                 return self._assistant(part(event, "message"), own=not event.get("parent_tool_use_id"))
             case "user":
-                used_tools = _has_results(part(event, "message"))
+                content = part(event, "message").get("content")
+                blocks = content if isinstance(content, list) else []
+                used_tools = any(part(block).get("type") == "tool_result" for block in blocks)
                 return StreamUpdate(turn=used_tools, goes_on=used_tools or None)
             case "result":
                 self._result = event
@@ -107,17 +105,13 @@ class ClaudeReader:
             elif part(block).get("type") == "tool_use":
                 shown.append(tool_line(block.get("name"), block.get("input")))
                 goes_on = True
-        return StreamUpdate(shown=tuple(shown), used=self._count(message), goes_on=goes_on)
-
-    def _count(self, message: dict[str, Any]) -> Usage | None:
         # One message arrives in several events, each with the same numbers.
-        id, usage = str(message.get("id")), part(message, "usage")
-        used = _usage(usage)
+        id, used = str(message.get("id")), _usage(part(message, "usage"))
         if id in self._counted or not used.tokens:
-            return None
+            return StreamUpdate(shown=tuple(shown), goes_on=goes_on)
         self._counted.add(id)
         self._used += used
-        return used
+        return StreamUpdate(shown=tuple(shown), used=used, goes_on=goes_on)
 
     def verdict(self, ended: AgentExit) -> AgentVerdict:
         result = self._result
@@ -127,7 +121,9 @@ class ClaudeReader:
             return AgentVerdict(outcome="bad_input" if lost else word, why=ended.stderr.strip(), session_lost=lost)
         errors = result.get("errors")
         why = "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(result.get("result") or "")
-        answer = self._answer_over_budget()
+        # An answer that came to its end and only went beyond the dollars counts: claude calls that an error.
+        over = result.get("subtype") == "error_max_budget_usd" and result.get("stop_reason") == "end_turn"
+        answer = "".join(self._answer) if over else ""
         failed = not answer and (bool(result.get("is_error")) or result.get("subtype") != "success")
         denials = result.get("permission_denials")
         return AgentVerdict(
@@ -144,11 +140,6 @@ class ClaudeReader:
             ),
             session_lost=failed and any(text in why for text in _LOST),
         )
-
-    def _answer_over_budget(self) -> str:
-        """Its answer, where that came to its end and only went beyond the dollars: it calls that an error."""
-        over = self._result.get("subtype") == "error_max_budget_usd" and self._result.get("stop_reason") == "end_turn"
-        return "".join(self._answer) if over else ""
 
     def _outcome(self, why: str) -> AgentOutcome:
         match self._result.get("subtype"):
@@ -183,6 +174,9 @@ class ClaudeReader:
         )
 
 
+reader = ClaudeReader
+
+
 def _usage(numbers: dict[str, Any]) -> Usage:
     read, written = count(numbers.get("cache_read_input_tokens")), count(numbers.get("cache_creation_input_tokens"))
     return Usage(
@@ -191,8 +185,3 @@ def _usage(numbers: dict[str, Any]) -> Usage:
         cached_tokens=read,
         calls=1,
     )
-
-
-def _has_results(message: dict[str, Any]) -> bool:
-    content = message.get("content")
-    return isinstance(content, list) and any(part(block).get("type") == "tool_result" for block in content)

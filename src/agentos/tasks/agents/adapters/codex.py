@@ -17,10 +17,10 @@ from agentos.tasks.agents.adapters.adapter import (
     TranscriptLocation,
     count,
     document,
+    outcome_of_text,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import outcome_of_text
 
 TRAITS = Traits(
     program="codex",
@@ -52,10 +52,6 @@ def call(ask: Ask) -> AgentInvocation:
     if ask.goes_on:
         argv.append(ask.goes_on)
     return AgentInvocation(argv=(*argv, "-"), files=files)
-
-
-def reader() -> CodexReader:
-    return CodexReader()
 
 
 class CodexReader:
@@ -120,6 +116,9 @@ class CodexReader:
             cached_tokens=count(self._usage.get("cached_input_tokens")),
             calls=self._turns + 1,
         )
+
+
+reader = CodexReader
 
 
 def _tool_of(item: dict[str, Any]) -> tuple[str, ...]:

@@ -20,10 +20,6 @@ def call(ask: Ask) -> AgentInvocation:
     return AgentInvocation(argv=ask.command, env={name: value for name, value in names.items() if value})
 
 
-def reader() -> CommandReader:
-    return CommandReader()
-
-
 class CommandReader:
     """Everything it prints is its answer."""
 
@@ -49,3 +45,6 @@ class CommandReader:
         if ended.status == os.EX_TEMPFAIL:
             return AgentVerdict(outcome="api_rate", why=why or "it asks to be tried again later (exit code 75)")
         return AgentVerdict(outcome="agent_error", why=why)
+
+
+reader = CommandReader

@@ -16,10 +16,11 @@ from agentos.tasks.agents.adapters.adapter import (
     TranscriptLocation,
     count,
     document,
+    outcome_of_status,
+    outcome_of_text,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text
 
 TRAITS = Traits(
     program="copilot", transcript=TranscriptLocation("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl")
@@ -48,10 +49,6 @@ def call(ask: Ask) -> AgentInvocation:
     # Goes on with the session where there is one of that id, and otherwise begins it.
     argv += ["--session-id", ask.goes_on or ask.session]
     return AgentInvocation(argv=tuple(argv))
-
-
-def reader() -> CopilotReader:
-    return CopilotReader()
 
 
 class CopilotReader:
@@ -115,3 +112,6 @@ class CopilotReader:
                 calls=count(part(one, "requests").get("count")),
             )
         return total if total.calls else None
+
+
+reader = CopilotReader

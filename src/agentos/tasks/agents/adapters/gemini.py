@@ -17,10 +17,10 @@ from agentos.tasks.agents.adapters.adapter import (
     TranscriptLocation,
     count,
     document,
+    outcome_of_text,
     part,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import outcome_of_text
 
 TRAITS = Traits(
     program="gemini",
@@ -43,10 +43,6 @@ def call(ask: Ask) -> AgentInvocation:
     return AgentInvocation(argv=tuple(argv))
 
 
-def reader() -> GeminiReader:
-    return GeminiReader()
-
-
 class GeminiReader:
     """It tells what it used once, with its result. The answer arrives in pieces."""
 
@@ -64,7 +60,10 @@ class GeminiReader:
             case "init":
                 return StreamUpdate(session=str(event.get("session_id") or ""), model=str(event.get("model") or ""))
             case "message" if event.get("role") == "assistant":
-                return self._message(str(event.get("content") or ""))
+                piece = str(event.get("content") or "")
+                self._pieces.append(piece)
+                *lines, self._partial = (self._partial + piece).split("\n")
+                return StreamUpdate(shown=tuple(lines), goes_on=False)
             case "tool_use":
                 self._pieces.clear()  # what it said before using a tool is not its answer
                 told = tool_line(event.get("tool_name"), event.get("parameters"))
@@ -79,11 +78,6 @@ class GeminiReader:
                 self._result = event
                 return StreamUpdate(shown=self._flush())
         return NOTHING_HEARD
-
-    def _message(self, piece: str) -> StreamUpdate:
-        self._pieces.append(piece)
-        *lines, self._partial = (self._partial + piece).split("\n")
-        return StreamUpdate(shown=tuple(lines), goes_on=False)
 
     def _flush(self) -> tuple[str, ...]:
         lines = (self._partial,) if self._partial else ()
@@ -117,3 +111,6 @@ class GeminiReader:
             cached_tokens=count(stats.get("cached")),
             calls=self._turns + 1,
         )
+
+
+reader = GeminiReader

@@ -17,10 +17,12 @@ from agentos.tasks.agents.adapters.adapter import (
     count,
     document,
     dollars,
+    outcome_of_status,
+    outcome_of_text,
     part,
+    seconds,
     tool_line,
 )
-from agentos.tasks.agents.adapters.trouble import outcome_of_status, outcome_of_text, seconds
 
 TRAITS = Traits(program="opencode", names_session=False, titled=True, forks=True, tells_cost=True)
 
@@ -62,10 +64,6 @@ def find_session(listed: str, title: str) -> str:
     return str(found[0].get("id") or "") if found else ""
 
 
-def reader() -> OpencodeReader:
-    return OpencodeReader()
-
-
 class OpencodeReader:
     """It tells tokens and cost of each step."""
 
@@ -88,7 +86,11 @@ class OpencodeReader:
                 self._text = str(piece.get("text") or "")
                 return StreamUpdate(session=session, shown=tuple(self._text.splitlines()), goes_on=False)
             case "tool_use":
-                return StreamUpdate(session=session, shown=(self._tool(piece),), goes_on=True)
+                state = part(piece, "state")
+                told = tool_line(piece.get("tool"), state.get("input"))
+                if any(text in str(state.get("error") or "") for text in _DENIED):
+                    self._denials.append(told)
+                return StreamUpdate(session=session, shown=(told,), goes_on=True)
             case "step_finish":
                 self._turns += 1
                 self._finished = str(piece.get("reason") or "")
@@ -99,13 +101,6 @@ class OpencodeReader:
                 self._error = part(event, "error")
                 return StreamUpdate(session=session)
         return NOTHING_HEARD
-
-    def _tool(self, piece: dict[str, Any]) -> str:
-        state = part(piece, "state")
-        told = tool_line(piece.get("tool"), state.get("input"))
-        if any(text in str(state.get("error") or "") for text in _DENIED):
-            self._denials.append(told)
-        return told
 
     def verdict(self, ended: AgentExit) -> AgentVerdict:
         denials = tuple(self._denials)
@@ -130,6 +125,9 @@ class OpencodeReader:
             retry_after_s=seconds(part(data, "responseHeaders").get("retry-after")),
             session_lost=_LOST in ended.stderr,
         )
+
+
+reader = OpencodeReader
 
 
 def _parse_usage(piece: dict[str, Any]) -> Usage | None:
