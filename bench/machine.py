@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("msgspec", "immutables", "langgraph", "langgraph-checkpoint-sqlite", "dbos")
+PACKAGES = ("msgspec", "langgraph", "langgraph-checkpoint-sqlite", "dbos")
 QUIET = 0.3
 """Cores that others may use while a sample is taken, before it is called disturbed."""
 

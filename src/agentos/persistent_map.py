@@ -6,9 +6,9 @@ that differs; there are about as many dictionaries as entries in each, so that b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -93,7 +93,7 @@ class PersistentMap(Mapping[K, V]):
         return Draft(self)
 
 
-class Draft(Generic[K, V]):
+class Draft(MutableMapping[K, V]):
     """A changed copy in the making. Each small dictionary is copied before its first change."""
 
     __slots__ = ("_mask", "_own", "_parts", "_size")
@@ -112,11 +112,11 @@ class Draft(Generic[K, V]):
     def __getitem__(self, key: K) -> V:
         return self._parts[hash(key) & self._mask][key]
 
-    def get(self, key: K) -> V | None:
-        return self._parts[hash(key) & self._mask].get(key)
+    def __iter__(self) -> Iterator[K]:
+        return chain.from_iterable(self._parts)
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._parts[hash(key) & self._mask]
+    def __len__(self) -> int:
+        return self._size
 
     def __setitem__(self, key: K, value: V) -> None:
         part = self._part(key)
@@ -127,12 +127,6 @@ class Draft(Generic[K, V]):
     def __delitem__(self, key: K) -> None:
         del self._part(key)[key]
         self._size -= 1
-
-    def pop(self, key: K, default: Any = None) -> Any:
-        if key not in self:
-            return default
-        self._size -= 1
-        return self._part(key).pop(key)
 
     def finish(self) -> PersistentMap[K, V]:
         return _made(self._parts, self._mask, self._size)

@@ -22,7 +22,7 @@ FLOW = 'name: flow\ntasks:\n  a: {python: "evil.part:f", effects: none}\n'
 @pytest.fixture
 def clone(tmp_git_repo: Path) -> Path:
     """Its root has modules of the names that we import, and a package that a workflow names."""
-    names = ("click", "msgspec", "platformdirs", "yaml", "immutables", "psutil", "sqlite3", "tomllib", "sitecustomize")
+    names = ("click", "msgspec", "platformdirs", "yaml", "psutil", "sqlite3", "tomllib", "sitecustomize")
     for name in (*names, "usercustomize", "difflib"):
         (tmp_git_repo / f"{name}.py").write_text(f"open({str(tmp_git_repo / 'owned')!r}, 'a').write({name!r})\n")
     (tmp_git_repo / "evil").mkdir()

@@ -86,7 +86,9 @@ def test_the_action_goes_on_where_the_machine_before_was_lost(tmp_path: Path, tm
     assert not (first / "pwned").exists()
 
 
-def test_the_hook_names_a_wrong_workflow_and_lets_a_right_one_pass(tmp_path: Path, tmp_git_repo: Path, home: Path) -> None:
+def test_the_hook_names_a_wrong_workflow_and_lets_a_right_one_pass(
+    tmp_path: Path, tmp_git_repo: Path, home: Path
+) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     folder = tmp_git_repo / "workflows"
     folder.mkdir()

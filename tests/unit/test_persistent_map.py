@@ -32,7 +32,7 @@ def test_every_version_equals_the_dictionary_it_was_made_beside(
         else:
             draft = current.mutate()
             draft[key] = value
-            draft.pop(1)
+            draft.pop(1, None)
             current = draft.finish()
             model[key] = value
             model.pop(1, None)

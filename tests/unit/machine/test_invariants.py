@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from immutables import Map
 from msgspec.structs import replace
 
 from agentos.dag.define.workflow import Workflow
@@ -14,6 +13,7 @@ from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.facts.facts import GateRejection
 from agentos.machine.facts.fold import Facts, TaskFacts, fold, reduce
+from agentos.persistent_map import PersistentMap as Map
 from tests.unit.machine.harness import Run, nothing
 from tests.unit.machine.invariants import validate_facts
 
@@ -44,7 +44,10 @@ GATE = GateId("approve:asks")
         ({"running": Map({A: 1, B: 1})}, "'done' is complete and its attempt is under way"),
         ({"running": Map({B: 2, TaskId("each[0]"): 1, TaskId("each[1]"): 1})}, "attempt 2 of task 'busy'"),
         ({"failed": Map()}, "'broken' is failed and listed wrongly"),
-        ({"failed": Map({TaskId("broken"): True, TaskId("stranger"): True})}, "['stranger'] are listed and unknown"),
+        (
+            {"failed": Map({TaskId("broken"): True, TaskId("stranger"): True})},
+            "['stranger'] are listed and unknown",
+        ),
         ({"children": Map({TaskId("each"): (B, B)})}, "items of 'each' stand in it twice"),
         ({"open_gates": Map({GateId("nowhere"): True})}, "'nowhere' is open and was never opened"),
         ({"tasks": "asks pending"}, "is open and its task does not wait"),

@@ -274,17 +274,17 @@ def _add_tasks(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
     """The plan with these tasks, which fit it."""
     by_layer: dict[int, list[PlannedTask]] = {}
     dependants: dict[TaskId, list[TaskId]] = {}
-    with plan.tasks.mutate() as all_tasks:
-        for task in tasks:
-            all_tasks[task.id] = task
-            by_layer.setdefault(task.layer, []).append(task)
-            for need in task.definition.needs:
-                dependants.setdefault(need, []).append(task.id)
-        joined = all_tasks.finish()
-    with plan.dependants.mutate() as all_dependants:
-        for need, needing in dependants.items():
-            all_dependants[need] = (*all_dependants.get(need, ()), *needing)
-        depending = all_dependants.finish()
+    all_tasks = plan.tasks.mutate()
+    for task in tasks:
+        all_tasks[task.id] = task
+        by_layer.setdefault(task.layer, []).append(task)
+        for need in task.definition.needs:
+            dependants.setdefault(need, []).append(task.id)
+    joined = all_tasks.finish()
+    all_dependants = plan.dependants.mutate()
+    for need, needing in dependants.items():
+        all_dependants[need] = (*all_dependants.get(need, ()), *needing)
+    depending = all_dependants.finish()
     layers = list(plan.layers)
     layers += [()] * (max(by_layer, default=-1) + 1 - len(layers))
     for layer, more in by_layer.items():
@@ -323,16 +323,16 @@ def _remove_tasks(plan: Plan, tasks: Sequence[PlannedTask]) -> Plan:
         return plan
     gone = {task.id for task in tasks}
     needs = {need for task in tasks for need in task.definition.needs}
-    with plan.tasks.mutate() as all_tasks:
-        for task_id in gone:
-            del all_tasks[task_id]
-        left = all_tasks.finish()
-    with plan.dependants.mutate() as all_dependants:
-        for task_id in needs | gone:
-            needing = tuple(name for name in all_dependants.pop(task_id, ()) if name not in gone)
-            if needing:
-                all_dependants[task_id] = needing
-        depending = all_dependants.finish()
+    all_tasks = plan.tasks.mutate()
+    for task_id in gone:
+        del all_tasks[task_id]
+    left = all_tasks.finish()
+    all_dependants = plan.dependants.mutate()
+    for task_id in needs | gone:
+        needing = tuple(name for name in all_dependants.pop(task_id, ()) if name not in gone)
+        if needing:
+            all_dependants[task_id] = needing
+    depending = all_dependants.finish()
     layers = list(plan.layers)
     for layer in {task.layer for task in tasks}:
         layers[layer] = tuple(task_id for task_id in layers[layer] if task_id not in gone)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from immutables import Map
 
 from agentos.dag.define.run_settings import PlanSettings, read_parameters, read_settings
 from agentos.dag.define.task import TaskDef
@@ -20,6 +19,7 @@ from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warning
 from agentos.dag.plan.linking import link_workflow, take_parameters
 from agentos.exceptions import ExpressionError, WorkflowDefinitionError
 from agentos.ids import TaskId
+from agentos.persistent_map import PersistentMap
 
 if TYPE_CHECKING:
     from agentos.dag.define.workflow import Workflow
@@ -57,10 +57,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     settings: PlanSettings
     params: Mapping[str, Any]
     """Values of the run's parameters, in stored form."""
-    tasks: Map[TaskId, PlannedTask]
+    tasks: PersistentMap[TaskId, PlannedTask]
     layers: tuple[tuple[TaskId, ...], ...]
     """Task ids by layer, each in plan order."""
-    dependants: Map[TaskId, tuple[TaskId, ...]]
+    dependants: PersistentMap[TaskId, tuple[TaskId, ...]]
     """For each task, those that need it."""
     fingerprint: str
     """Of the whole: name, settings that matter, and every task's fingerprint."""
@@ -131,9 +131,9 @@ def assemble_plan(name: str, settings: PlanSettings, params: Mapping[str, Any], 
         name=name,
         settings=settings,
         params=params,
-        tasks=Map(by_id),
+        tasks=PersistentMap(by_id),
         layers=tuple(map(tuple, layers)),
-        dependants=Map({task_id: tuple(needing) for task_id, needing in dependants.items()}),
+        dependants=PersistentMap({task_id: tuple(needing) for task_id, needing in dependants.items()}),
         fingerprint=plan_fingerprint(about, ((task.id, task.fingerprint) for task in in_order)),
         warnings=tuple(
             warning

@@ -12,13 +12,13 @@ from hashlib import blake2b
 from typing import Literal, NamedTuple
 
 import msgspec
-from immutables import Map
 from msgspec import Raw
 
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
 from agentos.machine.state import ENDED, TaskStatus
+from agentos.persistent_map import PersistentMap
 
 Stopping = Literal["", "abort", "pause"]
 Status = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
@@ -188,30 +188,30 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     total_layers: int = 0
     """The most layers that the plan has had: no task lies beyond."""
     plan_revision: int = 1
-    tasks: Map[TaskId, TaskFacts] = Map()
+    tasks: PersistentMap[TaskId, TaskFacts] = PersistentMap()
     """Every task that anything has happened to. A task that is absent is pending."""
-    running: Map[TaskId, int] = Map()
+    running: PersistentMap[TaskId, int] = PersistentMap()
     """All and only tasks with an attempt under way, and its number."""
-    failed: Map[TaskId, bool] = Map()
+    failed: PersistentMap[TaskId, bool] = PersistentMap()
     """All and only tasks that ended failed or cancelled."""
-    gates: Map[GateId, GateFacts] = Map()
-    open_gates: Map[GateId, bool] = Map()
+    gates: PersistentMap[GateId, GateFacts] = PersistentMap()
+    open_gates: PersistentMap[GateId, bool] = PersistentMap()
     """All and only gates that wait for an answer."""
     refused: GateRejection | None = None
     """A decision point that was answered no: neither its layer nor a later one begins any more."""
-    children: Map[TaskId, tuple[TaskId, ...]] = Map()
+    children: PersistentMap[TaskId, tuple[TaskId, ...]] = PersistentMap()
     """For each for_each task that was expanded: its items' tasks, in order."""
     commands: tuple[ev.CommandReceived, ...] = ()
     """Asked for, and waiting for a layer boundary."""
     changes: tuple[ev.PlanChanged, ...] = ()
     """How the plan was changed under way, oldest first."""
-    cuts: Map[CheckpointId, tuple[int, int]] = Map()
+    cuts: PersistentMap[CheckpointId, tuple[int, int]] = PersistentMap()
     """Checkpoints that count: id to sequence and layer."""
-    ask: Map[TaskId, str] = Map()
+    ask: PersistentMap[TaskId, str] = PersistentMap()
     """Tasks whose effect may have happened, and why that is not known; they wait for an answer."""
-    opened: Map[int, bool] = Map()
+    opened: PersistentMap[int, bool] = PersistentMap()
     """Layers whose layer_start stands in this drive."""
-    added: Map[int, Added] = Map()
+    added: PersistentMap[int, Added] = PersistentMap()
     """For each layer to which anything was added since it was cut last: how much."""
     stopping: Stopping = ""
     stop_reason: str = ""
@@ -219,17 +219,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """None before the first file task, and after a rollback."""
     half_done: HalfDone | None = None
     """What `files` still holds of attempts that wait for another try, or that a stop in order cut off."""
-    sessions: Map[TaskId, ev.AgentSession] = Map()
+    sessions: PersistentMap[TaskId, ev.AgentSession] = PersistentMap()
     """Tasks with an attempt under way, or interrupted or put off and going on, that has an agent's session."""
-    turns: Map[TaskId, Turn] = Map()
+    turns: PersistentMap[TaskId, Turn] = PersistentMap()
     """The same, for what such a one had done to files."""
-    spent: Map[TaskId, ev.Usage] = Map()
+    spent: PersistentMap[TaskId, ev.Usage] = PersistentMap()
     """What each task has paid for, all attempts together, also those that were rolled back."""
     spent_in_all: ev.Usage = ev.Usage()
     """The sum of these."""
     own_output: tuple[str, ...] = ()
     """Files of the worktree that drives of this run printed to."""
-    unmerged: Map[TaskId, ev.TaskFiles] = Map()
+    unmerged: PersistentMap[TaskId, ev.TaskFiles] = PersistentMap()
     """All and only finished isolated tasks whose changes are not yet in the worktree."""
     merge: ev.FilesMerged | None = None
     """The newest merge of these, until it is written to the worktree; None where they changed since."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 import msgspec
-from immutables import Map
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -30,6 +29,7 @@ from agentos.machine.facts.facts import (
 )
 from agentos.machine.facts.task_reducers import TaskEnd
 from agentos.machine.state import TaskStatus
+from agentos.persistent_map import PersistentMap
 
 RESULTS = (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)
 """The events that end a task."""
@@ -54,7 +54,7 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         plan_revision=event.plan_revision,
         # Those that wait for their next attempt wait no longer than its delay from this drive's start.
         tasks=facts.tasks.update({task_id: replace(task, not_before=task.due(event.at)) for task_id, task in waiting}),
-        opened=Map(),
+        opened=PersistentMap(),
         stopping="abort" if aborting else "",
         stop_reason=facts.stop_reason if aborting else "",
     )
@@ -111,7 +111,9 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     )
 
 
-def _without(unmerged: Map[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]) -> Map[TaskId, ev.TaskFiles]:
+def _without(
+    unmerged: PersistentMap[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]
+) -> PersistentMap[TaskId, ev.TaskFiles]:
     for task_id in task_ids:
         unmerged = unmerged.delete(task_id) if task_id in unmerged else unmerged
     return unmerged
@@ -124,14 +126,14 @@ def _set_back(was: TaskFacts, status: TaskStatus) -> TaskFacts:
 
 
 def _run_rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
-    with facts.tasks.mutate() as tasks:
-        for task_id, task in facts.tasks.items():
-            if not task.ended:
-                tasks[task_id] = replace(task, status="running" if task_id in facts.children else "pending")
-        for task_id in event.ask:
-            # Begun as far as this epoch knows: going back once more must not forget it.
-            tasks[task_id] = replace(tasks.get(task_id, PENDING), seq=event.seq)
-        back = tasks.finish()
+    tasks = facts.tasks.mutate()
+    for task_id, task in facts.tasks.items():
+        if not task.ended:
+            tasks[task_id] = replace(task, status="running" if task_id in facts.children else "pending")
+    for task_id in event.ask:
+        # Begun as far as this epoch knows: going back once more must not forget it.
+        tasks[task_id] = replace(tasks.get(task_id, PENDING), seq=event.seq)
+    back = tasks.finish()
     return replace(
         facts,
         sequence=event.seq,
@@ -140,19 +142,19 @@ def _run_rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
         interrupted=False,
         current_layer=event.layer,
         begun_layer=event.layer,
-        running=Map(),
-        opened=Map(),
-        added=Map(),
+        running=PersistentMap(),
+        opened=PersistentMap(),
+        added=PersistentMap(),
         # A gate that was open at the checkpoint asks anew: an approval never crosses into another epoch.
-        open_gates=Map(),
+        open_gates=PersistentMap(),
         tasks=back,
         files=None,
         half_done=None,
         merge=None,
         ask=facts.ask.update(dict.fromkeys(event.ask, "rolled back")),
-        sessions=Map(),
-        turns=Map(),
-        spent=Map(event.spent),
+        sessions=PersistentMap(),
+        turns=PersistentMap(),
+        spent=PersistentMap(event.spent),
         spent_in_all=sum(event.spent.values(), start=ev.Usage()),
         commands=(),
     )
@@ -174,9 +176,9 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
         finished_layer=event.current_layer,
         total_layers=max([facts.total_layers, event.current_layer + 1, *(result.layer + 1 for result in results)]),
         tasks=tasks,
-        added=Map(),
-        ask=Map(dict.fromkeys(event.ask, "the parent run had begun it")),
-        unmerged=Map(),  # its checkpoint comes after its merge
+        added=PersistentMap(),
+        ask=PersistentMap(dict.fromkeys(event.ask, "the parent run had begun it")),
+        unmerged=PersistentMap(),  # its checkpoint comes after its merge
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Literal
 
 import msgspec
-from immutables import Map
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -25,6 +24,7 @@ from agentos.machine.facts.facts import (
     HalfDone,
     TaskFacts,
 )
+from agentos.persistent_map import PersistentMap
 
 TaskEnd = ev.TaskComplete | ev.TaskError | ev.TaskSkipped
 
@@ -206,7 +206,7 @@ def without_session(facts: Facts, task_id: TaskId) -> Facts:
     return replace(facts, sessions=sessions, turns=turns)
 
 
-def count_result(added: Map[int, Added], task: TaskFacts, sign: int) -> Map[int, Added]:
+def count_result(added: PersistentMap[int, Added], task: TaskFacts, sign: int) -> PersistentMap[int, Added]:
     """The counts of the task's layer with its result, or without it again."""
     tasks, messages, decisions, keys = added.get(task.layer, NOTHING_ADDED)
     if sign < 0 and (not tasks or not task.ended):
@@ -232,7 +232,7 @@ def layer_checkpointed(facts: Facts, event: ev.Checkpointed) -> Facts:
 # --- gates and commands -----------------------------------------------------------------------------------------------
 
 
-def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> Map[GateId, bool]:
+def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> PersistentMap[GateId, bool]:
     """The open gates without those before these tasks."""
     still_open = facts.open_gates
     if task_ids:
