@@ -102,8 +102,8 @@ def try_out(wheel: Path, version: str, scratch: Path) -> None:
     """Install the wheel where nothing else is and no compiler is asked, and see it work."""
     home = scratch / "clean"
     venv.create(home, with_pip=True)
-    pip = [home / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--only-binary", ":all:", wheel], check=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--only-binary", ":all:", str(wheel)], check=True)
     told = subprocess.run([home / "bin" / "agentos", "--version"], capture_output=True, check=True, text=True).stdout
     if version not in told:
         sys.exit(f"the wheel says {told.strip()!r}, and pyproject.toml says {version}")
