@@ -104,7 +104,7 @@ def test_a_budget_in_dollars_needs_prices_before_anything_runs(place: Place) -> 
     place.write(f"budget: 1.5\n{FLOW}")
     done = place.agentos("run", "flow", "--id", "r")
     assert done.code not in (0, 3)
-    assert "nobody knows the price of 'm1', 'm2'" in done.err
+    assert "there is no price for 'm1', 'm2'" in done.err
     assert '[prices."m1"]' in done.err
     assert place.server.requests == []
 
