@@ -39,7 +39,8 @@ demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and re
 	@$(RUN) agentos demo
 
 test: $(VENV)/.test ## install, and try every promise once: about five minutes (PYTEST_ARGS=..., JOBS=3, COVERAGE=yes)
-	$(RUN) pytest $(SPREAD) -m 'not full' $(if $(COVERAGE),--cov --cov-report= --cov-fail-under=0) $(PYTEST_ARGS)
+	$(RUN) pytest $(SPREAD) -m 'not full' \
+		$(if $(COVERAGE),--cov --cov-report= --cov-fail-under=0,--hypothesis-profile=quick) $(PYTEST_ARGS)
 	$(if $(COVERAGE),@$(MAKE) --no-print-directory coverage)
 
 coverage: $(VENV)/.test ## what `make test COVERAGE=yes` measured: is it enough? (measuring takes half as long again)

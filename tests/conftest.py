@@ -22,6 +22,7 @@ from tests.models.server import ModelServer
 
 # Hypothesis picks its own profile on CI (the same examples every time); elsewhere only the deadline is in the way.
 settings.register_profile("house", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=30)  # `make test`; CI takes all of the usual hundred
 settings.register_profile("long", deadline=None, max_examples=2500)  # pytest … --hypothesis-profile=long
 if "CI" not in os.environ:
     settings.load_profile("house")
