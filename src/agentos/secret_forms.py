@@ -16,6 +16,7 @@ _HEX_ESCAPE = re.compile(r"%[0-9A-F]{2}|\\u[0-9a-f]{4}")
 _HIGH, _LOW = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}"  # two escapes for one character
 _STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = _STANDARD[:-2] + b"-_"
+_ENDS_AN_ESCAPE = b"0123456789abcdefABCDEFuUx{};#\"'/"
 _NAMED = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 
 
@@ -141,7 +142,8 @@ def written_forms(text: str) -> Iterator[bytes]:
     raw = raw_form(text)
     yield raw
     for written in {one.encode("utf-8", "surrogatepass") for one in _quoted_forms(text, raw)}:
-        if all(escapes.undo(written) != raw for escapes in all_escapes()):  # else it is found as escaped
+        # Else it is found as escaped, unless its beginning is taken for the end of an escape: 100%ab%2Fcd for ab/cd.
+        if written[:1] in _ENDS_AN_ESCAPE or all(escapes.undo(written) != raw for escapes in all_escapes()):
             yield written
     yield raw.hex().encode()
     yield raw.hex().upper().encode()

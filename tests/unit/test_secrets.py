@@ -72,6 +72,9 @@ around = st.binary(max_size=12)
 @example(secret="TOKEN_0]", before=b"", after=b"")
 @example(secret="aaaaaaaa", before=b"aaaa", after=b"aaaaaa")
 @example(secret="********", before=b"", after=b"")
+@example(secret="ab/cd+ef=12345", before=b"100%", after=b"")  # the %ab of it is no escape
+@example(secret="b/cd+ef=12345", before=b"100%a", after=b"")
+@example(secret='u0041"bcdef"', before=b"\\", after=b"")
 def test_no_form_of_a_secret_survives(secret: str, before: bytes, after: bytes) -> None:
     mask = masker(secret)
     for form, data in forms(secret, before, after).items():

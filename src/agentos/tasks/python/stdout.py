@@ -1,6 +1,6 @@
 """What a function prints while it runs in this process: a line of its task, where somebody listens.
 
-Tasks share one process, and so one stdout. Whoever shows a run puts a `Listening` in its place; it knows by the context
+Tasks share one process, and so one stdout. Who shows a run puts a `PrintRouter` in its place; it knows by the context
 of the caller (a thread or coroutine that performs an attempt) whose line it is. What nobody's attempt printed passes.
 """
 

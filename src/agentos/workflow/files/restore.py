@@ -148,7 +148,7 @@ def undo_restore(repo: Path | None, *, git: bool = False, dry_run: bool = False)
 
 
 def list_undo_points(repo: Path | None) -> list[UndoPoint]:
-    """What `take_back` could bring back, newest first: it brings back the first that `is_replaced`."""
+    """What `agentos undo` could bring back, newest first: it brings back the first that `is_replaced`."""
     worktree = known_worktree(find_place(repo, make=False).root)
     if worktree is None:
         return []
