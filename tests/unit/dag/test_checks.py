@@ -323,6 +323,9 @@ def test_references_imply_needs_wherever_they_stand() -> None:
         ({"env": {"A": "\0"}}, "a variable cannot hold NUL"),
         ({"produces": [""]}, "produces holds an empty path"),
         ({"approve": " "}, "the question is empty"),
+        ({"approve": "\ud800"}, "approve holds half a character"),
+        ({"description": "\udc80"}, "description holds half a character"),
+        ({"env": {"A": "\ud800"}}, "env holds half a character"),
         ({"approve": {"question": "?", "timeout_s": 0}}, "approve: timeout_s must be more than 0"),
         ({"for_each": [1], "as_": "tasks"}, "'tasks' cannot be the name of the item"),
         ({"for_each": [1], "as_": "a b"}, "'a b' cannot be the name of the item"),
@@ -385,6 +388,12 @@ def test_settings_of_each_kind_are_checked(kind: str, settings: dict[str, Any], 
     flow = Workflow("w")
     flow.add("a", kind, **settings)
     assert why in only_message(flow)
+
+
+@pytest.mark.parametrize("flow", [Workflow("\ud800"), Workflow("w", env={"A": "\ud800"})], ids=["name", "env"])
+def test_a_workflow_that_cannot_be_stored_is_told(flow: Workflow) -> None:
+    flow.add("a", nothing)
+    assert "half a character" in only_message(flow)
 
 
 def test_one_group_has_one_number_of_slots() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentos.dag.define.model_calls import WORK_OF
-from agentos.dag.define.readers import BadSetting, fan_out, work_part
+from agentos.dag.define.readers import BadSetting, fan_out, refuse_half_characters, work_part
 from agentos.dag.define.settings import SETTINGS, known_settings
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.ids import TaskId
@@ -48,6 +48,8 @@ def draft(task_id: Any, kind: str, settings: Mapping[str, Any], function: Callab
                 raise BadSetting(f"{name!r} is a setting of {' and '.join(setting.kinds)} tasks, not of {kind} ones")
             if setting.read is not None:
                 fields[setting.field or name] = setting.read(name, value)
+                if name != "needs":  # which may be functions, and are ids that must be there
+                    refuse_half_characters(name, fields[setting.field or name])
             elif setting.kinds:
                 work[name] = work_part(kind, name, value)
             else:

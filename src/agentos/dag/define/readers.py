@@ -45,6 +45,16 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+def refuse_half_characters(name: str, value: Any) -> None:
+    """BadSetting for what Python can hold and no file can."""
+    if isinstance(value, str) and value.isascii():
+        return
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        raise BadSetting(f"{name} holds half a character (a lone surrogate), which cannot be stored") from None
+
+
 def _scalar_text(name: str, value: Any) -> str:
     """Numbers and booleans stand for their text, as in `env: {CI: 1}`."""
     if isinstance(value, (str, int, float)):

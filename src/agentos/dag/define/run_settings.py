@@ -64,6 +64,7 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
         complain(f"decision_points {flow.decision_points!r} stand between layers: they need schedule 'layers'")
     budget = NO_BUDGET
     try:
+        readers.refuse_half_characters("the workflow's name", flow.name)
         budget = readers.budget("budget", flow.budget) if flow.budget is not None else NO_BUDGET
     except readers.BadSetting as error:
         complain(str(error))
@@ -109,6 +110,7 @@ def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: l
 def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
     try:
         read = readers.variables("env", env)
+        readers.refuse_half_characters("env", read)
     except readers.BadSetting as error:
         complain(str(error))
         return {}
