@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
 from tests.cli.conftest import Agentos
 from tests.conftest import git
@@ -15,13 +18,37 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and ".git/" not in f"{path}/"}
 
 
-def test_it_writes_one_workflow_and_nothing_else(agentos: Agentos, tmp_git_repo: Path) -> None:
+def test_it_writes_a_workflow_with_its_schema_and_nothing_else(agentos: Agentos, tmp_git_repo: Path) -> None:
     before = files(tmp_git_repo)
     done = agentos("init", cwd=tmp_git_repo)
-    assert (done.code, done.out) == (0, "workflows/hello.yaml\n")
+    assert (done.code, done.out) == (0, "workflows/hello.yaml\nworkflows/.workflow-1.schema.json\n")
     assert "agentos run hello" in done.err
-    assert files(tmp_git_repo) - before == {"workflows/hello.yaml"}
+    assert files(tmp_git_repo) - before == {"workflows/hello.yaml", "workflows/.workflow-1.schema.json"}
+    assert agentos("init", "second", cwd=tmp_git_repo).out == "workflows/second.yaml\n"
     assert agentos("check", "hello", cwd=tmp_git_repo).code == 0
+
+
+def test_the_schema_that_the_first_line_names_is_the_one_it_is_checked_by(
+    agentos: Agentos, tmp_git_repo: Path
+) -> None:
+    listed = json.loads(agentos("init", "--list", "--json", cwd=tmp_git_repo).out)
+    assert {"fix-tests", "review", "release", "nightly", "migrate", "hello"} == set(listed)
+    for name in listed:
+        assert agentos("init", "--from", name, cwd=tmp_git_repo).code == 0
+        workflow = tmp_git_repo / "workflows" / f"{name}.yaml"
+        mark, schema = workflow.read_text().splitlines()[0].split("$schema=")
+        assert mark == "# yaml-language-server: "
+        validator = Draft202012Validator(json.loads((workflow.parent / schema).read_text()))
+        validator.validate(yaml.safe_load(workflow.read_text()))
+        assert not validator.is_valid({**yaml.safe_load(workflow.read_text()), "taks": {}})
+
+
+def test_an_unknown_template_names_those_there_are(agentos: Agentos, tmp_git_repo: Path) -> None:
+    done = agentos("init", "--from", "nothing", cwd=tmp_git_repo)
+    assert done.code == 2
+    assert "fix-tests" in done.err
+    assert agentos("init", "--from", "review", "--python", cwd=tmp_git_repo).code == 2
+    assert not (tmp_git_repo / "workflows").exists()
 
 
 @pytest.mark.parametrize("options", [(), ("--python",)])

@@ -16,11 +16,11 @@ Print the JSON Schema of workflow files, or of what a command prints.
 
 \b
 Examples:
-  agentos schema > workflow.schema.json
+  agentos schema > workflows/.workflow-1.schema.json
   agentos schema list
   agentos schema db path
 
-With `# yaml-language-server: $schema=../workflow.schema.json` in its first lines, editors complete and check a
+With `# yaml-language-server: $schema=.workflow-1.schema.json` in its first lines, editors complete and check a
 workflow file. The schema says what a file may look like; `agentos check` also knows what it means.
 
 \b
