@@ -28,9 +28,7 @@ def test_it_writes_a_workflow_with_its_schema_and_nothing_else(agentos: Agentos,
     assert agentos("check", "hello", cwd=tmp_git_repo).code == 0
 
 
-def test_the_schema_that_the_first_line_names_is_the_one_it_is_checked_by(
-    agentos: Agentos, tmp_git_repo: Path
-) -> None:
+def test_the_schema_that_the_first_line_names_is_the_one_it_is_checked_by(agentos: Agentos, tmp_git_repo: Path) -> None:
     listed = json.loads(agentos("init", "--list", "--json", cwd=tmp_git_repo).out)
     assert {"fix-tests", "review", "release", "nightly", "migrate", "hello"} == set(listed)
     for name in listed:

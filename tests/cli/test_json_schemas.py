@@ -25,6 +25,7 @@ APPROVES = """command:echo '{"verdict": "approve", "summary": "", "changes": []}
 ROLES = ["--drafter", "command:cat", "--reviewer", APPROVES, "--gates", "none", "--file-with", "none"]
 CALLS: dict[str, list[list[str]]] = {
     "check": [["flow.py:good"]],
+    "init": [["--list"], ["first", "--from", "review"]],
     "prove": [["flow.py:good"]],
     "run": [["flow.py:good", "--id", "fresh"]],
     "issue": [["--brief", "flow.py", *ROLES, "--dry-run"], ["--brief", "flow.py", *ROLES]],

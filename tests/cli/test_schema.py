@@ -123,7 +123,7 @@ def test_of_a_command(agentos: Agentos, tmp_path: Path, name: str) -> None:
     assert printed["title"] == f"agentos {name} --json"
 
 
-@pytest.mark.parametrize("name", ["none", "init", "list nothing"])
+@pytest.mark.parametrize("name", ["none", "completion", "list nothing"])
 def test_of_what_prints_none(agentos: Agentos, tmp_path: Path, name: str) -> None:
     done = agentos("schema", *name.split(), cwd=tmp_path)
     assert (done.code, done.out) == (2, "")

@@ -18,6 +18,7 @@ from agentos.client.places import find_location, find_root
 from agentos.exceptions import RunRefusedError
 
 OUTPUT = dict[str, str]
+"""What was written, by its path; with --list what each template does, by its name."""
 SCHEMA = ".workflow-1.schema.json"
 """As the first line of each template names it; the number changes when a workflow that was good no longer is."""
 _FOLDER = files("agentos.cli") / "templates"
@@ -93,12 +94,16 @@ def command(
     folder.mkdir(exist_ok=True)
     text = (_FOLDER / f"{template}{suffix}").read_text()
     _write_new(path, text if name == template else re.sub(rf"\b{template}\b", name, text))
-    click.echo(path_from_here(path))
+    written = {path_from_here(path): "workflow"}
     if not as_python and not (schema := folder / SCHEMA).exists():
         _write_new(schema, json.dumps(file_schema(), indent=2) + "\n")
-        click.echo(path_from_here(schema))
+        written[path_from_here(schema)] = "schema"
     if gitignore and _add_ignored(root):
-        click.echo(path_from_here(root / ".gitignore"))
+        written[path_from_here(root / ".gitignore")] = "gitignore"
+    if as_json:
+        print_json(written)
+        return
+    click.echo("\n".join(written))
     say(f"Next:\n  agentos check {name}\n  agentos run {name}")
 
 
