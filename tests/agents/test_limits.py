@@ -323,14 +323,16 @@ def test_dollars_that_nobody_knows_are_warned_about(tmp_path: Path) -> None:
     path = plays_claude(tmp_path, answers("m1", TEXT))
     host = RecordingHost()
     host.budget = Budget(cost_usd=0.05)
-    outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}), host)
+    outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}, model="unlisted"), host)
 
     assert outcome.error is not None
     [warning] = outcome.warnings
     assert warning.startswith("nobody knows what the 15 tokens of claude cost: limits in dollars do not count them")
-    assert f'[prices."{MODEL}"]' in warning
-    free = ModelSettings(prices={MODEL: Price(input_per_million=0, output_per_million=0)})
-    assert perform(agent_spec(tmp_path, "claude", env={"PATH": path}, models=free), host).warnings == ()
+    assert '[prices."unlisted"]' in warning
+    free = ModelSettings(prices={"unlisted": Price(input_per_million=0, output_per_million=0)})
+    assert (
+        perform(agent_spec(tmp_path, "claude", env={"PATH": path}, models=free, model="unlisted"), host).warnings == ()
+    )
 
 
 @pytest.mark.full

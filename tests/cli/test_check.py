@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from shutil import which
 
 import jsonschema
 import pytest
 
 from agentos.cli.json_shapes import output_schema
+from agentos.tasks.llm.list_prices import AS_OF
 from tests.cli.conftest import SOURCES, Agentos
 
 RELEASE = """\
@@ -230,3 +232,24 @@ def test_what_speaks_against_running_a_task_twice_is_a_warning(agentos: Agentos,
         ],
         ["task 'note' may not be safe to run twice: it opens 'log' for appending"],
     ]
+
+
+def test_what_is_not_installed_and_what_a_budget_relies_on(
+    agentos: Agentos, tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "git").symlink_to(which("git") or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fix = 'fix: {agent: codex, model: gpt-5, prompt: "x"}'
+    (tmp_git_repo / "flow.yaml").write_text(
+        f"budget: 5\ntasks:\n  {fix}\n  note: {{needs: fix, llm: NAME, prompt: x}}\n"
+    )
+    told = agentos("check", "flow.yaml", cwd=tmp_git_repo).out
+    assert "codex is not installed here" in told
+    assert "a run would be refused: there is a budget in dollars, and there is no price for 'NAME'" in told
+    flow = (tmp_git_repo / "flow.yaml").read_text()
+    (tmp_git_repo / "flow.yaml").write_text(flow.replace("NAME", "gpt-5-mini"))
+    told = agentos("check", "flow.yaml", cwd=tmp_git_repo).out
+    assert f"the budget counts 'gpt-5', 'gpt-5-mini' at the list price of {AS_OF}" in told
+    (tmp_git_repo / "agentos.toml").write_text('[prices."gpt-5"]\ninput_per_million = 1\noutput_per_million = 2\n')
+    told = agentos("check", "flow.yaml", cwd=tmp_git_repo).out
+    assert "the budget counts 'gpt-5-mini' at the list price" in told

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos import extras
 from agentos.exceptions import AttemptError, ModelCallError
 from agentos.secrets import EnvironmentSecrets
-from agentos.tasks import extras
 from agentos.tasks.llm import chat, endpoints
 from agentos.tasks.llm.chat import ChatRequest, Endpoint, complete, is_strict
 from agentos.tasks.llm.chat_answer import ChatAnswer, SseParser
@@ -402,7 +402,7 @@ def test_a_command_that_prints_no_key_is_told(
 
 
 def test_the_library_is_missed_with_the_command_that_installs_it() -> None:
-    with pytest.raises(AttemptError, match=r"pip install 'agentos-workflow\[llm\]'"):
+    with pytest.raises(AttemptError, match=r"python\S* -m pip install -e \S+\[llm\]"):
         extras.import_extra("no_such_library_at_all", "llm tasks")
 
 
@@ -410,7 +410,7 @@ def test_a_library_is_looked_for_without_importing_it(monkeypatch: pytest.Monkey
     assert extras.missing_for("llm tasks", "httpx2") is None
     told = extras.missing_for("llm tasks", "no_such_library_at_all")
     assert told is not None
-    assert told.endswith("Install it: `pip install 'agentos-workflow[llm]'`.")
+    assert told.endswith(f"Install it: `{extras.install_command('llm')}`.")
 
 
 def test_nothing_of_http_is_imported_before_the_first_call() -> None:

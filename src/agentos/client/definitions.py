@@ -27,7 +27,7 @@ from agentos.exceptions import (
     WorkflowNotFoundError,
 )
 from agentos.workflow.define.parameters import parse_params
-from agentos.workflow.define.plans import keyless, plan_of_run, plan_to_look_at, refused_now
+from agentos.workflow.define.plans import keyless, look_ahead, plan_of_run, plan_to_look_at, refused_now
 from agentos.workflow.define.task_hints import hint_lines
 from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, find_workflow, path_from_here
 from agentos.workflow.place.run_search import reading
@@ -119,7 +119,7 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
     WorkflowConfigurationError where the settings here cannot be used.
     """
     root = find_root(repo)
-    defaults = load_settings(root).llm
+    settings = load_settings(root)
     flow, plan, findings = _inspect(workflow, root)
     file = workflow
     if flow is not None and flow.source is not None:
@@ -138,7 +138,12 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
         layers=[list(layer) for layer in plan.layers],
         tasks=_rows(plan),
         params=_params(flow, plan),
-        warnings=[*plan.warnings, *hint_lines(flow, plan, root), *filter(None, [keyless(plan, defaults)])],
+        warnings=[
+            *plan.warnings,
+            *hint_lines(flow, plan, root),
+            *filter(None, [keyless(plan, settings.llm)]),
+            *look_ahead(plan, settings.models),
+        ],
     )
 
 

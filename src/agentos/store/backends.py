@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.extras import install_command
 
 if TYPE_CHECKING:
     from agentos.store.port import Durability, StorePort
@@ -49,8 +50,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
                 raise
             raise WorkflowConfigurationError(
                 f"{self.title} is named ({without_password(database)}), and its driver is not installed",
-                next_step=f"Install it with `pip install 'agentos-workflow[{self.extra}]'`, "
-                "or unset AGENTOS_WORKFLOW_DB.",
+                next_step=f"Install it with `{install_command(self.extra)}`, or unset AGENTOS_WORKFLOW_DB.",
             ) from error
 
 

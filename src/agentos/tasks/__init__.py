@@ -6,7 +6,6 @@ context   what a function gets as `ctx`
 outcomes  from what an attempt did to its outcome
 failures  errors as data
 masking   where secrets stay behind
-extras    libraries that only some tasks need
 shell     shell tasks
 python    functions, here or in a child process
 process   children: started, watched, ended

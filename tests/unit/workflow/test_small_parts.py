@@ -12,6 +12,7 @@ import pytest
 from agentos import Workflow
 from agentos.dag.plan.plan import compile_plan
 from agentos.exceptions import CheckpointCorruptedError, WorkflowConfigurationError
+from agentos.extras import install_command
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.facts.fold import Facts
 from agentos.workflow.define.plans import decode_plan, encode_plan
@@ -58,7 +59,7 @@ def test_a_driver_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(WorkflowConfigurationError, match="driver is not installed") as told:
         place.open()
     assert "secret" not in str(told.value)
-    assert "agentos-workflow[postgres]" in told.value.next_step
+    assert install_command("postgres") in told.value.next_step
 
 
 def test_the_author_is_the_user_and_else_the_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(used, cost_usd=cost_usd)
 
     def _price(self, model: str) -> Price | None:
-        prices = self.spec.models.prices
-        return prices.get(self.work.model) or prices.get(model)
+        models = self.spec.models
+        return models.price_of(self.work.model) or models.price_of(model)
 
     def cost_warnings(self, used: Usage, model: str, host: AttemptHost) -> tuple[str, ...]:
         """A warning where dollars are limited, and nobody knows what was used has cost."""
@@ -170,7 +170,7 @@ async def prepare_assignment(spec: AttemptSpec, host: AttemptHost, folder: Path)
 
 def _refuse_uncounted(agent: Agent, work: AgentWork, spec: AttemptSpec, host: AttemptHost) -> None:
     """Money is limited, and nobody would count it: the limit would never be reached."""
-    if agent.TRAITS.tells_cost or not agent.TRAITS.program or work.model in spec.models.prices:
+    if agent.TRAITS.tells_cost or not agent.TRAITS.program or spec.models.price_of(work.model) is not None:
         return
     limits = spec.models.limits_of(work.agent)
     if host.allowance().cost_usd is not None or limits.per_day_usd is not None:

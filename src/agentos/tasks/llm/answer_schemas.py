@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentos.exceptions import AttemptError, ModelCallError
-from agentos.tasks.extras import import_extra
+from agentos.extras import import_extra
 
 _FENCED = re.compile(r"```[a-zA-Z]*\s*\n(.*?)\n?\s*```", re.DOTALL)
 MAX_SHOWN = 300

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentos.exceptions import ModelCallError
-from agentos.tasks.extras import import_extra
+from agentos.extras import import_extra
 from agentos.tasks.llm.chat_answer import AnswerBuilder, ChatAnswer, SseParser
 from agentos.tasks.llm.chat_trouble import cut_off_error, status_error, unreachable_error
 

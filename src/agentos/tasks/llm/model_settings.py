@@ -81,5 +81,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     def limits_of(self, credential: str) -> CallLimits:
         return self.limits.get(credential, NO_LIMITS)
 
+    def price_of(self, model: str) -> Price | None:
+        """As the settings say, else as its provider's list did; None where neither knows it."""
+        from agentos.tasks.llm.list_prices import list_price  # few runs ask a model
+
+        return self.prices.get(model) or list_price(model)
+
 
 NO_MODEL_SETTINGS = ModelSettings()

@@ -98,7 +98,7 @@ class _Conversation:
         self._host = host
         self._account = account
         self._limits = spec.models.limits_of(account.credential)
-        self._prices = spec.models.prices
+        self._models = spec.models
         self._left_s = spec.definition.timeout_s
         self._timeout_s = spec.definition.timeout_s
         self.masker: Masker = spec.masker.with_secret(account.credential, account.endpoint.key)
@@ -190,8 +190,8 @@ class _Conversation:
             self._telling_less.add(self._account.endpoint.base_url)
         used = answer.usage
         cost_usd = used.cost_usd
-        price = self._prices.get(request.model) or self._prices.get(answer.model)
-        if cost_usd is None and price is not None and used.known:  # the provider does not say, the settings do
+        price = self._models.price_of(request.model) or self._models.price_of(answer.model)
+        if cost_usd is None and price is not None and used.known:  # the provider does not say
             cost_usd = price.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens)
         usage = Usage(
             input_tokens=used.input_tokens,
@@ -242,7 +242,7 @@ def _output(answer: ChatAnswer, usage: Usage, schema: AnswerSchema | None) -> di
 
 def _refuse_unpriced(model: str, credential: str, allowance: Budget, settings: ModelSettings) -> None:
     """AttemptError where money is limited and the model has no price: the limit would never be reached."""
-    if model in settings.prices:
+    if settings.price_of(model) is not None:
         return
     limit = ""
     if allowance.cost_usd is not None:

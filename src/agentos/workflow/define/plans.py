@@ -27,13 +27,13 @@ from agentos.exceptions import (
     UntrustedSettingsError,
     WorkflowDefinitionError,
 )
+from agentos.extras import missing_for
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.rules.scope import scope_of
 from agentos.secrets import ENVIRONMENT, Masker, SecretSource
 from agentos.store.port import StorePort
-from agentos.tasks.extras import missing_for
 from agentos.tasks.llm.answer_schemas import schema_problem
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
@@ -223,28 +223,71 @@ def keyless(plan: Plan, defaults: LlmDefaults, source: SecretSource = ENVIRONMEN
 
 
 def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
-    """RunRefusedError that names every model under a budget in dollars whose price no setting tells.
+    """RunRefusedError that names every model under a budget in dollars whose price neither a setting nor a list tells.
 
     One that is only known later, through a reference, is looked at before its call.
     """
-    of_run = plan.settings.budget.cost_usd is not None
-    tasks = [task.definition for task in plan.tasks.values()]
-    limited = [task for task in tasks if of_run or task.budget.cost_usd is not None]
-    silent = [task.agent for task in limited if task.agent is not None and _is_silent(task.agent)]
-    to_price = {task.llm.model for task in limited if task.llm is not None} | {work.model for work in silent} - {""}
-    unknown = sorted(model for model in to_price if OPEN not in model and model not in models.prices)
+    unknown = sorted(model for model in _models_under_budget(plan) if models.price_of(model) is None)
     if unknown:
         raise RunRefusedError(
             f"there is a budget in dollars, and there is no price for {format_names(unknown)}",
             next_step=f'Nothing was run. Say it in agentos.toml: [prices."{unknown[0]}"] with input_per_million and '
             "output_per_million (0 for a model of your own), or give a budget of tokens.",
         )
-    nameless = sorted({work.agent for work in silent if not work.model})
+    of_run = plan.settings.budget.cost_usd is not None
+    nameless = sorted(
+        {
+            work.agent
+            for task in plan.tasks.values()
+            if (work := task.definition.agent) is not None
+            and (of_run or task.definition.budget.cost_usd is not None)
+            and not work.model
+            and _is_silent(work)
+        }
+    )
     if nameless:
         raise RunRefusedError(
             f"there is a budget in dollars, and these agents do not tell what they cost: {format_names(nameless)}",
             next_step="Nothing was run. Name a `model`, with its price in agentos.toml, or give a budget of tokens.",
         )
+
+
+def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
+    """What a run would meet here that is not the workflow's fault: agents that are not installed, prices."""
+    agents = [task.definition.agent for task in plan.tasks.values() if task.definition.agent is not None]
+    told = []
+    if agents:
+        import shutil
+
+        from agentos.tasks.agents.adapters.known import AGENTS
+
+        programs = {work.agent: AGENTS[work.agent].TRAITS.program for work in agents if work.agent in AGENTS}
+        told = [
+            f"{name} is not installed here: {program!r} is in no folder of PATH (docs/agents.md says how to get it)"
+            for name, program in sorted(programs.items())
+            if program and shutil.which(program) is None
+        ]
+    try:
+        refuse_unpriced(plan, models)
+    except RunRefusedError as error:
+        return [*told, f"a run would be refused: {error.message}. {error.next_step.removeprefix('Nothing was run. ')}"]
+    if listed := sorted(model for model in _models_under_budget(plan) if model not in models.prices):
+        from agentos.tasks.llm.list_prices import AS_OF
+
+        told.append(
+            f"the budget counts {format_names(listed)} at the list price of {AS_OF}; a price of yours goes into "
+            f'agentos.toml: [prices."{listed[0]}"]'
+        )
+    return told
+
+
+def _models_under_budget(plan: Plan) -> set[str]:
+    """Models that must have a price, as far as they are known before the run."""
+    of_run = plan.settings.budget.cost_usd is not None
+    limited = [task.definition for task in plan.tasks.values() if of_run or task.definition.budget.cost_usd is not None]
+    named = {task.llm.model for task in limited if task.llm is not None}
+    named |= {task.agent.model for task in limited if task.agent is not None and _is_silent(task.agent)}
+    return {model for model in named if model and OPEN not in model}
 
 
 def _is_silent(work: AgentWork) -> bool:

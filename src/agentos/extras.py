@@ -31,4 +31,25 @@ def _missing(what: str, module: str) -> str:
 
 
 def _install(extra: str) -> str:
-    return f"Install it: `pip install '{DISTRIBUTION}[{extra}]'`."
+    return f"Install it: `{install_command(extra)}`."
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to AgentOS as it is installed here: from an index or a folder, by pip or by uv."""
+    import importlib.metadata  # what follows is needed by who misses something, and slow to load
+    import json
+    import shlex
+    import sys
+    from contextlib import suppress
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    source, editable = DISTRIBUTION, ""
+    with suppress(importlib.metadata.PackageNotFoundError, ValueError, KeyError):
+        origin = json.loads(importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "")
+        source = unquote(urlsplit(origin["url"]).path) if origin["url"].startswith("file:") else origin["url"]
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    wanted = shlex.quote(f"{source}[{extra}]")
+    if Path(sys.prefix, "uv-receipt.toml").exists():
+        return f"uv tool install --force {wanted}"
+    return f"{shlex.quote(sys.executable)} -m pip install {editable}{wanted}"
