@@ -1,7 +1,11 @@
 """Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise SystemExit("AgentOS runs on Linux and macOS. On Windows, install and use it inside WSL (`wsl --install`).")
 
 if TYPE_CHECKING:
     from agentos.client import Client, aresume, arun, fork, resume, run

@@ -106,3 +106,11 @@ def test_no_value_type_is_a_dataclass() -> None:
     """A slotted one takes most of a millisecond to make, fifty times as long as a struct, in whoever loads it."""
     files = sorted((SOURCES / "agentos").rglob("*.py"))
     assert [file.name for file in files if "@dataclass" in file.read_text(encoding="utf-8")] == []
+
+
+def test_on_windows_one_sentence_says_what_to_do() -> None:
+    program = "import sys; sys.platform = 'win32'; import agentos"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "WSL" in done.stderr
