@@ -88,12 +88,12 @@ class PersistentMap(Mapping[K, V]):
             draft[key] = value
         return draft.finish()
 
-    def mutate(self) -> Draft[K, V]:
+    def mutate(self) -> MapDraft[K, V]:
         """A copy that can be changed, for several changes at once; `finish` makes it a map again."""
-        return Draft(self)
+        return MapDraft(self)
 
 
-class Draft(MutableMapping[K, V]):
+class MapDraft(MutableMapping[K, V]):
     """A changed copy in the making. Each small dictionary is copied before its first change."""
 
     __slots__ = ("_mask", "_own", "_parts", "_size")
