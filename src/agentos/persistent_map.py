@@ -74,7 +74,7 @@ class PersistentMap(Mapping[K, V]):
         size = self._size + len(part) - len(self._parts[where])
         parts = self._parts.copy()
         parts[where] = part
-        return _made(parts, self._mask, size)
+        return _build(parts, self._mask, size)
 
     def delete(self, key: K) -> PersistentMap[K, V]:
         """Without that entry; KeyError where it is not there."""
@@ -129,10 +129,10 @@ class MapDraft(MutableMapping[K, V]):
         self._size -= 1
 
     def finish(self) -> PersistentMap[K, V]:
-        return _made(self._parts, self._mask, self._size)
+        return _build(self._parts, self._mask, self._size)
 
 
-def _made(parts: list[dict[K, V]], mask: int, size: int) -> PersistentMap[K, V]:
+def _build(parts: list[dict[K, V]], mask: int, size: int) -> PersistentMap[K, V]:
     if size > SMALL and size > 4 * len(parts) * len(parts):
         parts, mask = _spread(chain.from_iterable(map(dict.items, parts)), size)
     made: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
