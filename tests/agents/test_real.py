@@ -152,7 +152,7 @@ def test_what_an_agent_does_not_tell_is_priced_by_the_settings(tmp_git_repo: Pat
     with scripted("codex", home, says("Done.")) as model:
         host = RecordingHost()
         host.budget = Budget(cost_usd=5)
-        refused = perform(agent_spec(tmp_git_repo, "codex", env=model.env), host)
+        refused = perform(agent_spec(tmp_git_repo, "codex", env=model.env, model="unlisted"), host)
         assert model.script.calls == []
         outcome = perform(agent_spec(tmp_git_repo, "codex", env=model.env, models=prices), host)
 
