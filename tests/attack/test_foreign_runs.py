@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def claiming(tmp_git_repo: Path, tmp_path: Path) -> Path:
     git("init", "--quiet", str(other), cwd=tmp_path)
     complete(other, id="of-production")
     waiting(tmp_git_repo, id="ask-1")
-    with sqlite3.connect(tmp_git_repo / ".agentos" / "issue_workflow.db") as database:
+    with closing(sqlite3.connect(tmp_git_repo / ".agentos" / "issue_workflow.db")) as database, database:
         database.execute("UPDATE run SET root = ?", (str(other),))
     database.close()
     return tmp_git_repo

@@ -198,7 +198,7 @@ def test_a_damaged_database_is_told_as_such(agentos: Agentos, repo: Path) -> Non
 
 
 def test_a_changed_event_is_told_as_damage(agentos: Agentos, repo: Path) -> None:
-    with sqlite3.connect(database(repo)) as connection:
+    with closing(sqlite3.connect(database(repo))) as connection, connection:
         connection.execute("UPDATE event SET body = replace(body, 'lint', 'lunt'), at = at + 1")
     connection.close()
     for arguments in [("show", "ended"), ("events", "ended"), ("why", "ended", "one"), ("inbox",)]:
@@ -208,7 +208,7 @@ def test_a_changed_event_is_told_as_damage(agentos: Agentos, repo: Path) -> None
 
 
 def test_a_newer_schema_is_refused_and_left_alone(agentos: Agentos, repo: Path) -> None:
-    with sqlite3.connect(database(repo)) as connection:
+    with closing(sqlite3.connect(database(repo))) as connection, connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
     for arguments in LOOKING:

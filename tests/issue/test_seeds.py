@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def run_workflow(cwd: Path, **env: str) -> None:
 
 
 def runs_in(database: Path) -> list[str]:
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection, connection:
         rows = [row[0] for row in connection.execute("SELECT workflow_id FROM runs")]
     connection.close()
     return rows

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -357,7 +358,7 @@ def damaged(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
 
@@ -400,7 +401,7 @@ def test_a_book_damaged_in_the_middle_does_not_stop_the_call(book: Path, caplog:
 
     async def calls() -> None:
         async with limiter.call(KEY, CallLimits(slots=1), lambda _: None) as call:
-            with sqlite3.connect(book, isolation_level=None) as connection:
+            with closing(sqlite3.connect(book, isolation_level=None)) as connection, connection:
                 connection.execute("DROP TABLE call")
             connection.close()
             call.cool_down(0.01)
@@ -429,7 +430,7 @@ def test_a_locked_book_is_waited_for(book: Path) -> None:
 
     async def calls() -> None:
         await briefly(limiter, CallLimits())
-        with sqlite3.connect(book, isolation_level=None) as other:
+        with closing(sqlite3.connect(book, isolation_level=None)) as other, other:
             other.execute("BEGIN IMMEDIATE")
             waiting = asyncio.create_task(briefly(limiter, CallLimits()))
             await asyncio.sleep(0.3)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_per_repo_database_creation(tmp_git_repo: Path, monkeypatch: pytest.Monk
     path = get_checkpoint_db_path()
     assert path == str(tmp_git_repo / ".agentos" / "issue_workflow.db")
     assert not os.path.exists(path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("create table t (x)")
     database.close()
     assert os.path.isfile(path)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -212,7 +212,7 @@ def test_many_who_make_a_database_at_once_use_the_same(tmp_path: Path) -> None:
 def test_a_log_that_lost_its_database_is_not_folded_into_a_new_one(written: Written) -> None:
     code = f"import os, sqlite3; c = sqlite3.connect({str(written.path)!r}); c.execute('SELECT 1 FROM run'); os.abort()"
     written.store.close()
-    with sqlite3.connect(written.path) as connection:
+    with closing(sqlite3.connect(written.path)) as connection, connection:
         connection.execute("CREATE TABLE stray (x)")
         subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
         log = Path(f"{written.path}-wal").read_bytes()
