@@ -23,7 +23,9 @@ from tests.marks import quick_first
 
 pytestmark = pytest.mark.attack
 
-AT_WORK = "echo half >> own.txt; touch ../at-work; [ -e ../go ] || sleep 60; echo done >> own.txt"
+AT_WORK = "echo half >> own.txt; [ -e ../go ] || (touch ../at-work; sleep 60); echo done >> own.txt"
+"""At work is who lives on: the task's own shell ends with the driver, and `go` is there as soon as that is dead."""
+
 FLOW = f"""
 name: flow
 tasks:
@@ -166,7 +168,7 @@ def test_without_an_edit_the_leftover_process_is_ended_and_its_files_are_put_bac
 def test_what_a_leftover_process_wrote_after_the_driver_died_is_asked_about(place: Place) -> None:
     """It cannot be told from the human's hand."""
     late = "sleep 4; echo late >> other.txt; touch ../late; sleep 60"
-    place.write(FLOW.replace("sleep 60", f"({late})"))
+    place.write(FLOW.replace("sleep 60", late))
     assert place.stop_at_work(signal.SIGKILL) == -signal.SIGKILL
     wait_for((place.root.parent / "late").exists, "the leftover process to write")
     place.check_refused({"other.txt": "other.txt\nlate\n"})
