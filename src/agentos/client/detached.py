@@ -8,11 +8,12 @@ and prints to a private file. Whether it holds the lease, or why not, it says on
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +24,7 @@ import agentos
 from agentos import exceptions, typed
 from agentos.exceptions import AgentosError, RunRefusedError
 from agentos.ids import new_id
+from agentos.tasks.process.ancestors import leave_orphans
 from agentos.values import decode_value, encode_value
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 LOG = "driver.log"
 """Beside the logs of the run's tasks; mode 0600. Each driver adds to it; it goes with the run."""
 _OF_AN_ATTEMPT = ("ATTEMPT_ID", "ROOT", "WORKTREE", "WORKFLOW_ID", "TASK_ID", "IDEMPOTENCY_KEY", "OUTPUT")
-_SET_SUBREAPER, _GET_SUBREAPER = 36, 37
 _starting = Lock()
 
 
@@ -196,7 +197,9 @@ def _start_driver(place: Place, settings: dict[str, Any], *, workflow_id: str, *
             log.unlink()
             folder.rmdir()
     if report is None:
-        raise AgentosError("the driver ended before it could drive the run", next_step=f"It printed to {log}.")
+        raise AgentosError(
+            "the driver ended before it could drive the run", next_step=f"What it printed: cat {shlex.quote(str(log))}"
+        )
     raise _error_from(report)
 
 
@@ -208,7 +211,7 @@ def _ask_driver(request: bytes, log: int, root: Path) -> bytes:
     # The folder that this very package was imported from: a checkout need not be installed.
     paths = (str(Path(agentos.__file__).parents[1]), environment.get("PYTHONPATH"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with _starting, _without_orphans():
+    with _starting, leave_orphans():
         first = subprocess.Popen(
             [sys.executable, "-P", "-m", "agentos.client.detached"],
             stdin=subprocess.PIPE,
@@ -225,25 +228,6 @@ def _ask_driver(request: bytes, log: int, root: Path) -> bytes:
         first.wait()
     with first.stdout as hearing:
         return hearing.read()
-
-
-@contextmanager
-def _without_orphans() -> Iterator[None]:
-    """While this lasts, this process takes no orphans, if it did (`adopt_orphans`): the driver would be one of them."""
-    if sys.platform != "linux":
-        yield
-        return
-    import ctypes
-
-    system, is_set = ctypes.CDLL(None), ctypes.c_int()
-    system.prctl(_GET_SUBREAPER, ctypes.byref(is_set), 0, 0, 0)
-    if is_set.value:
-        system.prctl(_SET_SUBREAPER, 0, 0, 0, 0)
-    try:
-        yield
-    finally:
-        if is_set.value:
-            system.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
 
 
 def _error_from(report: _Report) -> AgentosError:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from agentos.tasks.llm.list_prices import _LISTED, AS_OF, list_price
+from agentos.tasks.llm.list_prices import AS_OF, LISTED, list_price
 from agentos.tasks.llm.model_settings import ModelSettings, Price
 
 
@@ -38,5 +38,5 @@ def test_the_settings_outweigh_the_list() -> None:
 
 def test_every_price_is_one_and_the_table_has_a_date() -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", AS_OF)
-    for model, (fresh, cached, output) in _LISTED.items():
+    for model, (fresh, cached, output) in LISTED.items():
         assert 0 < cached < fresh < output, model

@@ -91,12 +91,12 @@ def parse_condition(text: str) -> Condition:
     term = _either(scanner, 0)
     if scanner.peek():
         raise scanner.error("expected and, or, a comparison or the end" + _hint(scanner))
-    leaves = tuple(_leaves(term))
+    found = tuple(leaves(term))
     return Condition(
         text,
         term,
-        tuple(leaf for leaf in leaves if isinstance(leaf, Reference)),
-        any(isinstance(leaf, Status) for leaf in leaves),
+        tuple(leaf for leaf in found if isinstance(leaf, Reference)),
+        any(isinstance(leaf, Status) for leaf in found),
     )
 
 
@@ -183,16 +183,16 @@ def _hint(scanner: Scanner) -> str:
     return f" (write `{meant}`)" if meant else ""
 
 
-def _leaves(term: Term) -> Iterator[Term]:
+def leaves(term: Term) -> Iterator[Term]:
     match term:
         case Not(inner):
-            yield from _leaves(inner)
+            yield from leaves(inner)
         case Both(terms) | Either(terms):
             for inner in terms:
-                yield from _leaves(inner)
+                yield from leaves(inner)
         case Compare(_, left, right):
-            yield from _leaves(left)
-            yield from _leaves(right)
+            yield from leaves(left)
+            yield from leaves(right)
         case Value() | Status() | Reference():
             yield term
         case _:

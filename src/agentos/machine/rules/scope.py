@@ -13,7 +13,7 @@ import msgspec
 
 from agentos.dag.define.stored_values import from_stored, resolve_inputs, resolve_items
 from agentos.dag.define.task import TaskDef
-from agentos.dag.language.conditions import Both, Compare, Either, Not, Status, Term, evaluate, parse_condition
+from agentos.dag.language.conditions import Status, evaluate, leaves, parse_condition
 from agentos.dag.language.references import format_path, look_up, references_in, resolve
 from agentos.dag.language.tokens import SECRETS
 from agentos.dag.plan.plan import Plan, PlannedTask
@@ -193,18 +193,4 @@ def runs_always(task: PlannedTask) -> bool:
 
 
 def _named_statuses(condition: str) -> set[str]:
-    return set(_statuses(parse_condition(condition).term))
-
-
-def _statuses(term: Term) -> Iterator[str]:
-    match term:
-        case Status(name):
-            yield name
-        case Not(inner):
-            yield from _statuses(inner)
-        case Both(terms) | Either(terms):
-            for inner in terms:
-                yield from _statuses(inner)
-        case Compare(_, left, right):
-            yield from _statuses(left)
-            yield from _statuses(right)
+    return {leaf.name for leaf in leaves(parse_condition(condition).term) if isinstance(leaf, Status)}

@@ -145,9 +145,9 @@ async def prepare_assignment(spec: AttemptSpec, host: AttemptHost, folder: Path)
     program = shutil.which(str(cwd / name) if "/" in name else name, path=env.get("PATH", os.defpath))
     if program is None:
         where = f"there is no program {cwd / name}" if "/" in name else f"{name!r} is in no folder of PATH"
-        raise permanent_failure(
-            f"{where}: install it, or say where it is; `agentos doctor` lists the agents that are found"
-        )
+        package = agent.TRAITS.package
+        remedy = f"install it: npm install -g {package}" if package else "install it, or say where it is"
+        raise permanent_failure(f"{where}: {remedy}; `agentos doctor` lists the agents that are found")
     _refuse_uncounted(agent, work, spec, host)
     try:
         schema = AnswerSchema(work.schema) if work.schema is not None else None

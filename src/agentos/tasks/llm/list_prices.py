@@ -14,7 +14,7 @@ AS_OF = "2026-10-23"
 _DATED = re.compile(r"-(?:20\d{6}|20\d{2}-\d{2}-\d{2}|latest)$")
 
 # Dollars for a million tokens: fresh input, input from a cache, output.
-_LISTED = {
+LISTED = {
     "claude-opus-5.5": (4, 0.2, 20),
     "claude-opus-5": (5, 0.5, 25),
     "claude-opus-4.8": (5, 0.5, 25),
@@ -55,7 +55,7 @@ _LISTED = {
 def list_price(model: str) -> Price | None:
     """By the name of a model, with or without its date, `anthropic/` before it, and with 4-5 or 4.5 for its version."""
     name = _DATED.sub("", model.rpartition("/")[2]).removesuffix("-preview")
-    found = _LISTED.get(name) or _LISTED.get(re.sub(r"(?<=\d)-(?=\d)", ".", name))
+    found = LISTED.get(name) or LISTED.get(re.sub(r"(?<=\d)-(?=\d)", ".", name))
     if found is None:
         return None
     fresh, cached, output = found

@@ -29,7 +29,7 @@ from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 
 _SAME_START_S = 0.02
 _TRIES = 50
-_PR_SET_CHILD_SUBREAPER = 36
+_SET_SUBREAPER, _GET_SUBREAPER = 36, 37
 _attempt: ContextVar[str] = ContextVar("agentos-attempt", default="")
 
 
@@ -241,7 +241,7 @@ def adopt_orphans() -> Iterator[None]:
     import ctypes  # here, since most commands drive nothing
 
     try:
-        asked = sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        asked = sys.platform == "linux" and ctypes.CDLL(None).prctl(_SET_SUBREAPER, 1, 0, 0, 0) == 0
     except (OSError, AttributeError):
         asked = False
     if not asked:
@@ -253,6 +253,25 @@ def adopt_orphans() -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGCHLD)
+
+
+@contextmanager
+def leave_orphans() -> Iterator[None]:
+    """While this lasts, this process takes no orphans, if it did: for who starts one that is to outlive it."""
+    if sys.platform != "linux":
+        yield
+        return
+    import ctypes
+
+    system, is_set = ctypes.CDLL(None), ctypes.c_int()
+    system.prctl(_GET_SUBREAPER, ctypes.byref(is_set), 0, 0, 0)
+    if is_set.value:
+        system.prctl(_SET_SUBREAPER, 0, 0, 0, 0)
+    try:
+        yield
+    finally:
+        if is_set.value:
+            system.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
 
 
 class _Adoption:

@@ -16,6 +16,7 @@ import msgspec
 
 from agentos import typed
 from agentos.dag.define.model_calls import WORK_OF, AgentWork
+from agentos.dag.define.task import TaskDef
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import OPEN, as_text, resolve
 from agentos.dag.plan.findings import Finding, format_names, locate_findings
@@ -234,18 +235,8 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
             next_step=f'Nothing was run. Say it in agentos.toml: [prices."{unknown[0]}"] with input_per_million and '
             "output_per_million (0 for a model of your own), or give a budget of tokens.",
         )
-    of_run = plan.settings.budget.cost_usd is not None
-    nameless = sorted(
-        {
-            work.agent
-            for task in plan.tasks.values()
-            if (work := task.definition.agent) is not None
-            and (of_run or task.definition.budget.cost_usd is not None)
-            and not work.model
-            and _is_silent(work)
-        }
-    )
-    if nameless:
+    silent = (task.agent for task in _under_budget(plan) if task.agent is not None and _is_silent(task.agent))
+    if nameless := sorted({work.agent for work in silent if not work.model}):
         raise RunRefusedError(
             f"there is a budget in dollars, and these agents do not tell what they cost: {format_names(nameless)}",
             next_step="Nothing was run. Name a `model`, with its price in agentos.toml, or give a budget of tokens.",
@@ -261,11 +252,11 @@ def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
 
         from agentos.tasks.agents.adapters.known import AGENTS
 
-        programs = {work.agent: AGENTS[work.agent].TRAITS.program for work in agents if work.agent in AGENTS}
+        traits = {work.agent: AGENTS[work.agent].TRAITS for work in agents if work.agent in AGENTS}
         told = [
-            f"{name} is not installed here: {program!r} is in no folder of PATH (docs/agents.md says how to get it)"
-            for name, program in sorted(programs.items())
-            if program and shutil.which(program) is None
+            f"{name} is not installed here, or not on PATH: `npm install -g {one.package}`, then sign in"
+            for name, one in sorted(traits.items())
+            if one.program and shutil.which(one.program) is None
         ]
     try:
         refuse_unpriced(plan, models)
@@ -281,10 +272,16 @@ def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
     return told
 
 
+def _under_budget(plan: Plan) -> list[TaskDef]:
+    """The tasks that a budget in dollars limits: the run's, or their own."""
+    definitions = [task.definition for task in plan.tasks.values()]
+    of_run = plan.settings.budget.cost_usd is not None
+    return definitions if of_run else [task for task in definitions if task.budget.cost_usd is not None]
+
+
 def _models_under_budget(plan: Plan) -> set[str]:
     """Models that must have a price, as far as they are known before the run."""
-    of_run = plan.settings.budget.cost_usd is not None
-    limited = [task.definition for task in plan.tasks.values() if of_run or task.definition.budget.cost_usd is not None]
+    limited = _under_budget(plan)
     named = {task.llm.model for task in limited if task.llm is not None}
     named |= {task.agent.model for task in limited if task.agent is not None and _is_silent(task.agent)}
     return {model for model in named if model and OPEN not in model}

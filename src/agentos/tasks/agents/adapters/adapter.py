@@ -52,6 +52,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
     program: str
     """Looked for in PATH."""
+    package: str = ""
+    """Of the npm registry, which brings it."""
     names_session: bool = True
     """Takes the id of a new session from us; otherwise it tells its own, or is found by its title."""
     titled: bool = False

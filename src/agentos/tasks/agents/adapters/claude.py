@@ -27,6 +27,7 @@ from agentos.tasks.agents.adapters.adapter import (
 
 TRAITS = Traits(
     program="claude",
+    package="@anthropic-ai/claude-code",
     forks=True,
     tells_cost=True,
     counts_turns=True,

@@ -24,6 +24,7 @@ from agentos.tasks.agents.adapters.adapter import (
 
 TRAITS = Traits(
     program="codex",
+    package="@openai/codex",
     names_session=False,
     forks=True,
     takes_tools=False,

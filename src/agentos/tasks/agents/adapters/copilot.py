@@ -23,7 +23,9 @@ from agentos.tasks.agents.adapters.adapter import (
 )
 
 TRAITS = Traits(
-    program="copilot", transcript=TranscriptLocation("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl")
+    program="copilot",
+    package="@github/copilot",
+    transcript=TranscriptLocation("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"),
 )
 
 _FLAGS = {

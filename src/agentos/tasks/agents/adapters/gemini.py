@@ -24,6 +24,7 @@ from agentos.tasks.agents.adapters.adapter import (
 
 TRAITS = Traits(
     program="gemini",
+    package="@google/gemini-cli",
     transcript=TranscriptLocation("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"),
 )
 

@@ -24,7 +24,9 @@ from agentos.tasks.agents.adapters.adapter import (
     tool_line,
 )
 
-TRAITS = Traits(program="opencode", names_session=False, titled=True, forks=True, tells_cost=True)
+TRAITS = Traits(
+    program="opencode", package="opencode-ai", names_session=False, titled=True, forks=True, tells_cost=True
+)
 
 _PERMISSIONS: dict[str, dict[str, Any]] = {
     "read": {"edit": "deny", "bash": "deny", "external_directory": "deny"},
