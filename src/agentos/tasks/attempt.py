@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +17,16 @@ from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 
 Stream = Literal["stdout", "stderr", "progress"]
+
+
+class Mark(NamedTuple):
+    """What an attempt is known by, also to a later driver: its processes carry both.
+
+    The same run id may be in use in other worktrees at the same time.
+    """
+
+    attempt_id: str
+    root: str
 
 
 class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +91,10 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     masker: Masker = NO_SECRETS
     """Masks what its processes print, before any of it is kept or shown."""
     log: AttemptLog | None = None
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.attempt_id, str(self.root))
 
 
 class AttemptHost(Protocol):

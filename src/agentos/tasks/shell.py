@@ -28,7 +28,6 @@ from agentos.tasks.process.launch import (
     start_failure,
     working_folder,
 )
-from agentos.tasks.process.orphans import Mark
 from agentos.tasks.process.output_capture import Capture, DocumentBuffer
 from agentos.tasks.process.supervision import Supervisor, last_words, refuse_cut_short, refuse_failure
 
@@ -82,7 +81,7 @@ class ShellPerformer:
             ending = await self._supervisor.run(
                 launch,
                 host,
-                mark=Mark(spec.attempt_id, str(spec.root)),
+                mark=spec.mark,
                 feeds=(feed_out, err.feed),
                 timeout_s=spec.definition.timeout_s,
             )

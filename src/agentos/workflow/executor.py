@@ -20,6 +20,7 @@ from agentos.machine.inputs import Begin
 from agentos.machine.state import TaskEntry, WorkflowState
 from agentos.store.port import PostedCommand
 from agentos.tasks.registry import PERFORMERS
+from agentos.tasks.runner import LocalRunner
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.drive.command_queue import CommandQueue, post_command
 from agentos.workflow.drive.conductor import conduct
@@ -216,7 +217,7 @@ def _in_memory(
         base=plan,
         machine=machine,
         journal=MemoryJournal(),
-        performers=PERFORMERS,
+        runner=LocalRunner(PERFORMERS),
         functions=dag.functions,
         root=root or Path.cwd(),
         masker=masker,

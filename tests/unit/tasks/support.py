@@ -20,6 +20,7 @@ from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
 from agentos.tasks.registry import performers
+from agentos.tasks.runner import LocalRunner
 from agentos.values import decode_value
 
 PATIENCE_S = 20.0
@@ -113,7 +114,12 @@ def _spec(definition: TaskDef, **more: Any) -> AttemptSpec:
 
 def perform(spec: AttemptSpec, host: RecordingHost | None = None) -> AttemptResult:
     """One attempt, from its start to its end, in a loop of its own."""
-    return asyncio.run(performers()[spec.definition.kind](spec, host or RecordingHost()))
+    return asyncio.run(_perform(spec, host or RecordingHost()))
+
+
+async def _perform(spec: AttemptSpec, host: RecordingHost) -> AttemptResult:
+    runner = LocalRunner(performers())
+    return await runner.wait(runner.start(spec, host))
 
 
 def output_of(outcome: AttemptResult) -> Any:
@@ -125,7 +131,7 @@ async def cancel_when(
     spec: AttemptSpec, host: RecordingHost, ready: Callable[[], bool], times: int = 1
 ) -> AttemptResult:
     """Start an attempt, cancel it once `ready`, and give back how it ended."""
-    attempt = asyncio.ensure_future(performers()[spec.definition.kind](spec, host))
+    attempt = asyncio.create_task(_perform(spec, host))
     await asyncio.sleep(0)  # a task cancelled before its first step never runs at all
     await soon(lambda: ready() or attempt.done())
     assert not attempt.done(), attempt.result()

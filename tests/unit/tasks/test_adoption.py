@@ -13,6 +13,7 @@ import pytest
 from agentos.tasks.process import ancestors
 from agentos.tasks.process.ancestors import _Adoption, start_own
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
+from tests.crash.harness import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans are not adopted")
 
@@ -23,10 +24,15 @@ def marked_env(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**os.environ, ATTEMPT_VARIABLE: "run/task/1"}
 
 
-def orphans(adoption: _Adoption) -> set[int]:
-    """The children that would be reaped once they end."""
-    adoption.reap()
-    return {pid for pid, _ in adoption._marked}
+def orphans(*children: int) -> set[int]:
+    """Those of these children that would be reaped once they end, as soon as there are any."""
+    adoption = _Adoption()
+
+    def looked() -> set[int]:
+        adoption.reap()  # at first nothing may be seen: while it is being executed, a program has no environment
+        return {pid for pid, _ in adoption._marked} & {*children}
+
+    return wait_for(looked, "an orphan")
 
 
 def test_a_child_that_somebody_waits_for_is_no_orphan(marked_env: dict[str, str]) -> None:
@@ -36,7 +42,7 @@ def test_a_child_that_somebody_waits_for_is_no_orphan(marked_env: dict[str, str]
         own = await start_own("sleep", "30", env=marked_env)
         with subprocess.Popen(["sleep", "30"], env=marked_env) as orphan:
             try:
-                assert orphans(_Adoption()) & {own.pid, orphan.pid} == {orphan.pid}
+                assert orphans(own.pid, orphan.pid) == {orphan.pid}
             finally:
                 orphan.kill()
                 own.kill()
@@ -50,7 +56,7 @@ def test_in_a_run_below_another_one_every_child_carries_a_mark(monkeypatch: pyte
     inner = {**os.environ, ATTEMPT_VARIABLE: "inner/task/1"}
     with subprocess.Popen(["sleep", "30"]) as hook, subprocess.Popen(["sleep", "30"], env=inner) as orphan:
         try:
-            assert orphans(_Adoption()) & {hook.pid, orphan.pid} == {orphan.pid}
+            assert orphans(hook.pid, orphan.pid) == {orphan.pid}
         finally:
             orphan.kill()
             hook.kill()

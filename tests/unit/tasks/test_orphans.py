@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,12 +13,22 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agentos.ids import WorkflowId
 from agentos.store.holder import process_started
-from agentos.tasks.process.orphans import Mark, end_attempt, end_orphans, end_process
-from tests.unit.tasks.support import is_alive, pid_in, wait_for
+from agentos.tasks.attempt import Mark
+from agentos.tasks.process.orphans import EndedProcess, end_process
+from agentos.tasks.registry import PERFORMERS
+from agentos.tasks.runner import LocalRunner
+from tests.unit.tasks.support import RecordingHost, is_alive, pid_in, python_spec, wait_for
 
 RUN = f"run-{uuid.uuid4()}"
 HERE = Path("/srv/here")
+
+
+def end_run() -> list[EndedProcess]:
+    """As the next driver does with what a dead one left."""
+    runner = LocalRunner(PERFORMERS)
+    return [one for mark in runner.find(WorkflowId(RUN), HERE) for one in runner.end(mark)]
 
 
 class Started:
@@ -50,21 +61,21 @@ def test_every_process_of_the_run_is_ended_and_no_other(started: Started) -> Non
     ours = [started(f"{RUN}/a/1"), started(f"{RUN}/b[x/y]/12")]
     others = [started(f"{RUN}0/a/1"), started(f"other/{RUN}/1"), started("")]
 
-    ended = end_orphans(RUN, root=HERE)
+    ended = end_run()
 
     assert sorted(one.pid for one in ended) == sorted(process.pid for process in ours)
     assert {one.attempt_id for one in ended} == {f"{RUN}/a/1", f"{RUN}/b[x/y]/12"}
     assert all(one.ended and one.command == "sleep" for one in ended)
     assert not any(is_alive(process.pid) for process in ours)
     assert all(process.poll() is None for process in others)
-    assert end_orphans(RUN, root=HERE) == []
+    assert end_run() == []
 
 
 def test_descendants_that_dropped_the_mark_are_ended_too(started: Started, tmp_path: Path) -> None:
     started(f"{RUN}/a/1", "bash", "-c", "env -i sleep 600 & echo $! > pid; wait", cwd=tmp_path)
     pid = pid_in(tmp_path / "pid")
 
-    ended = end_orphans(RUN, root=HERE)
+    ended = end_run()
 
     assert pid in {one.pid for one in ended}
     assert not is_alive(pid)
@@ -73,7 +84,7 @@ def test_descendants_that_dropped_the_mark_are_ended_too(started: Started, tmp_p
 def test_a_run_of_the_same_id_in_another_worktree_is_left_alone(started: Started) -> None:
     here, there = started(f"{RUN}/a/1", root=str(HERE)), started(f"{RUN}/a/1", root="/srv/there")
 
-    end_orphans(RUN, root=HERE)
+    end_run()
 
     assert not is_alive(here.pid)
     assert is_alive(there.pid)
@@ -83,9 +94,18 @@ def test_one_attempt_alone_can_be_ended(started: Started) -> None:
     this, next_one = started(f"{RUN}/a/1"), started(f"{RUN}/a/10")
     elsewhere = started(f"{RUN}/a/1", root="/srv/there")
 
-    assert [one.pid for one in end_attempt(Mark(f"{RUN}/a/1", str(HERE)))] == [this.pid]
+    assert [one.pid for one in LocalRunner(PERFORMERS).end(Mark(f"{RUN}/a/1", str(HERE)))] == [this.pid]
     assert is_alive(next_one.pid)
     assert is_alive(elsewhere.pid)
+
+
+def test_an_attempt_that_nobody_waits_for_is_forgotten_without_a_word() -> None:
+    runner, calls = LocalRunner(PERFORMERS), list[str]()
+    mark = runner.start(python_spec(lambda: calls.append("called")), RecordingHost())
+    runner.close()
+    with pytest.raises(KeyError):
+        asyncio.run(runner.wait(mark))
+    assert calls == []
 
 
 def test_a_process_that_ignores_signals_or_is_stopped_is_ended(started: Started, tmp_path: Path) -> None:
@@ -96,7 +116,7 @@ def test_a_process_that_ignores_signals_or_is_stopped_is_ended(started: Started,
     stopped = started(f"{RUN}/b/1")
     os.kill(stopped.pid, signal.SIGSTOP)
 
-    end_orphans(RUN, root=HERE)
+    end_run()
 
     assert not is_alive(deaf.pid)
     assert not is_alive(stopped.pid)
@@ -109,9 +129,11 @@ def test_whoever_asks_and_his_ancestors_are_spared(tmp_path: Path) -> None:
         textwrap.dedent(f"""
         import subprocess, sys
         from pathlib import Path
-        from agentos.tasks.process.orphans import end_orphans
+        from agentos.tasks.registry import PERFORMERS
+        from agentos.tasks.runner import LocalRunner
         child = subprocess.Popen(["sleep", "600"])
-        ended = end_orphans({RUN!r}, root=Path({str(HERE)!r}))
+        runner = LocalRunner(PERFORMERS)
+        ended = [one for mark in runner.find({RUN!r}, Path({str(HERE)!r})) for one in runner.end(mark)]
         print([one.pid for one in ended] == [child.pid], child.wait())
         """)
     )

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import agentos
+from agentos.tasks.attempt import Mark
 from agentos.tasks.process.launch import PREFIX, PrivateFolder, abandoned_folders, remove_abandoned
-from agentos.tasks.process.orphans import Mark
 
 KILLED = """
 import os, sys
-from agentos.tasks.process.orphans import Mark
+from agentos.tasks.attempt import Mark
 from agentos.tasks.process.launch import PrivateFolder
 print(PrivateFolder(Mark(sys.argv[1], sys.argv[2])).path, flush=True)
 os.kill(os.getpid(), 9)

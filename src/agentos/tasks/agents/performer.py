@@ -28,7 +28,6 @@ from agentos.tasks.llm.limiter import CallSlot, Limiter, put_off_if_used_up
 from agentos.tasks.masking import capture_of
 from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since
 from agentos.tasks.process.launch import Launch, PrivateFolder, private_folder
-from agentos.tasks.process.orphans import Mark
 from agentos.tasks.process.supervision import (
     Ending,
     Supervisor,
@@ -163,7 +162,7 @@ class AgentPerformer:
                 ending = await self._supervisor.run(
                     launch,
                     host,
-                    mark=Mark(spec.attempt_id, str(spec.root)),
+                    mark=spec.mark,
                     feeds=(follower.feed, err.feed),
                     timeout_s=left_s,
                     stop=follower.stop,

@@ -20,10 +20,10 @@ import msgspec
 
 from agentos import crashpoints
 from agentos.exceptions import AttemptError
-from agentos.tasks.attempt import AttemptSpec
+from agentos.tasks.attempt import AttemptSpec, Mark
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.outcomes import AttemptFailed
-from agentos.tasks.process.orphans import ATTEMPT_VARIABLE, ROOT_VARIABLE, Mark
+from agentos.tasks.process.orphans import ATTEMPT_VARIABLE, ROOT_VARIABLE
 
 WORKTREE_VARIABLE = "AGENTOS_WORKTREE"
 """The linked worktree of an isolated attempt."""
@@ -100,7 +100,7 @@ def permanent_failure(why: str) -> AttemptFailed:
 def private_folder(spec: AttemptSpec) -> PrivateFolder:
     """A new one for the attempt. AttemptFailed where there can be none."""
     try:
-        return PrivateFolder(Mark(spec.attempt_id, str(spec.root)))
+        return PrivateFolder(spec.mark)
     except OSError as error:
         raise start_failure(error) from None
 

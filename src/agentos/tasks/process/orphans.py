@@ -11,12 +11,12 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from agentos.store.holder import process_started
+from agentos.tasks.attempt import Mark
 
 if TYPE_CHECKING:
     import psutil
@@ -29,16 +29,6 @@ _SAME_START_S = 0.02
 _MAX_ROUNDS = 20
 
 Environment = dict[str, str]
-
-
-class Mark(NamedTuple):
-    """What the processes of one attempt carry. The same run id may be in use in other worktrees at the same time."""
-
-    attempt_id: str
-    root: str
-
-    def is_on(self, environment: Environment) -> bool:
-        return (environment.get(ATTEMPT_VARIABLE), environment.get(ROOT_VARIABLE)) == self
 
 
 class AttemptProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,20 +48,6 @@ class EndedProcess(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     attempt_id: str
     ended: bool
-
-
-def end_orphans(workflow_id: str, *, root: Path) -> list[EndedProcess]:
-    """End every process that carries an attempt of this run, and their descendants; ourselves and our ancestors never.
-
-    What a run of the same id does in another worktree is left alone. Safe to repeat.
-    """
-    prefix = f"{workflow_id}/"
-
-    def belongs(environment: Environment) -> bool:
-        carried = environment.get(ATTEMPT_VARIABLE, "")
-        return carried.startswith(prefix) and environment.get(ROOT_VARIABLE) == str(root)
-
-    return _end_all(belongs)
 
 
 def attempt_processes() -> list[AttemptProcess]:
@@ -97,8 +73,8 @@ def attempt_processes() -> list[AttemptProcess]:
 
 
 def end_attempt(mark: Mark) -> list[EndedProcess]:
-    """End every process of this attempt, and their descendants."""
-    return _end_all(mark.is_on)
+    """End every process of this attempt, and their descendants; ourselves and our ancestors never. Safe to repeat."""
+    return _end_all(lambda environment: (environment.get(ATTEMPT_VARIABLE), environment.get(ROOT_VARIABLE)) == mark)
 
 
 def end_process(pid: int, started: float) -> bool:

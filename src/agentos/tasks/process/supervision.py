@@ -13,11 +13,11 @@ import msgspec
 
 from agentos import crashpoints
 from agentos.exceptions import ShellCommandFailed, TaskCancelledError, TaskTimeoutError
-from agentos.tasks.attempt import AttemptHost
+from agentos.tasks.attempt import AttemptHost, Mark
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.process.launch import Launch, start_failure
-from agentos.tasks.process.orphans import Mark, end_attempt, group_is_empty
+from agentos.tasks.process.orphans import end_attempt, group_is_empty
 from agentos.tasks.process.output_capture import Capture
 from agentos.tasks.process.spawn import Child, Spawner
 from agentos.tasks.python.threads import DaemonThreads, wait_shielded

@@ -19,7 +19,6 @@ from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of
 from agentos.tasks.outcomes import AttemptFailed, failure_outcome, success_outcome
 from agentos.tasks.process.launch import Launch, environment_of, start_failure, working_folder
-from agentos.tasks.process.orphans import Mark
 from agentos.tasks.process.supervision import Supervisor, describe_status, last_words, refuse_cut_short, was_ended
 from agentos.tasks.python.child import ChildRequest, Reply
 from agentos.tasks.python.functions import reference_of
@@ -61,7 +60,7 @@ class IsolatedPerformer:
             ending = await self._supervisor.run(
                 launch,
                 host,
-                mark=Mark(spec.attempt_id, str(spec.root)),
+                mark=spec.mark,
                 feeds=(out.feed, err.feed),
                 timeout_s=spec.definition.timeout_s,
                 more=[(pipes.reply, replies.feed)],

@@ -23,11 +23,12 @@ from agentos.machine.machine import Machine
 from agentos.machine.rules.budgets import remaining_budget
 from agentos.machine.rules.gates import approving_gate, changed_files
 from agentos.secrets import Masker
-from agentos.tasks.attempt import AttemptSpec, ChildProcess, Performer, Stream
+from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
 from agentos.tasks.failures import failure_of, plain_failure
 from agentos.tasks.llm.model_settings import ModelSettings
 from agentos.tasks.masking import masked_outcome, masked_text
 from agentos.tasks.process.ancestors import mark_attempt
+from agentos.tasks.runner import Runner
 from agentos.workflow.drive.attempt_specs import attempt_spec
 from agentos.workflow.drive.drive_files import DriveFiles
 from agentos.workflow.drive.event_stream import EventStream
@@ -48,7 +49,7 @@ _LARGE = 1 << 18
 class AttemptSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What all attempts of a drive are given."""
 
-    performers: Mapping[str, Performer]
+    runner: Runner
     functions: Mapping[TaskId, Callable[..., Any]]
     root: Path
     masker: Masker
@@ -183,7 +184,8 @@ class Attempts:
             if changed := changed_files(gate.covers, seen.files or {}, among=gate.opened.task_id != task.id):
                 error = AttemptError(f"{', '.join(changed)} changed after {gate.opened.gate_id} was approved")
                 return AttemptResult(error=plain_failure(error), put_off=True)
-        return await self.setting.performers[task.definition.kind](spec, host)
+        runner = self.setting.runner
+        return await runner.wait(runner.start(spec, host))
 
     async def _perform_between_looks(
         self, task: PlannedTask, performed: Coroutine[Any, Any, AttemptResult]

@@ -19,6 +19,7 @@ from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, PostedCommand, StorePort
 from agentos.tasks.process.ancestors import mark_driver
 from agentos.tasks.registry import PERFORMERS
+from agentos.tasks.runner import LocalRunner
 from agentos.workflow.define.plans import encode_plan
 from agentos.workflow.define.run_secrets import masker_for
 from agentos.workflow.drive.drive import Drive
@@ -64,7 +65,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         accepted=ready.accepted,
         machine=ready.machine,
         journal=journal,
-        performers=PERFORMERS,
+        runner=LocalRunner(PERFORMERS),
         functions=ready.functions,
         root=ready.place.root,
         options=ready.choices,

@@ -26,9 +26,9 @@ from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand
-from agentos.tasks.attempt import Performer
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.tasks.process.ancestors import mark_driver
+from agentos.tasks.runner import Runner
 from agentos.workflow.drive.attempts import Attempts, AttemptSetting
 from agentos.workflow.drive.drive_files import DriveFiles
 from agentos.workflow.drive.event_stream import EventStream
@@ -52,7 +52,7 @@ class Drive:
         accepted: Plan | None = None,
         machine: Machine,
         journal: Journal,
-        performers: Mapping[str, Performer],
+        runner: Runner,
         functions: Mapping[TaskId, Callable[..., Any]],
         root: Path,
         options: ResumeOptions = ResumeOptions(),
@@ -79,9 +79,7 @@ class Drive:
         self._background: set[asyncio.Task[Any]] = set()
         self._mail = Mailbox(now)
         self.files = DriveFiles(files, machine, self._mail, root, masker, self._in_background)
-        setting = AttemptSetting(
-            performers=performers, functions=functions, root=root, masker=masker, models=models, logs=logs
-        )
+        setting = AttemptSetting(runner=runner, functions=functions, root=root, masker=masker, models=models, logs=logs)
         self._attempts = Attempts(setting, machine, self._mail, self.stream, self.files, self._in_background)
 
     @property
@@ -144,6 +142,7 @@ class Drive:
                     work.cancel()
                 if under_way:
                     await asyncio.gather(*under_way, return_exceptions=True)
+                self._attempts.setting.runner.close()
                 self.stream.close()
 
     async def _stop_in_order(self, going: asyncio.Task[None], reason: str) -> None:

@@ -28,6 +28,7 @@ from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.registry import PERFORMERS
+from agentos.tasks.runner import LocalRunner
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.journal import MemoryJournal
 from agentos.workflow.drive.patience import in_thread
@@ -94,7 +95,7 @@ async def prove(
         base=prover.plan,
         machine=Machine(prover.plan, facts, gates="reject", at_once=1),
         journal=MemoryJournal(),
-        performers=dict.fromkeys(PERFORMERS, prover.perform),
+        runner=LocalRunner(dict.fromkeys(PERFORMERS, prover.perform)),
         functions=flow.functions,
         root=scratch.root,
         masker=masker,

@@ -13,13 +13,16 @@ from agentos.ids import WorkflowId
 from agentos.store.holder import boot_id, current_holder
 from agentos.store.port import Lease, StorePort
 from agentos.tasks.process.launch import remove_abandoned
-from agentos.tasks.process.orphans import end_orphans, end_process
+from agentos.tasks.process.orphans import end_process
+from agentos.tasks.registry import PERFORMERS
+from agentos.tasks.runner import LocalRunner, Runner
 
 log = logging.getLogger("agentos")
 
 LOOK_S = 0.25
 LATE_S = 5.0
 """How much longer than a lease is waited: clocks differ, and servers are slow at times."""
+_MAX_ROUNDS = 20
 
 
 def take_lease(store: StorePort, workflow_id: WorkflowId, lease_s: float) -> Lease:
@@ -59,8 +62,17 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
         end_process(lease.taken_from.pid, lease.taken_from.started)
     # Only what worked on its roots: another worktree may have a run of the same id, in a database of its own.
     for root in roots:
-        for ended in end_orphans(lease.workflow_id, root=root):
-            what = f"{ended.pid} ({ended.command}), left over from attempt {ended.attempt_id}"
-            log.warning("ended process %s" if ended.ended else "could not end process %s", what)
+        _end_attempts(LocalRunner(PERFORMERS), lease.workflow_id, root)
         for folder in remove_abandoned(lease.workflow_id, str(root)):
             log.info("removed %s, left by an attempt whose driver is dead", folder)
+
+
+def _end_attempts(runner: Runner, workflow_id: WorkflowId, root: Path) -> None:
+    # More than one round: what is between two programs while we look carries nothing.
+    for _ in range(_MAX_ROUNDS):
+        ended = [one for mark in runner.find(workflow_id, root) for one in runner.end(mark)]
+        for one in ended:
+            what = f"{one.pid} ({one.command}), left over from attempt {one.attempt_id}"
+            log.warning("ended process %s" if one.ended else "could not end process %s", what)
+        if not ended or not all(one.ended for one in ended):
+            return  # nothing is left, or it is stuck in the kernel
