@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +15,9 @@ from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.terminal.session import drive_here
 from agentos.client.definitions import find_workflow, parse_params
 from agentos.client.runs import begin_run
+
+if TYPE_CHECKING:
+    from agentos.client.types import Workflow
 
 OUTPUT = AnyEvent
 """Of each line."""
@@ -30,9 +35,11 @@ Examples:
   agentos run flow.py --label nightly         a word to find it by
   agentos run flow.py --json | jq -c 'select(.type == "task_error")'
   agentos run flow.py --gates reject          in CI, where nobody can be asked
+  agentos run --agent claude --prompt "Make the tests pass" --verify "make test" --budget 5
 
 FILE is a workflow's file, or FILE:NAME where it holds several, or the name of one in workflows/.
 With the --id of a run that exists, of the same definition and parameters, that run is resumed: a line for cron.
+With --agent no file is needed: the run has one task, `agent`, and `agentos resume` goes on with it as with any other.
 
 Ctrl-C lets running tasks end, cuts the checkpoint and stops; a second one cancels them at once.
 
@@ -42,25 +49,74 @@ Exit codes:
   6 damaged records, 75 try again later, 130 stopped by Ctrl-C, 143 stopped by SIGTERM
 """,
 )
-@click.argument("file", metavar="FILE", shell_complete=shell_completion.workflows)
+@click.argument("file", metavar="[FILE]", required=False, shell_complete=shell_completion.workflows)
 @click.option("--id", "workflow_id", metavar="ID", help="The run's id (default: a new one).")
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; repeatable.")
 @click.option(
     "--params", "params_file", type=click.Path(path_type=Path), metavar="FILE", help="Parameters from a file."
 )
 @label_option("A word to find the run by: `list --label`, `worker --label`; repeatable.")
+@click.option("--agent", metavar="NAME", help="Let this agent work on --prompt, instead of a FILE.")
+@click.option(
+    "--prompt", metavar="TEXT", help="With --agent: what it is to do, word for word; `-` reads it from stdin."
+)
+@click.option("--verify", metavar="COMMAND", help="With --agent: for bash; it must succeed once the agent is done.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="USD",
+    help="With --agent: ask before more is spent.",
+)
+@click.option("--model", metavar="NAME", help="With --agent: the model. [default: the agent's own choice]")
+@click.option(
+    "--permissions",
+    type=click.Choice(["read", "edit", "full"]),
+    help="With --agent: what it may do unasked. [default: edit]",
+)
+@click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="With --agent: turns after which it stops.")
 @drive_flags
 @repo_option
 def command(
-    file: str,
+    file: str | None,
     workflow_id: str | None,
     params: tuple[str, ...],
     params_file: Path | None,
     labels: tuple[str, ...],
     flags: DriveFlags,
     repo: Path | None,
+    **typed: Any,
 ) -> int:
+    work = {name: value for name, value in typed.items() if value is not None}
+    _refuse_unclear(file, work, has_params=bool(params or params_file))
     place, options, manner = flags.resolve(repo)  # first of all: no file is read where no state can be kept
-    workflow = find_workflow(file, place.root)
+    workflow = find_workflow(file, place.root) if file is not None else _agent_task(work)
     values = parse_params(params, params_file)
     return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options, labels=labels), place, manner)
+
+
+def _refuse_unclear(file: str | None, work: dict[str, Any], *, has_params: bool) -> None:
+    """Either a file says what to do, or --agent and --prompt do."""
+    if file is not None and "agent" in work:
+        raise click.UsageError("FILE and --agent exclude each other: a workflow file names its agents itself.")
+    if "agent" in work:
+        if "prompt" not in work:
+            raise click.UsageError("--agent needs --prompt: what it is to do.")
+        if work["agent"] == "command":
+            raise click.UsageError("--agent command needs a program, which only a workflow file can name.")
+        if has_params:
+            raise click.UsageError("--agent takes no parameters: write them into --prompt.")
+    elif work:
+        raise click.UsageError(f"--{next(iter(work)).replace('_', '-')} goes with --agent NAME.")
+    elif file is None:
+        raise click.UsageError("Missing argument 'FILE'; without one, --agent NAME and --prompt TEXT say what to do.")
+
+
+def _agent_task(work: dict[str, Any]) -> Workflow:
+    from agentos.workflows.agent_task import agent_task  # most runs have a file
+
+    if work["prompt"] == "-":
+        try:
+            work["prompt"] = sys.stdin.buffer.read().decode()
+        except (OSError, ValueError) as error:
+            raise click.BadParameter(f"stdin cannot be read: {error}", param_hint="--prompt") from error
+    return agent_task(**work)

@@ -75,6 +75,11 @@ def output_of(task_id: str) -> str:
     return f"{OPEN} tasks[{json.dumps(task_id)}].output }}}}"
 
 
+def without_references(text: str) -> str:
+    """The text as data: whoever reads it for references finds none, and gets it back as it was."""
+    return text.replace(OPEN, f"${OPEN}")
+
+
 # --- reading ------------------------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,11 @@ def source_files(source: str) -> tuple[str, ...]:
     return (file,) if file and not Path(file).is_absolute() else ()
 
 
+def is_made_from_arguments(source: str) -> bool:
+    """Whether a function makes the workflow, from arguments that are stored with the run."""
+    return bool(source and typed.decode(source, SourceRecord).maker)
+
+
 def source_of(workflow: Workflow, root: Path) -> str:
     """The stored form of where the workflow was defined; empty where it has no file."""
     source = workflow.source

@@ -33,7 +33,7 @@ from agentos.workflow.define.plans import (
     missing_products,
     refuse_untrusted_models,
 )
-from agentos.workflow.define.workflow_source import load_workflow, source_of
+from agentos.workflow.define.workflow_source import is_made_from_arguments, load_workflow, source_of
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place, known_run, refuse_bad_id
@@ -87,6 +87,7 @@ def begin_run(
         if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
             _refuse_another(store, known, plan)
             return resume_record(ResumeRequest(place=place, workflow=workflow, options=options), store, known)
+        _refuse_secret_arguments(workflow, masker)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or new_id()),
             name=plan.name,
@@ -117,6 +118,16 @@ def begin_run(
     )
 
 
+def _refuse_secret_arguments(workflow: Workflow, masker: Masker) -> None:
+    """What a workflow is made from is stored with its run, and unlike a definition stands in no file already."""
+    for name, value in (workflow.source.arguments if workflow.source is not None else {}).items():
+        if found := masker.value_and_names(value)[1]:
+            raise RunRefusedError(
+                f"the {name} holds the value of {', '.join(found)}, and it is stored with the run",
+                next_step=f"Name the variable {found[0]} in its place: a task can read it.",
+            )
+
+
 def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
     """What counts is the plan last accepted: a resume may have taken up an edited workflow since."""
     exists, resume = f"run {known.workflow_id} exists already", f"`agentos resume {shlex.quote(known.workflow_id)}"
@@ -124,11 +135,13 @@ def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
         raise RunRefusedError(f"{exists}, and holds saved states alone", next_step="Choose another id.")
     accepted = decode_plan(store.read_plan(known.workflow_id))
     if accepted.fingerprint != plan.fingerprint:
+        is_made = is_made_from_arguments(known.source)  # those it began with: a resume sees no edit
+        run_edited = f", or let what was edited run once more: {resume} --rerun changed`"
         edited = {
-            "complete": f"Choose another id, or let what was edited run once more: {resume} --rerun changed`.",
+            "complete": f"Choose another id{'' if is_made else run_edited}.",
             "aborted": "Choose another id: an aborted run is final.",
         }
-        go_on = f"Choose another id, or go on with the edited workflow: {resume}`."
+        go_on = f"Choose another id, or go on with {'it as it began' if is_made else 'the edited workflow'}: {resume}`."
         raise RunRefusedError(f"{exists}, with another definition", next_step=edited.get(known.status, go_on))
     if run_fingerprint(accepted) != run_fingerprint(plan):
         raise RunRefusedError(
