@@ -69,18 +69,19 @@ class PersistentMap(Mapping[K, V]):
 
     def set(self, key: K, value: V) -> PersistentMap[K, V]:
         where = hash(key) & self._mask
-        part = self._parts[where].copy()
-        part[key] = value
-        size = self._size + len(part) - len(self._parts[where])
         parts = self._parts.copy()
-        parts[where] = part
-        return _build(parts, self._mask, size)
+        part = parts[where] = parts[where].copy()
+        before = len(part)
+        part[key] = value
+        return _build(parts, self._mask, self._size + len(part) - before)
 
     def delete(self, key: K) -> PersistentMap[K, V]:
         """Without that entry; KeyError where it is not there."""
-        draft = self.mutate()
-        del draft[key]
-        return draft.finish()
+        where = hash(key) & self._mask
+        parts = self._parts.copy()
+        part = parts[where] = parts[where].copy()
+        del part[key]
+        return _build(parts, self._mask, self._size - 1)
 
     def update(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> PersistentMap[K, V]:
         draft = self.mutate()

@@ -45,8 +45,9 @@ class LocalRunner:
         self._begun: dict[Mark, Coroutine[Any, Any, AttemptResult]] = {}
 
     def start(self, spec: AttemptSpec, host: AttemptHost) -> Mark:
-        self._begun[spec.mark] = self._performers[spec.definition.kind](spec, host)
-        return spec.mark
+        mark = spec.mark
+        self._begun[mark] = self._performers[spec.definition.kind](spec, host)
+        return mark
 
     async def wait(self, mark: Mark) -> AttemptResult:
         return await self._begun.pop(mark)

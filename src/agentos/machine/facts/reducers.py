@@ -258,6 +258,10 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return task_reducers.task_start(facts, event)
         case ev.TaskComplete():
             return task_reducers.task_complete(facts, event)
+        case ev.LayerStart():
+            return task_reducers.layer_start(facts, event)
+        case ev.Checkpointed():
+            return task_reducers.layer_checkpointed(facts, event)
         case ev.TaskError():
             return task_reducers.task_error(facts, event)
         case ev.TaskSkipped():
@@ -270,10 +274,6 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
         case ev.TaskUsage():
             return task_reducers.task_usage(facts, event)
-        case ev.LayerStart():
-            return task_reducers.layer_start(facts, event)
-        case ev.Checkpointed():
-            return task_reducers.layer_checkpointed(facts, event)
         case ev.DecisionRequired():
             return task_reducers.decision_required(facts, event)
         case ev.DecisionMade():
