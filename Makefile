@@ -29,13 +29,13 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage test-rest test-all agents agents-if-possible lint docs schemas matrix soak mutants bench lock \
+.PHONY: help demo test coverage test-rest test-all agents agents-if-possible lint docs schemas recording matrix soak mutants bench lock \
 	preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.core ## install, then show a run being killed with SIGKILL and resumed
+demo: $(VENV)/.core ## install, then show an agent being killed in the middle of an edit, and resumed
 	@$(RUN) agentos demo
 
 test: $(VENV)/.test ## install, and try every promise once: about five minutes (PYTEST_ARGS=..., JOBS=3, COVERAGE=yes)
@@ -83,6 +83,9 @@ matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5, then drivers and a PostgreSQL server in trouble
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)
 	AGENTOS_MATRIX=full $(RUN) pytest tests/crash/test_postgres_chaos.py $(PYTEST_ARGS)
+
+recording: $(VENV)/.test ## run the demo in a terminal and write docs/demo.svg from what it shows
+	@$(VENV)/bin/python tools/record_demo.py
 
 mutants: $(VENV)/.test ## break promises on purpose, one at a time, and see that a test notices (MUTANTS="name …", long)
 	$(VENV)/bin/python tools/mutate.py $(MUTANTS)

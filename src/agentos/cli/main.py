@@ -29,7 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "watch": "Follow a run that another process drives.",
         "worker": "Go on with runs whose driver died, many at a time, until told to stop.",
         "issue": "Make a reviewed, filed issue of a brief.",
-        "demo": "Watch a run being killed and resumed, in a throw-away repository.",
+        "demo": "Watch an agent being killed in mid-edit and resumed, in a throw-away repository.",
     },
     "Look": {
         "list": "Runs of this worktree, newest first.",

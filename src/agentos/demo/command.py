@@ -1,34 +1,28 @@
-"""A command of the program, started as somebody would type it, its lines shown as they come."""
+"""A command in a process of its own, its lines shown as they come."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 
-class AgentosProcess:
-    """One `agentos …` in a process of its own. `wait` gives the exit code once every line was shown."""
 
-    def __init__(
-        self, arguments: Sequence[str], folder: Path, *, show: Callable[[str], None], messages: bool = True
-    ) -> None:
-        own = {
-            "TMPDIR": str(folder),  # what a killed process leaves there goes with the rest
-            "XDG_STATE_HOME": str(folder / "state"),  # and no index of worktrees remembers a folder that is gone
-        }
+class ShownCommand:
+    """`wait` gives the exit code once every line was shown."""
+
+    def __init__(self, argv: Sequence[str], folder: Path, *, show: Callable[[str], None]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentos", *arguments],
+            argv,
             cwd=folder,
-            env=os.environ | own,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if messages else subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for the demo, which ends this itself
             text=True,
             errors="replace",
@@ -46,6 +40,12 @@ class AgentosProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def descendants(self) -> list[psutil.Process]:
+        """What it has started, and what that has: an agent has a process group of its own."""
+        with suppress(psutil.Error):
+            return psutil.Process(self.pid).children(recursive=True)
+        return []
+
     def wait(self, patience_s: float) -> int:
         """The exit code; minus the number of the signal that ended it. What showing a line raised is raised here."""
         code = self._process.wait(patience_s)
@@ -55,10 +55,15 @@ class AgentosProcess:
         return code
 
     def kill(self) -> None:
-        """End it with everything in its process group. Does nothing if it has ended."""
+        """End it with everything it has started. Does nothing if it has ended."""
         if self.alive:
+            started = self.descendants()
+            # First of all the process itself: it must not see, and write down, how the others end.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+            for process in started:
+                with suppress(psutil.Error):
+                    process.kill()
         self._process.wait()
         if self._process.stdout is not None:
             self._reader.join(5.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -9,31 +11,30 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-import msgspec
+import psutil
 
 from agentos.client import Client
-from agentos.demo.command import AgentosProcess
+from agentos.demo.agent import transcript_of
+from agentos.demo.command import ShownCommand
+from agentos.demo.shop import CART, EDITED, make_shop, move_in
 from agentos.exceptions import AgentosError
 from agentos.machine import events as ev
 
 RUN = "demo"
 PATIENCE_S = 60.0
 """A machine so slow that a part takes longer than this has something else to do."""
-EXPECTED_VERDICTS = {
-    "fetch_code": "reuse",
-    "fetch_chat": "reuse",
-    "fetch_files": "reuse",
-    "count": "reuse",
-    "summarise": "rerun",
-    "publish": "run",
-}
-EXPECTED_EXECUTIONS = {name: 2 if name == "summarise" else 1 for name in EXPECTED_VERDICTS}
+EXPECTED_EXECUTIONS = {"survey": 1, "baseline": 1, "commit": 1}
+PLACES = CART.count(":.2f")
+TOO_BUSY = "this machine is too busy to kill the agent in time. Try again."
+HEADING, TYPED, GOOD, BAD = "1", "1;36", "32", "31"
 
 
 class DemoFailed(Exception):
@@ -45,15 +46,13 @@ def main(*, keep: bool = False) -> int:
 
     Leaves nothing behind, however it ends; with `keep` the folder stays.
     """
-    # Whatever the shell around us says about databases and repositories is about others.
-    for name in [name for name in os.environ if name.startswith(("AGENTOS_", "GIT_"))]:
-        del os.environ[name]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     folder: Path | None = None
     story: Story | None = None
     try:
         folder = Path(tempfile.mkdtemp(prefix="agentos-demo-")).resolve()
+        move_in(folder)
         story = Story(folder, keep=keep)
         story.tell()
         return 0 if story.kept_all_promises() else 1
@@ -85,28 +84,30 @@ class Story:
 
     def __init__(self, folder: Path, *, keep: bool = False) -> None:
         self.folder = folder
+        self.shop = folder / "shop"
         self.keep = keep
         self.began = time.monotonic()
-        self.commands: list[AgentosProcess] = []
+        self.commands: list[ShownCommand] = []
         self.promises: list[tuple[bool, str]] = []
+        terminal = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self.colours = terminal and not os.environ.get("NO_COLOR")
 
     def tell(self) -> None:
         self._introduce()
         self._start_and_kill()
-        self._look()
         self._resume_to_the_gate()
         self._approve_and_finish()
-        self._count_executions()
+        self._look_for_repeats()
 
     def kept_all_promises(self) -> bool:
         kept = all(held for held, _ in self.promises)
         took = f"{time.monotonic() - self.began:.1f} s"
-        self._say("\nWhat was promised:")
+        self._say("\nWhat was promised:", HEADING)
         for held, promise in self.promises:
-            self._say(f"   {'held  ' if held else 'BROKEN'}  {promise}")
+            self._say(f"   {'held  ' if held else 'BROKEN'}  {promise}", GOOD if held else BAD)
         self._say(f"\nEverything held, in {took}." if kept else f"\nNot everything held ({took}): that is a bug.")
         if self.keep:
-            self._say(f"The folder is kept: cd {shlex.quote(str(self.folder))}")
+            self._say(f"The folder is kept: cd {shlex.quote(str(self.shop))}")
         return kept
 
     def end_processes(self) -> None:
@@ -116,111 +117,122 @@ class Story:
     # --- the parts ------------------------------------------------------------------------------------------------
 
     def _introduce(self) -> None:
-        self._say("AgentOS demo: a run is killed in the middle of a task, and resumed.")
+        self._say("An agent is killed in the middle of an edit, and goes on where it was.", HEADING)
         removed = "is kept" if self.keep else "is removed at the end"
-        self._say(f"All of it happens in {self.folder}, which {removed}.\n")
-        self._say("The workflow, release.py (sleeping stands for slow work):")
-        self._say("   layer 0   fetch_code, fetch_chat, fetch_files   side by side, 1 s each")
-        self._say("   layer 1   count, summarise                      summarise takes 3 s")
-        self._say("   layer 2   publish                               asks before it starts")
+        self._say(f"Scripted: no key, no network. It works in {self.shop}, which {removed}.")
         if shutil.which("git") is None:
             raise DemoFailed("git is not installed, or not on PATH (on Debian: apt-get install git)")
-        subprocess.run(["git", "init", "--quiet", "--template=", str(self.folder)], check=True)
-        shutil.copy(Path(__file__).with_name("release.py"), self.folder)
+        make_shop(self.folder)
 
     def _start_and_kill(self) -> None:
-        self._say("\n1. Start it")
-        command = self._type("run", "release.py", "--id", RUN)
-        self._wait(command, lambda: self._executions()["summarise"] == 1 and self._is_complete("count"))
-        time.sleep(0.4)
-        if not command.alive or self._is_complete("summarise"):
-            raise DemoFailed("summarise was done before it could be killed: this machine is too busy. Try again.")
-        self._say(f"\n2. Kill it, while summarise is at work\n\n$ kill -9 {command.pid}")
-        os.kill(command.pid, signal.SIGKILL)
-        code = command.wait(PATIENCE_S)
-        self._promise(self._ran_in_parallel(), "three tasks of one layer ran at the same time")
-        self._promise(code == -signal.SIGKILL, "the process was really killed with SIGKILL")
-
-    def _look(self) -> None:
-        self._say("\n3. Look at it: nobody drives the run, and it says so")
-        self._type_and_wait("list")
-        status = self._client().list_runs(limit=1)[0].status
-        self._promise(status == "interrupted", "a run that nobody drives is shown as interrupted, not as running")
-        self._say("\n4. Ask what a resume would do")
-        self._type_and_wait("resume", RUN, "--dry-run")
-        shown = msgspec.json.decode(self._data("resume", RUN, "--dry-run", "--json"))
-        said = {row["id"]: row["verdict"] for row in shown["tasks"]}
-        self._promise(
-            said == EXPECTED_VERDICTS, "the dry run keeps what finished, and repeats only what was interrupted"
-        )
+        self._say("\n1. Start it: two tasks, then the agent, which edits prices.py and then cart.py", HEADING)
+        command = self._type("agentos", "run", "cents.yaml", "--id", RUN)
+        self._wait(command, lambda: any(isinstance(e, ev.FilesCaptured) and e.why == "turn" for e in self._events()))
+        if self._places():
+            raise DemoFailed(TOO_BUSY)
+        self._wait(command, lambda: self._places() > 0)
+        agents = [process for process in command.descendants() if _is_agent(process)]
+        command.kill()
+        self._say("\n2. Kill both, the agent in the middle of its second edit", HEADING)
+        self._say(f"\n$ kill -9 {' '.join(str(pid) for pid in (command.pid, *(one.pid for one in agents)))}", TYPED)
+        killed = command.wait(PATIENCE_S) == -signal.SIGKILL and len(agents) == 1 and all(map(_has_ended, agents))
+        self._promise(killed, "AgentOS and its agent were killed with SIGKILL")
+        if self._places() == PLACES:
+            raise DemoFailed(TOO_BUSY)
+        self._type_and_wait("git", "diff", "cart.py")
+        edited = f"{self._places()} of {PLACES} places"
+        self._say(f"   (half-edited: {edited} that print a price)")
+        self._promise(0 < self._places() < PLACES, f"cart.py was left half-edited: {edited}")
 
     def _resume_to_the_gate(self) -> None:
-        self._say("\n5. Resume it: no terminal can be asked here, so that it stops at the gate")
+        self._say("\n3. Resume: the file is put back, the agent goes on in its session, the gate asks", HEADING)
         before = len(self._events())
-        code = self._type_and_wait("resume", RUN)
-        self._say(f"   (exit code {code}: it waits for an answer, and no process has to wait with it)")
-        started = [str(event.task_id) for event in self._events(before) if isinstance(event, ev.TaskStart)]
-        self._promise(started == ["summarise"], "the resume did what the dry run said")
-        closed = code == 3 and self._executions()["publish"] == 0
-        self._promise(closed, "the guarded task did not begin before it was approved")
+        code = self._type_and_wait("agentos", "resume", RUN)
+        since = self._events(before)
+        started = [str(event.task_id) for event in since if isinstance(event, ev.TaskStart)]
+        self._promise(started == ["edit"], "the resume started what was interrupted, and nothing that had finished")
+        restored = any(isinstance(event, ev.FilesRestored) for event in since)
+        found = [note["found"] for note in self._transcript() if note["type"] == "tool_use"][-1]
+        self._promise(
+            restored and found == hashlib.sha256(CART.encode()).hexdigest(),
+            "cart.py was put back, byte for byte, before the agent went on",
+        )
+        self._promise(
+            code == 3 and self._executions()["commit"] == 0, "the guarded task did not begin before it was approved"
+        )
 
     def _approve_and_finish(self) -> None:
-        self._say("\n6. Approve it; the run goes on")
-        code = self._type_and_wait("approve", RUN, "--reason", "read it, liked it")
-        result = self._client().show(RUN)
-        done = code == 0 and result.status == "complete"
-        self._promise(done, f"the run completed: {result.outputs.get('publish', 'no result')}")
+        self._say("\n4. It waits for an answer, and no process has to wait with it: approve", HEADING)
+        code = self._type_and_wait("agentos", "approve", RUN, "--reason", "read it, liked it")
+        asked = sum(isinstance(event, ev.DecisionRequired) for event in self._events())
+        complete = code == 0 and self._client().show(RUN).status == "complete"
+        self._promise(complete and asked == 1, "the approval was asked for once, and the run completed")
 
-    def _count_executions(self) -> None:
-        self._say("\n7. Was anything done twice? executions.log has one line for each execution:")
+    def _look_for_repeats(self) -> None:
+        self._say("\n5. Was anything done twice? What tasks and agent wrote down themselves:", HEADING)
         executions = self._executions()
-        for name in EXPECTED_EXECUTIONS:
-            why = "   interrupted once, so it had to" if executions[name] == 2 else ""
-            self._say(f"   {name:<12} {executions[name]}{why}")
-        self._promise(executions == EXPECTED_EXECUTIONS, "nothing that had finished was done twice")
-        done = Counter(str(event.task_id) for event in self._events() if isinstance(event, ev.TaskComplete))
-        self._promise(done == Counter(EXPECTED_VERDICTS.keys()), "the journal holds one result for each task")
+        self._say(f"\n   {', '.join(f'{task} ran {n}×' for task, n in executions.items())}")
+        self._promise(executions == EXPECTED_EXECUTIONS, "what had finished was not done again")
+        sessions = [str(event.session.id) for event in self._events() if isinstance(event, ev.TaskSession)]
+        notes = self._transcript()
+        self._say(f"   the agent's session {sessions[0]}:")
+        for note, following in zip(notes, [*notes[1:], {}], strict=True):
+            if note["type"] == "user":
+                self._say(f"      asked   {textwrap.shorten(note['content'], 76, placeholder=' …')}")
+            elif note["type"] == "tool_use":
+                done = following.get("type") == "tool_result"
+                self._say(f"      turn {note['turn']}  {note['file']:<10} {'done' if done else 'killed'}")
+        told = {note["session"] for note in notes if note["type"] == "user"}
+        made = [note["turn"] for note in notes if note["type"] == "tool_result"]
+        self._promise(
+            {*sessions} == told and len(told) == 1 and len(sessions) == 2 and made == [1, 2],
+            "the agent went on in the same session, and made no turn again",
+        )
+        committed = {name: self._git("show", f"HEAD:{name}") for name in EDITED}
+        self._promise(committed == EDITED, "each edit is in the commit, and none twice")
 
     # --- commands, typed and waited for ---------------------------------------------------------------------------
 
-    def _type(self, *arguments: str) -> AgentosProcess:
-        self._say(f"\n$ agentos {shlex.join(arguments)}")
-        command = AgentosProcess(arguments, self.folder, show=lambda line: self._say(f"   {line}"))
+    def _type(self, *typed: str) -> ShownCommand:
+        self._say(f"\n$ {shlex.join(typed)}", TYPED)
+        argv = [sys.executable, "-m", *typed] if typed[0] == "agentos" else typed
+        command = ShownCommand(argv, self.shop, show=self._show)
         self.commands.append(command)
         return command
 
-    def _type_and_wait(self, *arguments: str) -> int:
-        return self._type(*arguments).wait(PATIENCE_S)
+    def _type_and_wait(self, *typed: str) -> int:
+        return self._type(*typed).wait(PATIENCE_S)
 
-    def _data(self, *arguments: str) -> str:
-        lines: list[str] = []
-        command = AgentosProcess(arguments, self.folder, show=lines.append, messages=False)
-        self.commands.append(command)
-        if command.wait(PATIENCE_S):
-            raise DemoFailed(f"agentos {shlex.join(arguments)} failed")
-        return "\n".join(lines)
-
-    def _wait(self, command: AgentosProcess, until: Callable[[], bool]) -> None:
+    def _wait(self, command: ShownCommand, until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not until():
             if not command.alive:
                 raise DemoFailed(f"the command ended with {command.wait(PATIENCE_S)}, before anybody killed it")
             if time.monotonic() > deadline:
                 raise DemoFailed(f"it did not come that far within {PATIENCE_S:.0f} s")
-            time.sleep(0.05)
+            time.sleep(0.02)
+
+    def _git(self, *arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=self.shop, check=True, capture_output=True, text=True).stdout
 
     # --- the run, seen from outside -------------------------------------------------------------------------------
 
     def _client(self) -> Client:
-        return Client(self.folder)
+        return Client(self.shop)
 
     def _events(self, after: int = 0) -> list[ev.Event]:
         with suppress(AgentosError):  # nothing is written yet
             return self._client().events(RUN, after=after)
         return []
 
-    def _is_complete(self, task_id: str) -> bool:
-        return any(isinstance(event, ev.TaskComplete) and event.task_id == task_id for event in self._events())
+    def _places(self) -> int:
+        """How many of them the agent has edited in cart.py."""
+        return (self.shop / "cart.py").read_text().count(" / 100:.2f")
+
+    def _transcript(self) -> list[dict[str, Any]]:
+        """What the agent has noted of its session: of the first, should there be another."""
+        session = next(event.session.id for event in self._events() if isinstance(event, ev.TaskSession))
+        return [json.loads(line) for line in transcript_of(self.folder / "agent", session).read_text().splitlines()]
 
     def _executions(self) -> Counter[str]:
         try:
@@ -228,18 +240,30 @@ class Story:
         except FileNotFoundError:
             return Counter()
 
-    def _ran_in_parallel(self) -> bool:
-        layer = [event for event in self._events() if getattr(event, "layer", None) == 0]
-        begins = [event.at for event in layer if isinstance(event, ev.TaskStart)]
-        ends = [event for event in layer if isinstance(event, ev.TaskComplete)]
-        if len(ends) != 3:
-            return False
-        work_s = sum(event.execution_time_ms for event in ends) / 1000
-        return (max(event.at for event in ends) - min(begins)).total_seconds() < 0.75 * work_s
-
     def _promise(self, held: bool, promise: str) -> None:
         self.promises.append((held, promise))
 
-    @staticmethod
-    def _say(line: str) -> None:
-        print(line, flush=True)
+    # --- what is shown --------------------------------------------------------------------------------------------
+
+    def _show(self, line: str) -> None:
+        self._say(f"   {line}", {"-": BAD, "+": GOOD}.get(line[:1], ""))
+
+    def _say(self, line: str, style: str = "") -> None:
+        print(f"\x1b[{style}m{line}\x1b[m" if style and self.colours else line, flush=True)
+
+
+def _is_agent(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any(word.endswith("agent.py") for word in process.cmdline())
+    return False
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Within a moment. A zombie has, too: only nobody has asked yet how."""
+    until = time.monotonic() + PATIENCE_S
+    with suppress(psutil.Error):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+    return True

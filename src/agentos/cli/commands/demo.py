@@ -8,15 +8,16 @@ import click
 @click.command(
     "demo",
     help="""\b
-Watch a run being killed and resumed, in a throw-away repository.
+Watch an agent being killed in mid-edit and resumed, in a throw-away repository.
 
 \b
 Examples:
   agentos demo
   agentos demo --keep        keep the folder, to look around in it
 
-Types the real commands, each printed before it runs: a parallel layer, a real SIGKILL, a resume that says what it keeps
-and what it repeats, a gate, and an approval. Takes about ten seconds, needs git, no network, and leaves nothing behind.
+Types the real commands and prints each: a run, a real SIGKILL that leaves a file half-edited, a resume that puts it
+back and lets the agent go on in its session, a gate, and an approval. The agent is scripted: no key, no network. Takes
+about ten seconds, needs git, and leaves nothing behind.
 
 \b
 Exit codes:
