@@ -13,6 +13,7 @@ BENCH_VENV := .venv-bench$(SUFFIX)
 LOCK_VENV := .venv-lock$(SUFFIX)
 RUN := $(VENV)/bin/python -m
 AGENTS := .npm-agents
+LANGUAGE_SERVER := .npm-language-server
 
 INSTALL := -m pip --disable-pip-version-check install --quiet
 LOCKED := $(INSTALL) --require-hashes -r
@@ -29,11 +30,11 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 	--strip-extras --allow-unsafe --newline lf $(LOCK_ARGS)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage test-rest test-all agents agents-if-possible lint docs schemas recording matrix soak mutants bench lock \
-	preflight clean distclean
+.PHONY: help demo test coverage test-rest test-all agents agents-if-possible language-server language-server-if-possible \
+	lint docs schemas recording matrix soak mutants bench lock preflight clean distclean
 
 help: ## show this list (the default)
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.core ## install, then show an agent being killed in the middle of an edit, and resumed
 	@$(RUN) agentos demo
@@ -50,7 +51,7 @@ coverage: $(VENV)/.test ## what `make test COVERAGE=yes` measured: is it enough?
 		taken = json.load(sys.stdin)["totals"]["percent_branches_covered"]; \
 		print(f"branches taken in dag/ and machine/: {taken:.1f} % (at least 90)"); sys.exit(taken < 90)'
 
-test-rest: $(VENV)/.test agents-if-possible ## what `make test` leaves out: every combination, real agents from npm
+test-rest: $(VENV)/.test agents-if-possible language-server-if-possible ## what `make test` leaves out: every combination, programs from npm
 	$(RUN) pytest $(SPREAD) -m full $(PYTEST_ARGS)
 
 test-all: ## every test there is: `make test`, then `make test-rest`
@@ -59,9 +60,12 @@ test-all: ## every test there is: `make test`, then `make test-rest`
 
 agents: $(AGENTS)/.installed ## install the agents that tests/agents runs, from npm (1.3 GB, half a minute)
 
-agents-if-possible: ## the same, where node and npm are there; `make test-rest` begins with it
-	@{ command -v node && command -v npm; } >/dev/null && $(MAKE) --no-print-directory agents || \
-		echo 'Agents are not installed: their adapters are tested on recorded streams alone.' >&2
+language-server: $(LANGUAGE_SERVER)/.installed ## install the YAML language server that tests/editor asks, from npm (25 MB)
+
+# `make test-rest` begins with these.
+agents-if-possible language-server-if-possible: %-if-possible:
+	@{ command -v node && command -v npm; } >/dev/null && $(MAKE) --no-print-directory $* || \
+		echo 'Not installed from npm: $*. Tests that need it are skipped, and the summary names them.' >&2
 
 lint: $(VENV)/.lint ## ruff (rules and format), mypy --strict, the arrows between the layers
 	@status=0; \
@@ -119,8 +123,8 @@ clean: ## remove caches, builds and measurements; environments stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-distclean: clean ## clean, and remove the environments and the installed agents too
-	rm -rf .venv .venv-* $(AGENTS)
+distclean: clean ## clean, and remove the environments and what was installed from npm
+	rm -rf .venv .venv-* $(AGENTS) $(LANGUAGE_SERVER)
 
 # pip is the last thing venv installs: one that was interrupted is made again.
 %/bin/pip: | preflight
@@ -150,7 +154,9 @@ $(LOCK_VENV)/.lock: requirements/lock.txt | $(LOCK_VENV)/bin/pip
 
 # Not `npm ci`: it refuses a lock that lacks the packages of platforms which the registry does not offer.
 $(AGENTS)/.installed: tests/agents/package.json tests/agents/package-lock.json
-	@mkdir -p $(AGENTS)
-	@cp $^ $(AGENTS)
-	npm install --prefix $(AGENTS) --no-audit --no-fund --no-save --loglevel=error
+$(LANGUAGE_SERVER)/.installed: tests/editor/package.json tests/editor/package-lock.json
+$(AGENTS)/.installed $(LANGUAGE_SERVER)/.installed:
+	@mkdir -p $(@D)
+	@cp $^ $(@D)
+	npm install --prefix $(@D) --no-audit --no-fund --no-save --loglevel=error
 	@touch $@
