@@ -20,10 +20,10 @@ from msgspec import Raw
 from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import EPOCH, WorkflowId
-from agentos.machine.events import JOURNALED, DecisionMade, Event, PlanChanged, TaskComplete
+from agentos.machine.events import JOURNALED, DecisionMade, DecisionRequired, Event, PlanChanged, TaskComplete
 
-VERSION = 1
-"""Of the bodies written by this AgentOS."""
+VERSION = 2
+"""The newest form of a body that this AgentOS reads. It writes the oldest that says all: see `_version_of`."""
 BLOB_LIMIT = 1 << 20
 """An output of more bytes than this is stored as a blob of its own."""
 DIGEST_BYTES = 16
@@ -106,10 +106,18 @@ def encode_events(
                 blobs[blob] = large
                 bare = _replace(bare, **{LARGE[kind]: Raw(b"null")})
         body = _body(bare)
-        code = CODES[kind]
-        previous = _chain_digest(previous, event.seq, at, code, VERSION, body, blob)
-        rows.append(EventRow(event.seq, at, code, VERSION, body, blob, previous))
+        code, version = CODES[kind], _version_of(event)
+        previous = _chain_digest(previous, event.seq, at, code, version, body, blob)
+        rows.append(EventRow(event.seq, at, code, version, body, blob, previous))
     return rows, blobs
+
+
+def _version_of(event: Event) -> int:
+    """An earlier AgentOS reads over fields it does not know, and leaves a body of a higher version alone.
+
+    One that knows nothing of covered files would run an approved task on files that nobody approved.
+    """
+    return 2 if isinstance(event, DecisionRequired) and event.covers is not None else 1
 
 
 def _body(bare: Event) -> bytes:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
-from agentos.ids import WorkflowId
+from agentos.ids import EPOCH, GateId, WorkflowId
 from agentos.machine import events as ev
 from agentos.store import codec
 from tests.contract.journals import RUN, Journal, bodies
@@ -101,6 +102,18 @@ def test_newer_types_and_versions_are_told_apart_from_damage() -> None:
     for changes in ({"type": len(ev.JOURNALED) + 1}, {"version": codec.VERSION + 1}):
         with pytest.raises(NewerSchemaError, match="newer one"):
             decode([rehashed(rows[0], **changes)], blobs)
+
+
+def test_an_older_version_is_kept_from_a_gate_that_covers_files_and_from_no_other() -> None:
+    """It would read over the files, and run the task on others than were approved."""
+    gate = ev.DecisionRequired(
+        gate_id=GateId("approve:a"), kind="approve", layer=0, question="Go?", workflow_id=RUN, seq=1, at=EPOCH
+    )
+    none_there_yet = msgspec.structs.replace(gate, seq=2, covers={})
+    covering = msgspec.structs.replace(gate, seq=3, covers={"a.txt": "digest"})
+    rows, blobs = codec.encode_events([gate, none_there_yet, covering], codec.first_digest(RUN))
+    assert [row.version for row in rows] == [1, 2, 2]
+    assert decode(rows, blobs) == [gate, none_there_yet, covering]
 
 
 def test_a_body_that_is_no_event_is_damage() -> None:
