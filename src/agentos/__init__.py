@@ -4,6 +4,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentos.version import VERSION
+
 if sys.platform == "win32":
     raise SystemExit("AgentOS runs on Linux and macOS. On Windows, install and use it inside WSL (`wsl --install`).")
 
@@ -28,7 +30,7 @@ __all__ = [
     "resume",
     "run",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "AgentosError": "agentos.exceptions",

@@ -8,15 +8,19 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from agentos import Client
+from agentos.store.holder import boot_clock, boot_id, pid_namespace, process_started
+from agentos.store.sqlite.leases import FOREIGN_MARGIN_S
 from tests.cli.conftest import Agentos, Completed, agentos
 from tests.conftest import git
 from tests.marks import quick_first
@@ -239,6 +243,79 @@ def files_of(root: Path) -> Iterator[tuple[str, str]]:
             yield name, path.read_text()
 
 
+# --- a driver of that version, still at work ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", quick_first(["sqlite", "postgres"]), indirect=True)
+def test_a_driver_of_that_version_is_left_to_its_run_until_it_is_gone(recorded: Recorded) -> None:
+    """Every command that would go on with the run or change it says who drives it, and changes nothing."""
+    recorded.says("go")
+    with driven(recorded, "cut-1") as driver:
+        stored = content_of(recorded)
+        assert recorded.shown("cut-1")["driver"] == driver
+        for words in (("resume", "cut-1", "--repo", "."), ("delete", "cut-1", "--yes")):
+            assert f"is being driven by {driver}" in recorded.types(*words, code=75).err
+        recorded.types("worker", "--once", "--workflow", "cut", "--repo", ".")
+        recorded.types("db", "migrate")
+        assert content_of(recorded) == stored
+        assert recorded.executed() == []
+    recorded.types("resume", "cut-1", "--repo", ".", *recorded.put_back)
+    assert recorded.executed() == ["edit", "look"]
+    assert recorded.shown("cut-1")["status"] == "complete"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("recorded", ["sqlite", "postgres"], indirect=True)
+def test_a_driver_of_that_version_on_another_host_is_waited_for(recorded: Recorded) -> None:
+    """Whether it lives cannot be told: its lease decides, and a sign of life would."""
+    recorded.says("go")
+    hold(recorded, "cut-1", {**holder_of(recorded, "cut-1"), "boot": "of another host"}, ends_in_s=3)
+    assert str(recorded.shown("cut-1")["driver"]).endswith(" on recorder (an older AgentOS)")
+    done = recorded.types("resume", "cut-1", "--repo", ".", *recorded.put_back)
+    assert "on recorder (an older AgentOS) until" in done.err
+    assert recorded.executed() == ["edit", "look"]
+
+
+@contextmanager
+def driven(recorded: Recorded, run: str) -> Iterator[str]:
+    """Another process holds the run, with the lease as the recorded version writes it. Gives its name."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            started = process_started(process.pid)
+            here = {"boot": boot_id(), "pidns": pid_namespace(), "pid": process.pid, "started": started}
+            hold(recorded, run, {**holder_of(recorded, run), **here}, ends_in_s=60)
+            yield f"process {process.pid} on recorder (an older AgentOS)"
+        finally:
+            process.kill()
+
+
+def holder_of(recorded: Recorded, run: str) -> dict[str, object]:
+    """As the recorded version wrote it."""
+    [(text,)] = query(recorded, f"SELECT holder FROM run WHERE id = '{run}'")
+    return dict(json.loads(text))
+
+
+def hold(recorded: Recorded, run: str, holder: dict[str, object], *, ends_in_s: float) -> None:
+    set_ = f"UPDATE run SET holder = '{json.dumps(holder)}', "
+    if recorded.url:
+        set_ += f"lease_until = clock_timestamp() + make_interval(secs => {ends_in_s})"
+    else:
+        ends = boot_clock() + ends_in_s
+        until = int((time.time() + ends_in_s - FOREIGN_MARGIN_S) * 1_000_000)
+        set_ += f"lease_boot = '{holder['boot']}', lease_expires = {ends}, lease_until = {until}"
+    query(recorded, f"{set_} WHERE id = '{run}'")
+
+
+def query(recorded: Recorded, sql: str) -> list[tuple[str, ...]]:
+    if recorded.url:
+        server, schema = recorded.url.rsplit("schema=", 1)
+        with psycopg.connect(server.rstrip("?&"), autocommit=True, options=f"-c search_path={schema}") as connection:
+            done = connection.execute(sql.encode())
+            return done.fetchall() if done.description else []
+    with closing(sqlite3.connect(recorded.database, isolation_level=None)) as connection:
+        return connection.execute(sql).fetchall()
+
+
 # --- a newer schema -----------------------------------------------------------------------------------------------
 
 
@@ -248,7 +325,7 @@ def test_an_old_program_leaves_a_newer_schema_alone(recorded: Recorded) -> None:
     raise_schema(recorded)
     stored = content_of(recorded)
     for words in EVERY_COMMAND:
-        assert "has schema 99" in recorded.types(*words, code=6).err, words
+        assert "has schema 99; this version of AgentOS knows 1" in recorded.types(*words, code=6).err, words
     assert content_of(recorded) == stored
     assert recorded.executed() == []
 

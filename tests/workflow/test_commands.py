@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentos import Context, Workflow
@@ -14,6 +16,7 @@ from agentos.exceptions import CommandRefusedError, RunNotFoundError
 from agentos.ids import WorkflowId, new_id
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse, InjectTasks, ModifyArgs, Pause, Rollback
+from agentos.store.holder import current_holder
 from agentos.store.port import PostedCommand
 from agentos.workflow import CommandQueue
 from agentos.workflow.drive.command_delivery import send
@@ -124,6 +127,15 @@ def test_a_command_from_another_process_reaches_the_driver(place: Place) -> None
     assert stage.run(command, from_process=True).outputs["third"] == 33
     [applied] = of_type(journal(place, "w"), ev.CommandApplied)
     assert (applied.author, applied.command) == ("elsewhere", command)
+
+
+def test_a_driver_too_old_to_say_its_version_is_sent_no_field_that_it_does_not_know() -> None:
+    """It refuses a command with one: an answer or a pause would not reach a run that an older AgentOS drives."""
+    posted: list[PostedCommand] = []
+    for version in ("", "0.1.0"):
+        driver = msgspec.structs.replace(current_holder(), version=version)
+        CommandQueue(posted.append, list, partial(lambda found: found, driver)).send({"type": "pause"})
+    assert [set(one.command) for one in posted] == [{"type"}, {"type", "sender"}]
 
 
 def test_what_was_sent_is_durable_and_survives_the_driver(place: Place) -> None:

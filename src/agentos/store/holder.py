@@ -17,6 +17,7 @@ import msgspec
 
 from agentos import typed
 from agentos.store.port import Holder
+from agentos.version import VERSION
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _encode = msgspec.json.Encoder().encode
@@ -48,7 +49,12 @@ def current_holder() -> Holder:
     """This process. Made anew in each: a forked child is another holder."""
     pid = os.getpid()
     return Holder(
-        host=platform.node(), boot=boot_id(), pidns=pid_namespace(), pid=pid, started=process_started(pid) or 0.0
+        host=platform.node(),
+        boot=boot_id(),
+        pidns=pid_namespace(),
+        pid=pid,
+        started=process_started(pid) or 0.0,
+        version=VERSION,
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.machine.events import Event
 from agentos.store.codec import EventRow
+from agentos.version import VERSION
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
 UNDER_WAY: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted")
@@ -37,9 +38,15 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: float
     """Start time of the process as the kernel tells it: a reused pid differs."""
+    version: str = ""
+    """Of its AgentOS; empty where that is too old to say."""
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
+        """For people: the version is told where it is not ours."""
+        process = f"process {self.pid} on {self.host}"
+        if self.version == VERSION:
+            return process
+        return f"{process} ({f'AgentOS {self.version}' if self.version else 'an older AgentOS'})"
 
 
 LEASE_S = 15.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import WorkflowId, new_id
-from agentos.machine.commands import Command, command_with_sender, parse_command
+from agentos.machine.commands import Command, command_to_data, command_with_sender, parse_command
 from agentos.secrets import Masker
 from agentos.store.port import Holder, PostedCommand, StorePort
 from agentos.tasks.process.ancestors import acting_attempt, current_sender
@@ -42,12 +42,15 @@ class CommandQueue:
         """Check the command and put it in the queue; its id comes back. CommandRefusedError if it is malformed."""
         parsed = parse_command(command) if isinstance(command, Mapping) else command
         parsed = hidden_command(parsed, Masker.for_run())
+        driver = self._driver()
+        # A driver too old to say its version takes a command that names a sender for a malformed one.
+        knows_senders = driver is None or driver.version
         posted = PostedCommand(
             id=new_id(),
             author=author or current_author(),
-            attempt_id=acting_attempt(self._driver()),
+            attempt_id=acting_attempt(driver),
             posted_at=utc_now(),
-            command=command_with_sender(parsed, current_sender()),
+            command=command_with_sender(parsed, current_sender()) if knows_senders else command_to_data(parsed),
         )
         self._post(posted)
         return posted.id
