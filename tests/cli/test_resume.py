@@ -157,7 +157,7 @@ def test_a_dry_run_shows_the_paths_that_would_be_put_back(agentos: Agentos, tmp_
     before = edits.files(repo)
     done = agentos("resume", "cut-1", "--dry-run", cwd=repo)
     assert done.code == 0
-    assert "M  cut.txt\n1 path would be put back to what it was before the task began." in done.err
+    assert "M  cut.txt\n1 path would be put back to the last captured state." in done.err
     files = edits.shown(agentos, repo, "resume", "cut-1", "--dry-run")["files"]
     assert files["changes"] == [{"path": "cut.txt", "change": "modified"}]
     assert (files["asks"], files["problem"]) == ("", "")

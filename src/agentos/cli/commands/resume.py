@@ -168,8 +168,7 @@ def _say_about(foreseen: FilesForeseen) -> None:
         return
     for line in change_lines(foreseen.changes, most=_SHOWN):
         say(line)
-    were = "it was" if len(foreseen.changes) == 1 else "they were"
-    say(f"{count(len(foreseen.changes), 'path')} would be put back to what {were} before the task began.")
+    say(f"{count(len(foreseen.changes), 'path')} would be put back to the last captured state.")
     if foreseen.asks:
         disputed = ", ".join(map(printable, foreseen.disputed[:_SHOWN])) + (" …" if foreseen.disputed[_SHOWN:] else "")
         say(f"Not unasked: {printable(foreseen.asks)}: {disputed}. --files restore or --files keep chooses.")

@@ -53,8 +53,9 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
         done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
         cut = f", checkpoint of layer {facts.finished_layer}: {_newest_cut(facts)}" if facts.cuts else ""
         lines += [f"Kept: {count(done, 'finished task')}{cut}"] if done else []
-    if facts.spent_in_all.calls:
-        lines.append(f"Models were paid {usage_text(facts.spent_in_all)}, {count(facts.spent_in_all.calls, 'call')}.")
+    spent = facts.spent_in_all
+    if spent.input_tokens or spent.output_tokens or spent.cost_usd:
+        lines.append(f"Models were paid {usage_text(spent)}, {count(spent.calls, 'call')}.")
     if facts.status == "complete":
         lines.append(f"What its tasks gave: agentos show {run}")
     elif RunResult(facts).is_rejected:

@@ -379,5 +379,5 @@ def _put_back(files: WorktreeFiles | None, decided: Decided, found: _Found, opti
         raise FilesChangedError(run, seen.asks, tuple(seen.disputed))
     restored = files.put_back(decided.target)
     if restored.count:
-        log.warning("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
+        log.info("put %d path(s) back; what was there is snapshot %s", restored.count, restored.undo)
     return restored
