@@ -14,6 +14,7 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
+from agentos.cli.render.failure_text import raised_lines
 from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short
 from agentos.cli.render.value_text import covers_lines, given_lines, unwrap_shell_output, usage_text
 from agentos.client.types import events as ev
@@ -122,6 +123,7 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
         lines = [short(line, 160) for line in printable_lines(f"{task.error.type}: {task.error.text}")]
         if len(lines) > MOST_LINES:
             lines = [lines[0], "…", *lines[-MOST_LINES + 2 :]]
+        lines += [short(line, 160) for line in raised_lines(task.error, MOST_LINES)]
         yield from (f"  {' ' * width}  {line}" for line in lines)
 
 

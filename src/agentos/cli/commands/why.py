@@ -10,6 +10,7 @@ import click
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json
+from agentos.cli.render.failure_text import traceback_lines
 from agentos.cli.render.text import duration, local, printable, printable_lines, short
 from agentos.client.views import AttemptView, Explanation, why
 
@@ -32,18 +33,19 @@ needs, and what to type next. TASK is an id or the beginning of one.
 )
 @run_argument
 @click.argument("task", metavar="TASK", shell_complete=shell_completion.tasks)
+@click.option("-v", "--verbose", is_flag=True, help="Show a traceback's frames in libraries, too.")
 @json_option
 @repo_option
-def command(run: str, task: str, as_json: bool, repo: Path | None) -> None:
+def command(run: str, task: str, verbose: bool, as_json: bool, repo: Path | None) -> None:
     told = why(run, task, repo)
     if as_json:
         print_json(told)
         return
-    for line in _lines(told):
+    for line in _lines(told, verbose=verbose):
         click.echo(printable(line))
 
 
-def _lines(told: Explanation) -> Iterator[str]:
+def _lines(told: Explanation, *, verbose: bool) -> Iterator[str]:
     yield f"{printable(told.task_id)} of run {printable(told.workflow_id)}: {told.status}, layer {told.layer}"
     yield f"  {short(printable(told.why), 400)}"
     if told.needs:
@@ -62,16 +64,17 @@ def _lines(told: Explanation) -> Iterator[str]:
     if told.attempts:
         yield from ("", "Attempts")
         for attempt in told.attempts:
-            yield from _attempt(attempt)
+            yield from _attempt(attempt, verbose=verbose)
     if told.command:
         yield from ("", f"Next: {printable(told.command)}")
 
 
-def _attempt(attempt: AttemptView) -> Iterator[str]:
+def _attempt(attempt: AttemptView, *, verbose: bool) -> Iterator[str]:
     ended: str = "interrupted" if attempt.end == "cut off" else attempt.end  # when it was interrupted is not known
     if attempt.ended_at is not None and attempt.end != "cut off":
         ended += f" after {duration((attempt.ended_at - attempt.started_at).total_seconds())}"
     yield f"  {attempt.attempt}  {local(attempt.started_at)}  {ended}"
     if attempt.error is not None:
-        for line in printable_lines(f"{attempt.error.type}: {attempt.error.text}")[:10]:
+        raised = list(traceback_lines(attempt.error, verbose=verbose))  # ends with the error itself
+        for line in raised or printable_lines(f"{attempt.error.type}: {attempt.error.text}")[:10]:
             yield f"       {short(line, 160)}"

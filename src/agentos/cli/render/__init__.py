@@ -2,6 +2,7 @@
 
 event_text    events, a line each
 event_json    events as JSON
+failure_text  errors, and where they were raised
 value_text    values, inputs, usage
 file_text     changes of files
 plan_drawing  plans as pictures

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from agentos.cli.render.failure_text import failure_text
 from agentos.cli.render.text import count, duration, local, printable, short
 from agentos.cli.render.value_text import usage_text
 from agentos.client.types import events as ev
@@ -65,12 +66,12 @@ def _describe_progress(event: ev.Event) -> str:
             return f"{task_id} is put off: {error.in_short}"
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
             wait = duration((not_before - event.at).total_seconds())
-            return f"{task_id} failed (attempt {attempt}), again in {wait}: {error.in_short}"
+            return f"{task_id} failed (attempt {attempt}), again in {wait}: {failure_text(error)}"
         case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
             return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
         case ev.TaskError(task_id=task_id, error=error, status=status):
             how = {"failed": "failed", "failed_safe": "failed, which is allowed", "cancelled": "was cancelled"}[status]
-            return f"{task_id} {how}: {error.in_short}"
+            return f"{task_id} {how}: {failure_text(error)}"
         case ev.TaskSkipped(task_id=task_id, because=because):
             return f"{task_id} is skipped" + (f" because of {because}" if because else " by its condition")
         case ev.TaskWarning(task_id=about, message=message):

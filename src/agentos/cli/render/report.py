@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentos import RunResult
 from agentos.cli.exits import OF_STATUS, Exit
+from agentos.cli.render.failure_text import raised_lines
 from agentos.cli.render.text import count, printable, printable_lines, short
 from agentos.cli.render.value_text import covers_lines, usage_text
 from agentos.client.answers import approval_arguments
@@ -97,6 +98,7 @@ def _failures(facts: Facts, where: str) -> list[str]:
         if len(rest) > LINES:
             lines.append(f"    … {count(len(rest) - LINES, 'line')} more")
         lines += [f"    {short(line, 500)}" for line in rest[-LINES:]]
+        lines += [f"    {short(line, 500)}" for line in raised_lines(error, LINES)]
         if task.attempts:
             lines.append(f"    full output: agentos logs {run} {shlex.quote(task_id)}{where}")
     if len(failed) > MOST:

@@ -11,6 +11,7 @@ from itertools import islice
 
 import msgspec
 
+from agentos.cli.render.failure_text import failure_text
 from agentos.cli.render.text import count, duration, printable, short
 from agentos.client.answers import answer_to
 from agentos.client.changes import RunModel
@@ -90,7 +91,7 @@ def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, flo
     for task_id, not_before in islice(model.retrying.items(), left):
         task = model.facts.task(task_id)
         wait = duration((not_before - now).total_seconds())
-        error = printable(task.error.in_short if task.error else "")
+        error = printable(failure_text(task.error) if task.error else "")
         figures = f"attempt {task.attempts + 1} in {wait}"
         row = FrameRow(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
         rows.setdefault(task.layer, []).append(row)
@@ -129,7 +130,7 @@ def _ended_row(model: RunModel, task_id: TaskId) -> FrameRow:
     figures = duration(task.execution_time_ms / 1000) if task.attempts else ""
     more = ""
     if task.error is not None:
-        more = printable(short(task.error.in_short, 500))
+        more = printable(short(failure_text(task.error), 500))
     elif task.because:
         more = f"because of {printable(task.because)}"
     return FrameRow(status=task.status, what=printable(task_id), figures=figures, more=more, depth=1)

@@ -161,6 +161,9 @@ class Attempts:
                     result = await self._perform_between_looks(task, self._perform(task, spec, host))
                 if machine.facts.gates and changes and not result.put_off:
                     await run_uncancelled(self.files.compare_covered(covered, task.id))
+            if log_file is not None and result.error is not None and result.error.traceback:
+                # As the interpreter would: where people look for what a task printed.
+                log_file.write("stderr", masked_text(result.error.traceback, setting.masker).encode())
         finally:
             if log_file is not None:
                 log_file.close()
