@@ -12,16 +12,19 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from agentos.client import Client, aresume, arun, fork, resume, run
     from agentos.dag.define.workflow import Workflow
-    from agentos.exceptions import AgentosError
+    from agentos.exceptions import AgentosError, RunFailedError
     from agentos.machine.state import WorkflowState
     from agentos.tasks.context import Context
-    from agentos.workflow.drive.result import RunResult
+    from agentos.workflow.drive.result import RunPaused, RunResult, RunWaiting
 
 __all__ = [
     "AgentosError",
     "Client",
     "Context",
+    "RunFailedError",
+    "RunPaused",
     "RunResult",
+    "RunWaiting",
     "Workflow",
     "WorkflowState",
     "aresume",
@@ -35,7 +38,10 @@ __version__ = VERSION
 _HOMES = {
     "AgentosError": "agentos.exceptions",
     "Context": "agentos.tasks.context",
+    "RunFailedError": "agentos.exceptions",
+    "RunPaused": "agentos.workflow.drive.result",
     "RunResult": "agentos.workflow.drive.result",
+    "RunWaiting": "agentos.workflow.drive.result",
     "Workflow": "agentos.dag.define.workflow",
     "WorkflowState": "agentos.machine.state",
 }

@@ -10,6 +10,7 @@
     |   `-- UntrustedSettingsError      say whether you trust what the settings reach: agentos trust
     |-- RunRefusedError                 ask for something else (a fork, another id, no --strict)
     |   `-- CommandRefusedError         this command does not fit this run now
+    |-- RunFailedError                  a run failed or was aborted: its `result` says what went wrong
     |-- NotFoundError                   give another id
     |   |-- CheckpointNotFoundError
     |   |-- RunNotFoundError
@@ -48,9 +49,17 @@ Each carries `next_step`: one sentence that says what to type or change.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agentos.workflow.drive.result import RunResult
 
 ModelTrouble = Literal["auth", "rate", "server", "unreachable", "bad_input", "timeout", "cut_off", "garbage", "invalid"]
+
+
+_NAMED = 10
 
 
 class AgentosError(Exception):
@@ -126,6 +135,27 @@ class RunRefusedError(AgentosError):
 
 class CommandRefusedError(RunRefusedError):
     """A command is malformed, or does not fit the run now."""
+
+
+class RunFailedError(AgentosError):
+    """A run that was waited for has failed, or was aborted; `result` is how it stands, with what its tasks raised.
+
+    Where a task's own code raised, the traceback is in the notes.
+    """
+
+    def __init__(self, result: RunResult, failures: Iterable[tuple[str, str, str]], *, next_step: str) -> None:
+        """`failures` are id, error and traceback of each task."""
+        told = list(failures)
+        self.result = result
+        lines = [f"\n  {task_id}: {error}" for task_id, error, _ in told[:_NAMED]]
+        more = f"\n  and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+        was = {"failed": "failed", "aborted": "was aborted"}.get(result.status, result.status)
+        super().__init__(
+            f"run {result.workflow_id} {was}{':' if told else ''}{''.join(lines)}{more}", next_step=next_step
+        )
+        for task_id, _, traceback in told[:_NAMED]:
+            if traceback:
+                self.add_note(f"\nIn {task_id}:\n{traceback.rstrip()}")
 
 
 class NotFoundError(AgentosError):

@@ -54,7 +54,7 @@ _RESUME = """
 import json, sys
 from agentos import AgentosError, resume
 try:
-    result = resume(*sys.argv[1:])
+    result = resume(*sys.argv[1:], check=False)
 except AgentosError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 print(json.dumps({"workflow_id": result.workflow_id, "status": result.status}))

@@ -46,12 +46,12 @@ def test_the_plan_with_layers_gates_effects_and_warnings(agentos: Agentos, tmp_g
     assert done.out == (
         "workflows/flow.yaml: release, 5 tasks in 3 layers\n"
         '  parameters: target="src", version (required)\n'
-        "  layer 0  lint   shell  effects none\n"
+        "  layer 1  lint   shell  effects none\n"
         "           test   shell  effects files\n"
         "           build  shell  effects files\n"
-        "  layer 1  ship   shell  effects files+external; needs lint, test, build; asks 'Ship ${{ params.version }}?'\n"
-        "  layer 2  tell   shell  effects none; for each item; if always(); needs ship\n"
-        "  warning: layer 0: 'test', 'build' may change files at the same time: if the run is killed meanwhile, those "
+        "  layer 2  ship   shell  effects files+external; needs lint, test, build; asks 'Ship ${{ params.version }}?'\n"
+        "  layer 3  tell   shell  effects none; for each item; if always(); needs ship\n"
+        "  warning: layer 1: 'test', 'build' may change files at the same time: if the run is killed meanwhile, those "
         "that overlapped are repeated. isolation 'worktree' avoids it\n"
     )
 
@@ -84,7 +84,7 @@ def test_every_problem_of_every_file(agentos: Agentos, tmp_git_repo: Path) -> No
         "workflows/one.yaml:3:14: tasks.b.needs: unknown need: there is no task 'c'",
         "workflows/two.yaml:1:9: not YAML: while parsing a flow node did not find expected node content",
         "workflows/good.yaml: good, 1 task in 1 layer",
-        "  layer 0  a  shell  effects files",
+        "  layer 1  a  shell  effects files",
         "workflows/three.py: task 'x': bad setting: retries must be 0 or more, not -1",
         "workflows/three.py: task 'x': unknown need: there is no task 'y'",
         f"four: there is no workflow 'four': no workflows/four.yaml, .yml or .py in {tmp_git_repo}; "

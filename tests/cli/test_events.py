@@ -83,7 +83,7 @@ def second(first) -> str:
     return "second"
 
 if __name__ == "__main__":
-    print(run(flow, workflow_id="slow").status)
+    print(run(flow, workflow_id="slow", check=False).status)
 """
 
 

@@ -62,20 +62,30 @@ def test_an_id_that_is_taken_and_a_checkpoint_that_is_not_there(agentos: Agentos
     assert len(json.loads(agentos("list", "--json", cwd=parent).out)) == 1
 
 
-def test_a_run_named_instead_of_a_checkpoint_is_answered_with_its_newest(agentos: Agentos, parent: Path) -> None:
-    done = agentos("fork", "parent", cwd=parent)
-    assert (done.code, done.out) == (2, "")
-    assert "parent is a run" in done.err
+def test_of_a_run_the_newest_checkpoint_is_meant(agentos: Agentos, parent: Path) -> None:
     newest = json.loads(agentos("checkpoints", "parent", "--json", cwd=parent).out)[-1]["id"]
-    assert f"agentos fork {newest}" in done.err
+    first = []
+    for given, run in (("parent", "by-run"), (newest, "by-checkpoint")):
+        agentos("fork", given, "--id", run, "--gates", "stop", cwd=parent)
+        first.append(json.loads(agentos("events", run, "--json", cwd=parent).out.splitlines()[0]))
+    assert [event["type"] for event in first] == ["run_forked", "run_forked"]
+    assert [event["checkpoint_id"] for event in first] == [newest, newest]
+
+
+def test_a_run_without_a_checkpoint_cannot_be_forked(agentos: Agentos, tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "flow.yaml").write_text("tasks:\n  a: {run: 'kill -9 $PPID; sleep 5', effects: none}\n")
+    agentos("run", "flow.yaml", "--id", "young", cwd=tmp_git_repo)
+    done = agentos("fork", "young", cwd=tmp_git_repo)
+    assert done.code == 2
+    assert "run young has no checkpoint yet" in done.err
+    assert "agentos resume young" in done.err
 
 
 def test_after_a_rejection_the_way_on_is_a_fork(agentos: Agentos, parent: Path) -> None:
     """No resume runs what was rejected: neither the report nor `show` may send anybody there."""
     assert agentos("reject", "parent", "--reason", "no", cwd=parent).code == 0
-    newest = json.loads(agentos("checkpoints", "parent", "--json", cwd=parent).out)[-1]["id"]
-    assert agentos("show", "parent", cwd=parent).out.splitlines()[-1] == f"Next: agentos fork {newest}"
+    assert agentos("show", "parent", cwd=parent).out.splitlines()[-1] == "Next: agentos fork parent"
     again = agentos("resume", "parent", cwd=parent)
     assert again.code == 1
-    assert again.err.splitlines()[-1].endswith(f"Ask anew in a new run: agentos fork {newest}")
-    assert agentos("fork", newest, cwd=parent).code == 3
+    assert again.err.splitlines()[-1].endswith("Ask anew in a new run: agentos fork parent")
+    assert agentos("fork", "parent", cwd=parent).code == 3

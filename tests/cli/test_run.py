@@ -114,7 +114,7 @@ def test_a_failed_run_ends_with_a_report(agentos: Agentos, repo: Path) -> None:
     assert "bad failed: ShellCommandFailed" in done.err
     assert "reason" in done.err
     assert "full output: agentos logs mine bad" in done.err
-    assert "Kept: 2 finished tasks, checkpoint of layer 2: " in done.err
+    assert "Kept: 2 finished tasks, checkpoint of layer 3: " in done.err
     assert "agentos resume mine" in done.err
 
 

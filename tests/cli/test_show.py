@@ -26,7 +26,7 @@ def test_people_see_layers_gates_checkpoints_and_the_next_command(agentos: Agent
     assert done.code == 0
     lines = done.out.splitlines()
     assert lines[0] == "waits  release  waiting"
-    assert [line for line in lines if line.startswith("Layer")] == ["Layer 0", "Layer 1", "Layer 2", "Layer 3"]
+    assert [line for line in lines if line.startswith("Layer")] == ["Layer 1", "Layer 2", "Layer 3", "Layer 4"]
     said = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.startswith("  ")}
     assert said["broken"].startswith("failed attempt 2")
     assert said["after"] == "skipped because of broken"

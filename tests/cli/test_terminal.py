@@ -81,9 +81,9 @@ def test_it_shows_layers_tasks_and_what_a_task_prints(terminal: Open, repo: Path
     screen = terminal("run", "waits.py", "--id", "mine")
     screen.until("napping")
     assert "waits  1/3 layers  1/3 tasks" in screen.shown
-    assert "✓ layer 0  1 task" in screen.shown
+    assert "✓ layer 1  1 task" in screen.shown
     assert "▸ nap" in screen.shown
-    assert "· layer 2  1 task" in screen.shown
+    assert "· layer 3  1 task" in screen.shown
     assert "Ctrl-C stops in order" in screen.shown
     assert not screen.cursor_is_visible
     (repo / "wake").touch()
@@ -148,7 +148,7 @@ def test_no_color_means_no_colour_and_still_a_picture(terminal: Open, repo: Path
     (repo / "wake").touch()
     assert screen.end() == 0
     assert not any(f"\x1b[{code}m".encode() in screen.raw for code in (31, 32, 33, 36))
-    assert "✓ layer 2" in screen.shown
+    assert "✓ layer 3" in screen.shown
 
 
 @pytest.mark.parametrize("kind", quick_first(["dumb", ""]))

@@ -32,7 +32,7 @@ def two(one: int) -> int:
     return one + 1
 
 if __name__ == "__main__":
-    print(run(flow, workflow_id="nightly", gates="reject").status)
+    print(run(flow, workflow_id="nightly", gates="reject", check=False).status)
 """
 
 

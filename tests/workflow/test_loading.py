@@ -35,7 +35,7 @@ def second(first):
     return [first, __name__]
 
 if __name__ == "__main__":
-    print(run(flow, workflow_id="w").status)
+    print(run(flow, workflow_id="w", check=False).status)
 """
 RESUME = "from agentos import resume\nr = resume('w'{more})\nprint(r.status, r.outputs.get('second'), r.errors)"
 
@@ -95,7 +95,7 @@ def test_a_module_of_a_package_that_a_program_imports(tmp_git_repo: Path) -> Non
         sys.path.insert(0, "src")
         from agentos import run
         from pkg.deep.flows import flow
-        print(run(flow, workflow_id="w").status)
+        print(run(flow, workflow_id="w", check=False).status)
         """,
     )
     begin(tmp_git_repo, "program.py")
@@ -107,7 +107,7 @@ def test_a_package_itself_can_define_it(tmp_git_repo: Path) -> None:
     flow_file(tmp_git_repo / "outer" / "inner" / "__init__.py")
     write(
         tmp_git_repo / "program.py",
-        "from agentos import run\nfrom outer.inner import flow\nprint(run(flow, workflow_id='w').status)",
+        "from agentos import run\nfrom outer.inner import flow\nprint(run(flow, workflow_id='w', check=False).status)",
     )
     begin(tmp_git_repo, "program.py")
     assert resumed(tmp_git_repo).stdout == "complete ['one', 'outer.inner'] {}\n"

@@ -38,7 +38,7 @@ def unmarked(**arguments):
     return greeting(names=[])
 
 if __name__ == "__main__":
-    print(run(greeting(names=["ada", "grace"]), workflow_id="w").status)
+    print(run(greeting(names=["ada", "grace"]), workflow_id="w", check=False).status)
 """
 
 

@@ -28,6 +28,7 @@ class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
     keep: int | None = None
     max_concurrency: int | None = None
     strict_checkpoints: bool = False
+    wait: bool = False
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
@@ -43,7 +44,7 @@ class DriveFlags(msgspec.Struct, frozen=True, kw_only=True):
             say(f"The old global database {name} is not used; {VARIABLE}={name} goes on with it.")
         # The setting says what happens where nobody is there; at a terminal somebody is.
         gates = self.gates or ("ask" if options.gates == "stop" else options.gates)
-        manner = Manner(show=show, gates=gates)
+        manner = Manner(show=show, gates=gates, waits=self.wait)
         options = msgspec.structs.replace(options, gates=manner.policy, strict_checkpoints=self.strict_checkpoints)
         return place, options, manner
 
@@ -97,6 +98,7 @@ _OPTIONS = (
     click.option(
         "--strict-checkpoints", is_flag=True, help="Stop where a checkpoint cannot be cut, instead of going on."
     ),
+    click.option("--wait", is_flag=True, help="Where another run changes files in this worktree: wait for its end."),
     click.option("-q", "--quiet", is_flag=True, help="Print errors and the end only."),
     click.option("-v", "--verbose", is_flag=True, help="Print everything, what tasks print included."),
     click.option("--json", "as_json", is_flag=True, help="Print one event per line as JSON; the last one ends it."),

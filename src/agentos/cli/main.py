@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "why": "Why a task ran, was kept, was skipped, waits, failed, or has not run yet.",
         "checkpoints": "Checkpoints that a run keeps, oldest first.",
         "diff": "What differs between two checkpoints or runs, or what a task did to files.",
+        "help": "The commands of every day, all of them, or one of them.",
     },
     "Files": {
         "restore": "Put the files of the worktree back as a checkpoint has them.",
@@ -69,6 +70,11 @@ SECTIONS: dict[str, dict[str, str]] = {
 A test holds each summary equal to the first line of the command's own help.
 """
 
+EVERY_DAY = ("init", "run", "resume", "list", "show", "why", "logs", "inbox", "approve", "doctor")
+"""What `agentos` alone shows."""
+ALIASES = {"ls": "list", "ps": "list", "status": "show", "rm": "delete"}
+"""Words that people type, too."""
+
 HELP = """Durable workflows for agents: kill a run anywhere, resume it, and nothing finished is done twice.
 
 \b
@@ -87,6 +93,7 @@ class Commands(click.Group):
         return [name for section in SECTIONS.values() for name in section]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
         if name not in self.list_commands(context):
             return None
         found: click.Command = import_module(module_of(name)).command
@@ -105,7 +112,7 @@ class Commands(click.Group):
         if (
             not context.resilient_parsing
             and not name.startswith("-")
-            and name not in (known := self.list_commands(context))
+            and ALIASES.get(name, name) not in (known := self.list_commands(context))
         ):
             import difflib  # for a command that is misspelt
 
@@ -132,11 +139,24 @@ def module_of(name: str) -> str:
 @click.group(
     cls=Commands,
     help=HELP,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="agentos", message="%(prog)s %(version)s")
-def program() -> None:
-    """The group itself does nothing: each command settles its own place."""
+@click.pass_context
+def program(context: click.Context) -> None:
+    """The group itself shows the front page: each command settles its own place."""
+    if context.invoked_subcommand is None:
+        click.echo(front_page())
+
+
+def front_page() -> str:
+    """What a newcomer needs, on one screen."""
+    known = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
+    width = max(map(len, EVERY_DAY))
+    rows = "\n".join(f"  agentos {name:<{width}}  {known[name]}" for name in EVERY_DAY)
+    more = "agentos help --all   every command\nagentos help NAME    one of them, with examples"
+    return f"{HELP.splitlines()[0]}\n\n{rows}\n\n{more}"
 
 
 def main() -> None:

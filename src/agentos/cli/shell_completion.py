@@ -73,7 +73,7 @@ def _checkpoints(typed: dict[str, Any]) -> Offered:
     from agentos.client.places import list_checkpoints
 
     for record, cut in list_checkpoints(_place(typed), most_runs=MOST_RUNS):
-        yield cut.id, f"{record.name}, layer {cut.layer}"
+        yield cut.id, f"{record.name}, layer {cut.layer + 1}"
 
 
 def _view(typed: dict[str, Any]) -> RunView:

@@ -15,7 +15,7 @@ from agentos.client.places import find_root, find_run, load_settings
 from agentos.dag.define.schema import file_schema
 from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
-from agentos.dag.plan.findings import Finding
+from agentos.dag.plan.findings import Finding, nearest
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import (
     AgentosError,
@@ -143,8 +143,16 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
             *hint_lines(flow, plan, root),
             *filter(None, [keyless(plan, settings.llm)]),
             *look_ahead(plan, settings.models),
+            *_misspelt_needs(flow, plan),
         ],
     )
+
+
+def _misspelt_needs(flow: Workflow, plan: Plan) -> list[str]:
+    """Parameters that look like a task's name: a function's parameter named like a task gets its output."""
+    required = [one.name for one in _params(flow, plan) if one.required]
+    hints = {name: nearest(name, plan.tasks, "the task ") for name in required}
+    return [f"the parameter {name!r} has to be given to a run{hint}" for name, hint in hints.items() if hint]
 
 
 def _inspect(name_or_path: str, root: Path) -> tuple[Workflow | None, Plan | None, tuple[Finding, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from agentos.dag.define.workflow import Workflow
-from agentos.exceptions import AgentosError, UntrustedSettingsError
+from agentos.exceptions import AgentosError, UntrustedSettingsError, WorktreeBusyError
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import ResumeOptions
@@ -21,7 +21,7 @@ from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.hooks import Hooks
 from agentos.workflow.drive.patience import in_thread
-from agentos.workflow.drive.result import RunResult
+from agentos.workflow.drive.result import RunResult, result_of
 from agentos.workflow.files.decisions import FilesChoice
 from agentos.workflow.place.place import Place, find_place
 from agentos.workflow.place.settings import Settings, load_settings
@@ -41,6 +41,8 @@ __all__ = [
 ]  # fmt: skip
 
 Durability = Literal["full", "process"]
+TURN_S = 0.5
+"""How often a run that waits for the worktree's files looks whether they are free."""
 T = TypeVar("T")
 
 
@@ -54,6 +56,7 @@ def run(
     durability: Durability | None = None,
     keep: int | None = None,
     labels: Iterable[str] = (),
+    check: bool = True,
 ) -> RunResult:
     """Run a workflow and wait for it; every step is durable before the next begins.
 
@@ -61,10 +64,14 @@ def run(
     left it returns with status `waiting`; `gates="wait"` stays, `gates="reject"` says no to them all. What is not
     given here (gates, durability, keep) is as the settings of the repository say. By `labels` lists and workers pick
     runs; a run keeps those it began with.
+
+    RunFailedError where the run fails or is aborted, with what its tasks raised; `check=False` returns that, too. One
+    that waits is a `RunWaiting`, one that was stopped a `RunPaused`.
     """
     refuse_while_loading("run")
-    work = arun(workflow, params, workflow_id, repo=repo, gates=gates, durability=durability, keep=keep, labels=labels)
-    return _blocking(work, "arun(...)")
+    settings: dict[str, Any] = {"gates": gates, "durability": durability, "keep": keep, "labels": labels}
+    result = _blocking(arun(workflow, params, workflow_id, repo=repo, check=False, **settings), "arun(...)")
+    return result.raise_for_status() if check else result
 
 
 async def arun(
@@ -77,12 +84,16 @@ async def arun(
     durability: Durability | None = None,
     keep: int | None = None,
     labels: Iterable[str] = (),
+    check: bool = True,
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `run`, inside an event loop. Cancelling it stops the run in order; `resume` goes on."""
     refuse_while_loading("arun")
     place, options = await asyncio.to_thread(resolve_drive_options, repo, gates=gates, durability=durability, keep=keep)
-    return await _drive(place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started)
+    result = await _drive(
+        place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started
+    )
+    return result.raise_for_status() if check else result
 
 
 def resume(
@@ -97,6 +108,7 @@ def resume(
     durability: Durability | None = None,
     keep: int | None = None,
     files: FilesChoice = "ask",
+    check: bool = True,
 ) -> RunResult:
     """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
 
@@ -105,10 +117,10 @@ def resume(
 
     Files that a task was changing when it was interrupted are put back first; FilesChangedError where somebody changed
     them since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to
-    put all files back as the newest checkpoint (or the one named) has them.
+    put all files back as the newest checkpoint (or the one named) has them. `check` as for `run`.
     """
     refuse_while_loading("resume")
-    return _blocking(
+    result = _blocking(
         aresume(
             target,
             workflow=workflow,
@@ -120,9 +132,11 @@ def resume(
             durability=durability,
             keep=keep,
             files=files,
+            check=False,
         ),
         "aresume(...)",
     )
+    return result.raise_for_status() if check else result
 
 
 async def aresume(
@@ -137,6 +151,7 @@ async def aresume(
     durability: Durability | None = None,
     keep: int | None = None,
     files: FilesChoice = "ask",
+    check: bool = True,
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `resume`, inside an event loop."""
@@ -144,11 +159,12 @@ async def aresume(
     place, options = await asyncio.to_thread(resolve_drive_options, repo, gates=gates, durability=durability, keep=keep)
     options = msgspec.structs.replace(options, files=files)
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
-    return await _drive(
+    result = await _drive(
         place,
         lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
         started,
     )
+    return result.raise_for_status() if check else result
 
 
 def fork(
@@ -160,8 +176,9 @@ def fork(
     gates: GatePolicy | None = None,
     keep: int | None = None,
     worktree: str | Path | None = None,
+    check: bool = True,
 ) -> RunResult:
-    """Begin a new run from a checkpoint of another one, and wait for it.
+    """Begin a new run from a checkpoint of another one, and wait for it; `check` as for `run`.
 
     With `worktree` it works in a new linked worktree at that path, with the files as they were at the checkpoint, and
     keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
@@ -172,7 +189,8 @@ def fork(
         home,
         prepare,
     ):
-        return _blocking(_drive(home, prepare, None), "asyncio.to_thread(fork, ...)")
+        result = _blocking(_drive(home, prepare, None), "asyncio.to_thread(fork, ...)")
+    return result.raise_for_status() if check else result
 
 
 @contextmanager
@@ -292,8 +310,11 @@ async def drive(
     *,
     started: Callable[[Drive], None] | None = None,
     adopts: bool = False,
+    on_wait: Callable[[str], None] | None = None,
 ) -> Driven:
     """Prepare a run and drive it to the end of this drive. `started` gets the drive once it begins.
+
+    With `on_wait`, a run that another one keeps from the worktree's files waits for its turn; it is told why, once.
 
     `prepare` is a call of `begin_run` or `resume_run`, or what `with_fork` gives. `adopts`, for programs of our own: a
     process that a task leaves behind becomes a child of this one, and is seen.
@@ -304,7 +325,7 @@ async def drive(
         remember(place.root, place.database)
         return ready
 
-    ready = await prepare_run(prepare_and_remember)
+    ready = await _prepare_in_turn(prepare_and_remember, on_wait)
     if isinstance(ready, Finished):
         return Driven(facts=ready.facts, began=False)
     if not adopts:
@@ -315,10 +336,26 @@ async def drive(
         return Driven(facts=await conduct(ready, started=started), began=True)
 
 
+async def _prepare_in_turn(
+    prepare: Callable[[], Ready | Finished], on_wait: Callable[[str], None] | None
+) -> Ready | Finished:
+    told = False
+    while True:
+        try:
+            return await prepare_run(prepare)
+        except WorktreeBusyError as busy:
+            if on_wait is None:
+                raise
+            if not told:
+                on_wait(busy.message)
+                told = True
+        await asyncio.sleep(TURN_S)
+
+
 async def _drive(
     place: Place, prepare: Callable[[], Ready | Finished], started: Callable[[Drive], None] | None
 ) -> RunResult:
-    return RunResult((await drive(place, prepare, started=started)).facts)
+    return result_of((await drive(place, prepare, started=started)).facts)
 
 
 def _blocking(work: Coroutine[Any, Any, T], instead: str) -> T:

@@ -51,11 +51,11 @@ class Client:
     def show(self, workflow_id: str) -> RunResult:
         """A run as it stands, by id or unique prefix."""
         from agentos.machine.facts.fold import fold
-        from agentos.workflow.drive.result import RunResult
+        from agentos.workflow.drive.result import result_of
 
         with self._store() as store:
             record = store.find_run(workflow_id)
-            return RunResult(fold(record.workflow_id, store.read_events(record.workflow_id)))
+            return result_of(fold(record.workflow_id, store.read_events(record.workflow_id)))
 
     def plan(self, workflow_id: str) -> Plan:
         """The plan of a run as it stands, with what was added to it on the way."""

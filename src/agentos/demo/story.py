@@ -171,7 +171,7 @@ class Story:
     def _look_for_repeats(self) -> None:
         self._say("\n5. Was anything done twice? What tasks and agent wrote down themselves:", HEADING)
         executions = self._executions()
-        self._say(f"\n   {', '.join(f'{task} ran {n}×' for task, n in executions.items())}")
+        self._say(f"\n   {', '.join(f'{task} ran {executions[task]}×' for task in EXPECTED_EXECUTIONS)}")
         self._promise(executions == EXPECTED_EXECUTIONS, "what had finished was not done again")
         sessions = [str(event.session.id) for event in self._events() if isinstance(event, ev.TaskSession)]
         notes = self._transcript()

@@ -27,7 +27,7 @@ from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.journal import MemoryJournal
 from agentos.workflow.drive.patience import in_thread
-from agentos.workflow.drive.result import RunResult
+from agentos.workflow.drive.result import RunResult, result_of
 from agentos.workflow.place.place import Place
 from agentos.workflow.start.new_run import admitted_plan, begin_run
 from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, machine_for, prepare_run
@@ -107,7 +107,7 @@ class ControlledExecutor:
     @property
     def result(self) -> RunResult | None:
         """How the last run stood when its stream ended; None before that."""
-        return RunResult(self._facts) if self._facts is not None else None
+        return result_of(self._facts) if self._facts is not None else None
 
     async def execute_stream(
         self, dag: Workflow, *, params: Mapping[str, Any] | None = None, workflow_id: str | None = None

@@ -122,6 +122,6 @@ def test_a_long_chain_is_put_together() -> None:
         run.ok(f"t{number}")
     rows = frame(model_of(run.journal, run.base), 20, run.now)
     shown = {(row.status, row.what) for row in rows}
-    assert ("complete", "layers 0–249") in shown
+    assert ("complete", "layers 1–250") in shown
     assert ("running", "t250") in shown
-    assert ("pending", "layers 251–499") in shown
+    assert ("pending", "layers 252–500") in shown

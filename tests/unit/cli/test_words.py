@@ -59,7 +59,7 @@ def test_files_put_back_are_counted_and_where_none_were_nothing_is_to_be_undone(
     [
         ("quiet", ["a failed", "failed: 1 task"]),
         ("normal", ["run starts", "a starts", "a failed", "b is skipped", "failed: 1 task"]),
-        ("verbose", ["driven by", "layer 0 begins", "a | hello"]),
+        ("verbose", ["driven by", "layer 1 begins", "a | hello"]),
     ],
 )
 def test_plain_lines(amount: Amount, wanted: list[str]) -> None:
@@ -98,7 +98,7 @@ def test_what_an_early_failure_skips_has_one_line() -> None:
     [skips] = [line for line in lines if "skipped" in line]
     assert skips == "8 tasks are skipped: 7 because of a, 1 by a condition"
     assert lines[-3:] == [skips, lines[-2], "failed: 1 task failed"]
-    assert lines[-2].startswith("layer 5 is done, checkpoint "), "of the layers in which nothing ran, the last"
+    assert lines[-2].startswith("layer 6 is done, checkpoint "), "of the layers in which nothing ran, the last"
     assert len([line for line in shown("verbose", run) if "is skipped" in line]) == 8
     assert not [line for line in shown("quiet", run) if "skipped" in line]
 
@@ -109,11 +109,11 @@ def test_a_few_skipped_tasks_have_a_line_each_and_in_order() -> None:
     run.ok("d")
     skips = [line for line in shown("normal", run) if "is skipped" in line or "is done" in line]
     assert [line.partition(",")[0] for line in skips] == [
-        "layer 0 is done",
-        "b is skipped because of a",
         "layer 1 is done",
-        "c is skipped because of a",
+        "b is skipped because of a",
         "layer 2 is done",
+        "c is skipped because of a",
+        "layer 3 is done",
     ]
 
 
@@ -143,7 +143,7 @@ def test_the_report_of_a_failed_run_says_what_failed_what_is_kept_and_what_to_ty
     assert "it's bad failed: Boom: first" in text
     assert "    \\x1b[31msecond" in text
     assert """agentos logs 'a b' 'it'"'"'s bad'""" in text
-    assert "Kept: 1 finished task, checkpoint of layer 2: " in text
+    assert "Kept: 1 finished task, checkpoint of layer 3: " in text
     assert text.endswith("agentos resume 'a b'")
     assert exit_of(run.facts) == Exit.FAILED
 

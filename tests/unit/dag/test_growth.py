@@ -117,7 +117,7 @@ def test_warnings_follow_the_layers_that_changed() -> None:
     plan = compile_plan(flow)
     shell = TaskDef(id=T("d"), kind="shell", run="x", effects=("files",), needs=(T("a"),))
     grown = with_tasks(plan, [shell], origin="inject")
-    assert [warning.partition(" may")[0] for warning in grown.warnings] == ["layer 0: 'a', 'b'", "layer 1: 'c', 'd'"]
+    assert [warning.partition(" may")[0] for warning in grown.warnings] == ["layer 1: 'a', 'b'", "layer 2: 'c', 'd'"]
     assert reassembled(grown).warnings == grown.warnings
     assert without_tasks(grown, [T("d")]).warnings == plan.warnings
     assert without_tasks(grown, [T("d"), T("c")]).warnings == plan.warnings

@@ -102,7 +102,7 @@ def writing(*settings: dict[str, object], max_concurrency: int = 16) -> Plan:
 
 def test_file_tasks_side_by_side_are_named_in_a_warning() -> None:
     (warning,) = writing({}, {}, {"isolation": "worktree"}).warnings
-    assert warning.startswith("layer 0: 'w0', 'w1' may change files at the same time")
+    assert warning.startswith("layer 1: 'w0', 'w1' may change files at the same time")
 
 
 def test_a_fan_out_of_a_file_task_is_warned_about() -> None:
@@ -112,7 +112,7 @@ def test_a_fan_out_of_a_file_task_is_warned_about() -> None:
 
 def test_retries_of_file_tasks_side_by_side_are_warned_about() -> None:
     _, warning = writing({"retries": 1}, {}).warnings
-    assert warning == "layer 0: edits of a failed attempt are not undone before it is retried: 'w0'"
+    assert warning == "layer 1: edits of a failed attempt are not undone before it is retried: 'w0'"
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,8 @@ def test_a_layer_may_be_skipped_long_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "says"), [(0, "layer 0 has begun: a"), (9, "there is no layer 9; the last one is 2")]
+    ("layer", "says"),
+    [(0, "layer 0, counted from 0, has begun: a"), (9, "there is no layer 9, counted from 0; the last one is 2")],
 )
 def test_a_layer_that_cannot_be_skipped(layer: int, says: str) -> None:
     run = chain()

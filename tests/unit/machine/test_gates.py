@@ -437,7 +437,7 @@ def test_per_layer_asks_before_each_layer_but_the_first() -> None:
     run = Run(flow_of({"a": [], "b": ["a"]}, decision_points="per_layer"), gates="stop").begin()
     assert run.running == ["a"]
     assert run.ok("a") == ["task_complete a", "checkpoint 0", "decision_required layer:1", "workflow_paused waiting"]
-    assert run.gate("layer:1").question == "Layer 0 is finished. Start layer 1?"
+    assert run.gate("layer:1").question == "Layer 1 is finished. Start layer 2?"
     run.resume(gates="wait")
     assert run.open_gates == ["layer:1"]
     run.answer("layer:1")
@@ -461,7 +461,7 @@ def test_on_error_asks_only_after_a_failure() -> None:
     run = Run(flow_of({"a": [], "x": [], "b": ["a"], "c": ["b"]}, decision_points="on_error"), gates="wait").begin()
     run.ok("a")
     assert run.fail("x") == ["failed x: Boom", "checkpoint 0", "decision_required error:1"]
-    assert run.gate("error:1").question == "x failed in layer 0. Go on with layer 1?"
+    assert run.gate("error:1").question == "x failed in layer 1. Go on with layer 2?"
     run.say({"type": "continue"})
     assert run.running == ["b"]
     run.ok("b")

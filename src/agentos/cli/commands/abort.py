@@ -23,7 +23,7 @@ Examples:
   agentos abort nightly
   agentos abort nightly --reason "wrong branch"
 
-An aborted run is not resumed; `agentos fork CHECKPOINT` begins a new one from where it was.
+An aborted run is not resumed; `agentos fork RUN` begins a new one from where it was.
 
 \b
 Exit codes:

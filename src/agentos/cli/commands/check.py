@@ -76,7 +76,7 @@ def _print_for_people(checked: CheckedFile, *, quiet: bool) -> None:
             for one, default in zip(checked.params, defaults, strict=True)
         )
         click.echo(printable(f"  parameters: {', '.join(shown)}"))
-    rows = [(f"layer {task.layer}", task.id, task.kind, _remarks(task)) for task in checked.tasks]
+    rows = [(f"layer {task.layer + 1}", task.id, task.kind, _remarks(task)) for task in checked.tasks]
     widths = [max(len(printable(row[column])) for row in rows) for column in range(3)] if rows else []
     before = -1
     for task, row in zip(checked.tasks, rows, strict=True):

@@ -118,7 +118,7 @@ def _text(patch: bytes) -> str:
 def _describe_side(side: Side) -> str:
     if side.kind == "run":
         return f"run {printable(side.id)} as it stands"
-    return f"checkpoint {side.id} of run {printable(side.workflow_id)}, layer {side.layer}"
+    return f"checkpoint {side.id} of run {printable(side.workflow_id)}, layer {side.layer + 1}"
 
 
 def _lines(found: StateDifference) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,9 @@ from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import drive_here
 from agentos.client.runs import with_fork
-from agentos.client.worktree import Client
-from agentos.exceptions import CheckpointNotFoundError, RunNotFoundError, RunRefusedError
 
 if TYPE_CHECKING:
-    from agentos.client.types import ForkWorktree, Place
+    from agentos.client.types import ForkWorktree
 
 OUTPUT = AnyEvent
 """Of each line."""
@@ -33,7 +30,7 @@ Begin a new run from a checkpoint of another one.
 
 \b
 Examples:
-  agentos fork 0197f3
+  agentos fork nightly                      from the newest checkpoint of a run
   agentos fork 0197f3 --id second-try
   agentos fork 0197f3 --worktree ../second-try
 
@@ -50,16 +47,14 @@ Exit codes:
   as `agentos run`
 """,
 )
-@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=shell_completion.checkpoints)
+@click.argument("target", metavar="RUN|CHECKPOINT", shell_complete=shell_completion.checkpoints)
 @click.option("--id", "workflow_id", metavar="ID", help="The new run's id (default: a new one).")
 @click.option(
     "--worktree", type=click.Path(path_type=Path), metavar="PATH", help="Work in a new linked worktree at this path."
 )
 @drive_flags
 @repo_option
-def command(
-    checkpoint: str, workflow_id: str | None, worktree: Path | None, flags: DriveFlags, repo: Path | None
-) -> int:
+def command(target: str, workflow_id: str | None, worktree: Path | None, flags: DriveFlags, repo: Path | None) -> int:
     place, options, manner = flags.resolve(repo)
 
     def say_where(made: ForkWorktree) -> None:
@@ -67,24 +62,8 @@ def command(
         if made.as_now:
             say("The checkpoint has no snapshot of files: those of this worktree were taken as they are now.")
 
-    try:
-        with with_fork(place, checkpoint, options, workflow_id=workflow_id, worktree=worktree, began=say_where) as (
-            home,
-            prepare,
-        ):
-            return drive_here(prepare, home, manner)
-    except CheckpointNotFoundError:
-        _refuse_run(place, checkpoint)
-        raise
-
-
-def _refuse_run(place: Place, given: str) -> None:
-    """Where a run was named instead of a checkpoint, say which checkpoints it has."""
-    client = Client(place=place)
-    with suppress(RunNotFoundError):
-        run = client.find(given).workflow_id
-        kept = client.checkpoints(run)
-        raise RunRefusedError(
-            f"{run} is a run, and a fork begins at a checkpoint",
-            next_step=f"Its newest: agentos fork {kept[-1].id}" if kept else "It has none: no layer was finished.",
-        )
+    with with_fork(place, target, options, workflow_id=workflow_id, worktree=worktree, began=say_where) as (
+        home,
+        prepare,
+    ):
+        return drive_here(prepare, home, manner)

@@ -58,7 +58,7 @@ Give a run any command.
 \b
 Examples:
   agentos send --list
-  agentos send nightly skip_layer layer=2
+  agentos send nightly skip_layer layer=2         the third one: commands count from 0
   agentos send nightly modify_args task_id=ship 'updates={"channel": "beta"}'
   agentos send nightly '{"type": "rollback", "checkpoint_id": "0198c2…"}'
   agentos send nightly - < command.json

@@ -82,7 +82,7 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
         for cut in checkpoints:
             left = "  (rolled back)" if cut.abandoned else ""
             files = f"  files {cut.snapshot[:12]}" if cut.snapshot else ""
-            yield f"  {cut.id}  layer {cut.layer}  {ago(cut.timestamp, now)}{files}{left}"
+            yield f"  {cut.id}  layer {cut.layer + 1}  {ago(cut.timestamp, now)}{files}{left}"
     if following := next_command(view, checkpoints):
         yield from ("", f"Next: {printable(following)}")
 
@@ -93,7 +93,7 @@ def _layers(view: RunView, now: datetime) -> Iterator[str]:
         by_layer.setdefault(task.layer, []).append(task)
     width = min(max((len(task.id) for task in view.tasks), default=0), 40)
     for layer, tasks in by_layer.items():
-        yield from ("", f"Layer {layer}")
+        yield from ("", f"Layer {layer + 1}")
         for task in tasks[:MOST_TASKS]:
             yield from _task(view, task, width, now)
         if len(tasks) > MOST_TASKS:

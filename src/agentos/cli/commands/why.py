@@ -46,7 +46,7 @@ def command(run: str, task: str, verbose: bool, as_json: bool, repo: Path | None
 
 
 def _lines(told: Explanation, *, verbose: bool) -> Iterator[str]:
-    yield f"{printable(told.task_id)} of run {printable(told.workflow_id)}: {told.status}, layer {told.layer}"
+    yield f"{printable(told.task_id)} of run {printable(told.workflow_id)}: {told.status}, layer {told.layer + 1}"
     yield f"  {short(printable(told.why), 400)}"
     if told.needs:
         yield "  needs " + printable(", ".join(f"{need} ({status})" for need, status in told.needs.items()))

@@ -53,7 +53,7 @@ def describe_event(event: ev.Event, *, verbose: bool = False) -> str:
 def _describe_progress(event: ev.Event) -> str:
     match event:
         case ev.WorkflowStart(name=name, drive=drive, resumed_from=before, total_layers=layers):
-            after = "from the start" if before is None else f"after layer {before}"
+            after = "from the start" if before is None else f"after layer {before + 1}"
             how = "starts" if drive == 1 else f"goes on {after}"
             return f"{name}: run {event.workflow_id} {how}, {count(layers, 'layer')}"
         case ev.ResumePlanned(under_way=True, verdicts=verdicts):
@@ -83,9 +83,9 @@ def _describe_progress(event: ev.Event) -> str:
         case ev.FilesMerged(tasks=tasks, tree=tree) if tree:
             return f"changes of {count(len(tasks), 'isolated task')} merged: {', '.join(tasks)}"
         case ev.Checkpointed(layer=layer, checkpoint_id=checkpoint_id):
-            return f"layer {layer} is done, checkpoint {checkpoint_id}"
+            return f"layer {layer + 1} is done, checkpoint {checkpoint_id}"
         case ev.CheckpointFailed(layer=layer, error=error):
-            return f"warning: Checkpoint failed, workflow not resumable from layer {layer}: {error.text}"
+            return f"warning: Checkpoint failed, workflow not resumable from layer {layer + 1}: {error.text}"
         case _:
             return _describe_control(event)
 
@@ -101,7 +101,7 @@ def _describe_control(event: ev.Event) -> str:
         case ev.CommandRefused(author=author, command=command, why=why):
             return f"{command.get('type')} asked by {author} is refused: {why}"
         case ev.RolledBack(layer=layer, checkpoint_id=checkpoint_id):
-            return f"back to layer {layer}, checkpoint {checkpoint_id}"
+            return f"back to layer {layer + 1}, checkpoint {checkpoint_id}"
         case ev.RunForked(parent_id=parent_id, checkpoint_id=checkpoint_id):
             return f"forked from run {parent_id} at checkpoint {checkpoint_id}"
         case ev.WorkflowComplete():
@@ -123,7 +123,7 @@ def _describe_detail(event: ev.Event) -> str:
         case ev.LeaseTaken(holder=holder, taken_from=before):
             return f"driven by {holder}" + (f", taken over from {before}" if before else "")
         case ev.LayerStart(layer=layer, tasks=tasks):
-            return f"layer {layer} begins: {count(tasks, 'task')}"
+            return f"layer {layer + 1} begins: {count(tasks, 'task')}"
         case ev.TaskProcess(task_id=task_id, pid=pid):
             return f"{task_id} runs as process {pid}"
         case ev.TaskSession(task_id=task_id, session=session):
@@ -143,7 +143,7 @@ def _describe_record(event: ev.Event) -> str:
     """What only a reader of the record itself wants to know."""
     match event:
         case ev.StateUpdated(layer=layer) | ev.StateSaved(current_layer=layer):
-            return f"layer {layer}"
+            return f"layer {layer + 1}"
         case ev.CommandApplied(author=author, command=command):
             return f"{command.get('type')} asked by {author}"
         case ev.FilesCaptured(why=why, task_id=task_id, beside=beside) if beside:
@@ -153,7 +153,7 @@ def _describe_record(event: ev.Event) -> str:
             return f"{f'{_CAPTURED[why]} {task_id}'.strip()}: {kept}{', not all of them' if partial else ''}"
         case ev.FilesMerged(layer=layer, tasks=tasks, conflicts=conflicts):
             paths = ", ".join(row.path for row in conflicts)
-            return f"layer {layer}, {', '.join(tasks)}: {count(len(conflicts), 'conflict')}, {paths}"
+            return f"layer {layer + 1}, {', '.join(tasks)}: {count(len(conflicts), 'conflict')}, {paths}"
     return ""
 
 

@@ -62,7 +62,7 @@ def boxes(plan: Plan, statuses: Mapping[str, str], width: int) -> Iterator[str]:
         yield "(no tasks)"
     for number, layer in enumerate(plan.layers):
         tasks = [plan.tasks[task_id] for task_id in layer]
-        title = f"─{'┴' if number else '─'}─ layer {number} · {count(len(tasks), 'task')} "
+        title = f"─{'┴' if number else '─'}─ layer {number + 1} · {count(len(tasks), 'task')} "
         yield f"┌{title}{'─' * (inside + 2 - len(title))}┐"
         for task in tasks[:MOST_PER_LAYER]:
             yield f"│ {_fit_width(_line(task, plan, statuses), inside)} │"

@@ -52,7 +52,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     run = f"{shlex.quote(facts.workflow_id)}{where}"
     if facts.status in ("failed", "paused", "interrupted", "waiting"):
         done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
-        cut = f", checkpoint of layer {facts.finished_layer}: {_newest_cut(facts)}" if facts.cuts else ""
+        cut = f", checkpoint of layer {facts.finished_layer + 1}: {_newest_cut(facts)}" if facts.cuts else ""
         lines += [f"Kept: {count(done, 'finished task')}{cut}"] if done else []
     spent = facts.spent_in_all
     if spent.input_tokens or spent.output_tokens or spent.cost_usd:
@@ -60,7 +60,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     if facts.status == "complete":
         lines.append(f"What its tasks gave: agentos show {run}")
     elif RunResult(facts).is_rejected:
-        lines.append(f"No resume passes a gate that was rejected. Ask anew in a new run: {_fork(facts)}{where}")
+        lines.append(f"No resume passes a gate that was rejected. Ask anew in a new run: agentos fork {run}")
     elif facts.status == "failed" and exit_of(facts) == Exit.TRY_AGAIN:
         lines.append(f"Nothing is wrong with the run. Go on later with: agentos resume {run}")
     elif facts.status == "failed":
@@ -68,7 +68,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     elif facts.status in ("paused", "interrupted"):
         lines.append(f"{'Paused. ' if stopped else ''}Go on with: agentos resume {run}")
     elif facts.status == "aborted" and facts.cuts:
-        lines.append(f"An aborted run is final. Go on in a new one: {_fork(facts)}{where}")
+        lines.append(f"An aborted run is final. Go on in a new one: agentos fork {run}")
     return [printable(line) for line in lines]
 
 
@@ -108,10 +108,6 @@ def _failures(facts: Facts, where: str) -> list[str]:
 
 def _newest_cut(facts: Facts) -> str:
     return max(facts.cuts.items(), key=lambda row: row[1])[0]
-
-
-def _fork(facts: Facts) -> str:
-    return f"agentos fork {_newest_cut(facts) if facts.cuts else 'CHECKPOINT'}"
 
 
 def _questions(facts: Facts, where: str) -> list[str]:

@@ -25,5 +25,4 @@ def report(greet: str, count: int) -> str:
 
 
 if __name__ == "__main__":  # without this guard, finding the workflow would run it
-    result = run(flow)
-    print(result.status, result.outputs["report"])
+    print(run(flow).outputs["report"])  # raises what a task raised

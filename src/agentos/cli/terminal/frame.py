@@ -176,7 +176,7 @@ def _layer(model: RunModel, layer: int) -> FrameRow:
     else:
         status = "complete" if size and ended >= size else "pending"
     figures = count(size, "task") if ended in (0, size) else f"{ended} of {count(size, 'task')}"
-    return FrameRow(status=status, what=f"layer {layer}", figures=figures)
+    return FrameRow(status=status, what=f"layer {layer + 1}", figures=figures)
 
 
 def _together(model: RunModel, first: int, end: int) -> FrameRow:
@@ -185,5 +185,5 @@ def _together(model: RunModel, first: int, end: int) -> FrameRow:
     done = end <= model.first_active_layer
     failed = done and bool(model.failed)
     status = "failed" if failed else "complete" if done else "pending"
-    what = f"layers {first}–{end - 1}"
+    what = f"layers {first + 1}–{end}"
     return FrameRow(status=status, what=what, figures=count(sum(map(model.size, range(first, end))), "task"))

@@ -22,7 +22,7 @@ import msgspec
 from agentos.cli.exits import Exit, exit_of_signal
 from agentos.cli.output import say
 from agentos.cli.render.report import exit_of, report
-from agentos.cli.render.text import printable_lines
+from agentos.cli.render.text import printable, printable_lines
 from agentos.cli.terminal.feed import Feed, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
 from agentos.cli.terminal.plain import Amount, JsonLines, PlainLines
@@ -57,6 +57,8 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
     show: Show = "auto"
     gates: Gates = "ask"
+    waits: bool = False
+    """For the end of another run that changes files here."""
 
     @property
     def asks(self) -> bool:
@@ -146,7 +148,11 @@ class _Session:
             with stopping.catch_signals():
                 try:
                     driven = await drive(
-                        self._place, prepare, started=lambda begun: self._on_start(begun, stopping), adopts=True
+                        self._place,
+                        prepare,
+                        started=lambda begun: self._on_start(begun, stopping),
+                        adopts=True,
+                        on_wait=(lambda why: _say(f"Waiting: {printable(why)}")) if self._manner.waits else None,
                     )
                 finally:
                     await self._close()

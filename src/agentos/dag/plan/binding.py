@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -70,8 +70,11 @@ class Parameters:
             self.asked.setdefault(name, []).append(task_id)
         return False
 
-    def findings(self) -> list[Finding]:
-        """Parameters that are missing, were not declared, or that nothing takes."""
+    def findings(self, task_ids: Collection[str] = ()) -> list[Finding]:
+        """Parameters that are missing, were not declared, or that nothing takes.
+
+        A function's parameter may be meant for one of `task_ids`: it would get its output.
+        """
         found = []
         for name, asking in self.undeclared.items():
             message = f"`params.{name}`: `params` declares no {name!r}{nearest(name, self.declared)}"
@@ -82,7 +85,8 @@ class Parameters:
         for name, tasks in self.asked.items():
             message = f"the run's parameter {name!r} is missing"
             message += f"; tasks {format_names(tasks, 5)} take it" if len(tasks) > 1 else ""
-            message += nearest(name, (self.declared | self.given.keys()) - {name})
+            others = (self.declared | self.given.keys()) - {name}
+            message += nearest(name, task_ids, "the task ") or nearest(name, others)
             task_id = tasks[0] if len(tasks) == 1 else ""
             found.append(
                 Finding(problem="bad argument", task_id=task_id, setting="params", parameter=name, message=message)

@@ -61,13 +61,33 @@ def locate_findings(findings: Iterable[Finding], locate: Callable[[Finding], Fin
     return tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.column)))
 
 
-def nearest(word: str, known: Collection[str]) -> str:
-    """` (did you mean 'x'?)` where something known is spelt like the word; else nothing."""
+_ELSEWHERE = {
+    **dict.fromkeys(("depends_on", "depends", "dependencies", "after", "requires"), "needs"),
+    **dict.fromkeys(("when", "condition", "only_if"), "if"),
+    **dict.fromkeys(("steps", "jobs", "nodes"), "tasks"),
+    **dict.fromkeys(("script", "cmd", "command", "shell", "bash"), "run"),
+    **dict.fromkeys(("matrix", "with_items", "foreach", "map"), "for_each"),
+    **dict.fromkeys(("environment", "variables"), "env"),
+    **dict.fromkeys(("working-directory", "working_directory", "workdir", "dir"), "cwd"),
+    **dict.fromkeys(("timeout", "timeout-minutes"), "timeout_s"),
+    **dict.fromkeys(("continue-on-error", "allow_failure"), "continue_on_error"),
+    "retry": "retries",
+    "parameters": "params",
+    "approval": "approve",
+}
+"""Words by which other tools call what we have."""
+
+
+def nearest(word: str, known: Collection[str], what: str = "") -> str:
+    """` (did you mean 'x'?)` where something known is spelt like the word; else nothing. `what` stands before it."""
+    if (ours := _ELSEWHERE.get(word, "")) in known:
+        return f" (did you mean {what}{ours!r}?)"
     if len(known) > _MANY:
         # A close look at thousands of names for each of thousands of mistakes would take minutes.
         alike = (name for name in islice(known, _VERY_MANY) if name[:2] == word[:2] and abs(len(name) - len(word)) < 3)
         known = list(islice(alike, _MANY))
-    return _nearest(word[:_LONG], tuple(known))
+    close = _nearest(word[:_LONG], tuple(known))
+    return f" (did you mean {what}{close!r}?)" if close else ""
 
 
 @lru_cache(maxsize=256)
@@ -75,8 +95,7 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
     # Imported here: only a workflow with a mistake in it needs it.
     from difflib import get_close_matches
 
-    close = get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return next(iter(get_close_matches(word, known, n=1)), "")
 
 
 def format_names(names: Iterable[str], limit: int = 10) -> str:

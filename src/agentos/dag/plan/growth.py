@@ -352,7 +352,7 @@ def _refresh_warnings(plan: Plan, touched: set[int]) -> Plan:
     """The plan with the warnings of these layers made anew."""
     if not touched:
         return plan
-    begins = tuple(f"layer {layer}: " for layer in touched)
+    begins = tuple(f"layer {layer + 1}: " for layer in touched)
     warnings = [warning for warning in plan.warnings if not warning.startswith(begins)]
     for layer in sorted(touched):
         if layer < len(plan.layers):

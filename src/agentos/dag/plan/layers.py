@@ -114,11 +114,11 @@ def overlap_warnings(layer: int, tasks: Sequence[TaskDef], max_concurrency: int)
     names = format_names(task.id for task in writers)
     items = " (or its items)" if len(writers) == 1 else ""
     warnings = [
-        f"layer {layer}: {names}{items} may change files at the same time: if the run is killed meanwhile, those that "
-        "overlapped are repeated. isolation 'worktree' avoids it"
+        f"layer {layer + 1}: {names}{items} may change files at the same time: if the run is killed meanwhile, those "
+        "that overlapped are repeated. isolation 'worktree' avoids it"
     ]
     if retried := [task.id for task in writers if task.retry.retries]:
         warnings.append(
-            f"layer {layer}: edits of a failed attempt are not undone before it is retried: {format_names(retried)}"
+            f"layer {layer + 1}: edits of a failed attempt are not undone before it is retried: {format_names(retried)}"
         )
     return tuple(warnings)

@@ -81,7 +81,7 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Pla
     with suppress(ExpressionError):  # read_settings has told it
         take_parameters("", [("env", reference) for reference in references_in(settings.env)], parameters)
     definitions = link_workflow(flow, parameters, findings)
-    findings += parameters.findings()
+    findings += parameters.findings(definitions)
     values = stored_parameters(parameters.values, findings)
     findings += together_problems(definitions.values(), settings.schedule, {})
     findings += item_id_problems(definitions)

@@ -107,7 +107,7 @@ def _name_suspects(board: Board, given: CaptureEnded) -> None:
         return
     board.warn(
         board.plan.tasks[suspects[0]],
-        f"files changed in layer {given.layer} although no task that says so was at work: "
+        f"files changed in layer {given.layer + 1} although no task that says so was at work: "
         f"{_join_names(given.changed)} (declared without file effects: {_join_names(suspects)})",
     )
 

@@ -127,12 +127,12 @@ def _may_open(board: Board, layer: int) -> bool:
     gate, name = newest_gate(facts, kind, str(layer))
     if gate is not None and gate.opened.gate_id in facts.open_gates:
         return False
-    question, shown = f"Layer {layer - 1} is finished. Start layer {layer}?", ""
+    question, shown = f"Layer {layer} is finished. Start layer {layer + 1}?", ""
     if kind == "error":
         failed = [task_id for task_id in board.plan.layers[layer - 1] if task_id in facts.failed]
         if not failed:
             return True
-        question = f"{', '.join(failed)} failed in layer {layer - 1}. Go on with layer {layer}?"
+        question = f"{', '.join(failed)} failed in layer {layer}. Go on with layer {layer + 1}?"
         # If something else fails, it is asked anew; the same however often it ran.
         marks = (name.encode() + b"\0" + result_mark(facts.task(name)) for name in failed)
         shown = blake2b(b"".join(marks), digest_size=16).hexdigest()

@@ -150,10 +150,12 @@ def _question(board: Board, given: MergeEnded) -> ev.DecisionRequired:
     paths = [conflict.path for conflict in conflicts]
     _, name = newest_gate(facts, "merge", str(given.layer))
     if given.problem:
-        question = f"What the isolated tasks of layer {given.layer} did cannot be merged: {given.problem}. Try again?"
+        question = (
+            f"What the isolated tasks of layer {given.layer + 1} did cannot be merged: {given.problem}. Try again?"
+        )
     else:
         listed = ", ".join(paths[:_SHOWN]) + (" …" if len(paths) > _SHOWN else "")
-        question = f"Isolated tasks of layer {given.layer} changed the same paths. Which version of {listed}?"
+        question = f"Isolated tasks of layer {given.layer + 1} changed the same paths. Which version of {listed}?"
     return ev.DecisionRequired(
         gate_id=name,
         kind="merge",

@@ -282,11 +282,13 @@ def _plan_change(board: Board, change: ev.PlanChanged) -> Act:
 
 def _layer_skip(board: Board, command: cmd.SkipLayer) -> Act:
     if command.layer >= len(board.plan.layers):
-        raise CommandRefusedError(f"there is no layer {command.layer}; the last one is {len(board.plan.layers) - 1}")
+        raise CommandRefusedError(
+            f"there is no layer {command.layer}, counted from 0; the last one is {len(board.plan.layers) - 1}"
+        )
     ids = board.plan.layers[command.layer]
     begun = [task_id for task_id in ids if _has_started(board, task_id)]
     if begun:
-        raise CommandRefusedError(f"layer {command.layer} has begun: {', '.join(begun[:5])}")
+        raise CommandRefusedError(f"layer {command.layer}, counted from 0, has begun: {', '.join(begun[:5])}")
 
     def skip() -> None:
         for task_id in ids:

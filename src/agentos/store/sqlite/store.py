@@ -252,7 +252,7 @@ class SqliteStore:
                     self._connection.execute(_Q["insert_checkpoint"], cut)
                 except sqlite3.IntegrityError as error:
                     raise CheckpointCutError(
-                        f"checkpoint of layer {event.layer} cannot be written: {error}",
+                        f"checkpoint of layer {event.layer + 1} cannot be written: {error}",
                         next_step="The run goes on without it, unless checkpoints are strict.",
                     ) from error
             elif isinstance(event, RolledBack):

@@ -169,7 +169,7 @@ class Drive:
             await self._turn()
         if self._uncut is not None:
             raise CheckpointCutError(
-                f"checkpoint of layer {self._uncut.layer} failed: {self._uncut.error.text}",
+                f"checkpoint of layer {self._uncut.layer + 1} failed: {self._uncut.error.text}",
                 next_step="The run was stopped, and its results are kept: resume it once checkpoints can be written.",
             )
 
@@ -235,7 +235,7 @@ class Drive:
         """Nothing of these was written, because of a checkpoint: what the machine says instead."""
         for event in events:
             if type(event) is ev.Checkpointed:
-                where = f"layer {event.layer} of {event.workflow_id}"
+                where = f"layer {event.layer + 1} of {event.workflow_id}"
                 log.error("Checkpoint failed, workflow not resumable from %s: %s", where, error)
         failure = ev.TaskFailure(type=type(error).__name__, text=error.message)
         strict = self._strict and self._uncut is None  # once the run stops, that must be written
@@ -247,7 +247,7 @@ class Drive:
         assert isinstance(failed, ev.CheckpointFailed)
         self._attempts.forget_ready()
         self._uncut = failed
-        self._stop_reason = f"checkpoint of layer {failed.layer} failed"
+        self._stop_reason = f"checkpoint of layer {failed.layer + 1} failed"
         self._start_over(current_plan(self._base, self.facts.changes)[0], self.facts)
         await self._commit(self.machine.step(StopAsked(reason=self._stop_reason, uncut=True), self._mail.now()))
 

@@ -1,10 +1,12 @@
-"""What a drive leaves behind."""
+"""What a drive leaves behind, and the error that says so where a run has failed."""
 
 from __future__ import annotations
 
+import shlex
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
+from agentos.exceptions import RunFailedError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import Usage
 from agentos.machine.facts.fold import Facts, TaskFacts, workflow_state
@@ -67,4 +69,35 @@ class RunResult:
         return sorted(self._facts.tasks.items(), key=lambda row: (row[1].layer, row[1].place, row[0]))
 
     def __repr__(self) -> str:
-        return f"<RunResult {self.workflow_id} {self.status}>"
+        return f"<{type(self).__name__} {self.workflow_id} {self.status}>"
+
+    def raise_for_status(self) -> Self:
+        """Itself, unless the run has failed or was aborted: then RunFailedError, with what its tasks raised."""
+        if self.status not in ("failed", "aborted"):
+            return self
+        run = shlex.quote(self.workflow_id)
+        if self.status == "failed" and not self.is_rejected:
+            following = f"Mend what failed, then go on: agentos resume {run}"
+        else:
+            why = "No resume passes a rejected gate." if self.status == "failed" else "An aborted run is final."
+            following = f"{why} Go on in a new run: agentos fork {run}"
+        failures = (
+            (task_id, task.error.in_short, task.error.traceback)
+            for task_id, task in self._in_order()
+            if task.error is not None and task.status in ("failed", "cancelled")
+        )
+        raise RunFailedError(self, failures, next_step=following)
+
+
+class RunWaiting(RunResult):
+    """Nothing is left to do before somebody answers: `gates` has the questions, `resume` goes on after an answer."""
+
+
+class RunPaused(RunResult):
+    """It was asked to stop, and did so in order: `resume` goes on."""
+
+
+def result_of(facts: Facts) -> RunResult:
+    """How a run stands, by its status."""
+    kind = {"waiting": RunWaiting, "paused": RunPaused}.get(facts.status, RunResult)
+    return kind(facts)

@@ -255,7 +255,8 @@ class WorktreeLock:
             os.close(self._file)
             raise WorktreeBusyError(
                 f"another run changes files in this worktree: {who}",
-                next_step="Wait for it to end, or work in another worktree (`git worktree add`).",
+                next_step="Wait for it with --wait, or work in another worktree (`git worktree add`). A run whose "
+                "tasks change no files needs neither, if they say so: `effects: none`.",
             ) from error
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, str(current_holder()).encode(), 0)

@@ -209,7 +209,7 @@ def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | Non
         return f"not yet run: the run is {journal.record.status}"
     if unmet:
         return "not yet run, though what it needs has ended: " + ", ".join(unmet[:5])
-    return f"not yet run: layer {planned.layer} has not come to it yet"
+    return f"not yet run: layer {planned.layer + 1} has not come to it yet"
 
 
 def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:

@@ -248,7 +248,7 @@ def _tasks(journal: StoredRun) -> list[TaskView]:
 def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) -> str:
     """What to type next to bring the run further; empty where it is complete."""
     run = shlex.quote(view.workflow_id)
-    fork = f"agentos fork {shlex.quote(checkpoints[-1].id)}" if checkpoints else ""
+    fork = f"agentos fork {run}" if checkpoints else ""
     errors = [task.error for task in view.tasks if task.status in ("failed", "cancelled")]
     # Where nothing failed but what a gate rejected: no resume would run that.
     rejected = bool(errors) and all(isinstance(one, TaskFailure) and one.type == "GateRejected" for one in errors)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.exceptions import AgentosError, CheckpointNotFoundError, RunRefusedError
+from agentos.exceptions import AgentosError, RunRefusedError
 from agentos.ids import new_id
 from agentos.workflow.place.place import Place, find_place, refuse_bad_id
 from agentos.workflow.place.run_search import reading
+from agentos.workflow.start.new_run import find_fork_point
 from agentos.worktree.git import path_text
 from agentos.worktree.linked_worktrees import make_linked, release_linked, remove_linked
 from agentos.worktree.snapshots.retention import forget
@@ -47,9 +48,7 @@ def new_worktree(place: Place, checkpoint_id: str, path: Path, workflow_id: str 
     run = workflow_id or new_id()
     passing = new_id()
     with reading(place) as store:
-        checkpoint = store.find_checkpoint(checkpoint_id)
-    if checkpoint is None:
-        raise CheckpointNotFoundError(checkpoint_id)
+        checkpoint = find_fork_point(store, checkpoint_id)
     as_now = not checkpoint.snapshot
     if as_now:
         snapshot = take(worktree, workflow_id=passing, name=new_id())

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from agentos.crashpoints import reach
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan
-from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunRefusedError
+from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import EPOCH, TaskId, WorkflowId, new_id
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import RESULTS, Facts, counting, fold, result_from
@@ -150,6 +150,23 @@ def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
         )
 
 
+def find_fork_point(store: StorePort, target: str) -> CheckpointRecord:
+    """A checkpoint by its id, or a unique beginning of it; of a run, its newest."""
+    if (found := store.find_checkpoint(target)) is not None:
+        return found
+    try:
+        run = store.find_run(target).workflow_id
+    except RunNotFoundError:
+        raise CheckpointNotFoundError(target) from None
+    kept = [one for one in store.list_checkpoints(run) if not one.abandoned]
+    if not kept:
+        raise RunRefusedError(
+            f"run {run} has no checkpoint yet: no layer of it was finished",
+            next_step=f"Go on with it: agentos resume {shlex.quote(run)}",
+        )
+    return kept[-1]
+
+
 def fork_run(
     place: Place,
     checkpoint_id: str,
@@ -159,14 +176,15 @@ def fork_run(
     options: DriveOptions = DriveOptions(),
     into: Place | None = None,
 ) -> Ready:
-    """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree."""
+    """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree.
+
+    Of a run, `checkpoint_id` means the newest.
+    """
     refuse_bad_id(workflow_id)
     home = into or place
     origin = place.open()
     try:
-        checkpoint = origin.find_checkpoint(checkpoint_id)
-        if checkpoint is None:
-            raise CheckpointNotFoundError(checkpoint_id)
+        checkpoint = find_fork_point(origin, checkpoint_id)
         parent = origin.find_run(checkpoint.workflow_id)
         accepted = decode_plan(origin.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, home.root)

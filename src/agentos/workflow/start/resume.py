@@ -358,7 +358,7 @@ def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:
         sound = store.newest_sound_checkpoint(workflow_id)
         if sound is not None:
             error.next_step = (
-                f"Nothing was changed. The newest sound checkpoint is {sound.id} (layer {sound.layer}): "
+                f"Nothing was changed. The newest sound checkpoint is {sound.id} (layer {sound.layer + 1}): "
                 f"`agentos fork {sound.id}` goes on from there, `agentos doctor --set-aside` moves the file away."
             )
         raise

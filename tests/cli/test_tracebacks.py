@@ -1,0 +1,69 @@
+"""Where a task's own code raised is shown wherever people look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentos
+
+FLOW = """
+import json
+from agentos import Workflow
+
+flow = Workflow("sums")
+
+def read(text):
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RuntimeError("no \\x1b[2J numbers") from error
+
+@flow.task
+def total():
+    return read("{nope")
+"""
+PLACE = 'File "flow.py", line 15, in total'
+SOURCE = 'return read("{nope")'
+
+
+def test_a_failure_is_shown_with_its_place(agentos: Agentos, tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "flow.py").write_text(FLOW)
+
+    ran = agentos("run", "flow.py", "--id", "r", cwd=tmp_git_repo)
+    assert ran.code == 1
+    assert "total failed: RuntimeError: no \\x1b[2J numbers (flow.py:11)\n" in ran.out
+    for said in (ran.err, agentos("show", "r", cwd=tmp_git_repo).out):
+        assert PLACE in said
+        assert SOURCE in said
+        assert "after json.decoder.JSONDecodeError: Expecting property name" in said
+        assert "json/decoder.py" not in said
+        assert "\x1b[2J" not in said
+
+    why = agentos("why", "r", "total", cwd=tmp_git_repo).out
+    assert PLACE in why
+    assert "… 3 frames of libraries\n" in why
+    assert "The above exception was the direct cause" in why
+    assert "json/decoder.py" not in why
+    assert "json/decoder.py" in agentos("why", "r", "total", "--verbose", cwd=tmp_git_repo).out
+
+    logs = agentos("logs", "r", "total", cwd=tmp_git_repo).out
+    assert logs.startswith("Traceback (most recent call last):\n")
+    assert logs.rstrip().endswith("RuntimeError: no \\x1b[2J numbers")
+    assert "agentos/tasks" not in logs, "frames of ours say nothing to users"
+
+
+def test_a_secret_in_a_traceback_is_masked_in_the_log(
+    agentos: Agentos, tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "hush-hush-12345")
+    (tmp_git_repo / "flow.py").write_text(
+        "import os\nfrom agentos import Workflow\nflow = Workflow('f', secrets=['SHOP_TOKEN'])\n"
+        "@flow.task\ndef ship():\n    raise ValueError(os.environ['SHOP_TOKEN'])\n"
+    )
+    assert agentos("run", "flow.py", "--id", "r", cwd=tmp_git_repo).code == 1
+    for command in (("logs", "r"), ("why", "r", "ship"), ("show", "r")):
+        said = agentos(*command, cwd=tmp_git_repo)
+        assert "ValueError: [secret:SHOP_TOKEN]" in said.out, said
+        assert "hush-hush" not in said.out + said.err
