@@ -49,12 +49,8 @@ Each carries `next_step`: one sentence that says what to type or change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from agentos.workflow.drive.result import RunResult
+from collections.abc import Iterable
+from typing import Any, Literal
 
 ModelTrouble = Literal["auth", "rate", "server", "unreachable", "bad_input", "timeout", "cut_off", "garbage", "invalid"]
 
@@ -138,12 +134,12 @@ class CommandRefusedError(RunRefusedError):
 
 
 class RunFailedError(AgentosError):
-    """A run that was waited for has failed, or was aborted; `result` is how it stands, with what its tasks raised.
+    """A run that was waited for has failed, or was aborted; `result` (a RunResult) is how it stands.
 
     Where a task's own code raised, the traceback is in the notes.
     """
 
-    def __init__(self, result: RunResult, failures: Iterable[tuple[str, str, str]], *, next_step: str) -> None:
+    def __init__(self, result: Any, failures: Iterable[tuple[str, str, str]], *, next_step: str) -> None:
         """`failures` are id, error and traceback of each task."""
         told = list(failures)
         self.result = result
