@@ -60,7 +60,13 @@ CALL_POINTS: dict[str, str] = {
 }
 """Points of llm tasks."""
 
-ALL_POINTS: dict[str, str] = {**POINTS, **FILE_POINTS, **ISOLATION_POINTS, **CALL_POINTS}
+STEP_POINTS: dict[str, str] = {
+    "step.before": "a step has given its result, which is not yet written down",
+    "step.after": "a step's result is durable, the function has not gone on",
+}
+"""Points of Python tasks with `ctx.step`."""
+
+ALL_POINTS: dict[str, str] = {**POINTS, **FILE_POINTS, **ISOLATION_POINTS, **CALL_POINTS, **STEP_POINTS}
 """Every point there is; `python -m agentos.testing` lists them."""
 
 

@@ -38,6 +38,7 @@
     `-- AttemptError                    what an attempt can end with; stored as data
         |-- TaskTimeoutError
         |-- TaskCancelledError
+        |-- StepsChangedError           a function asked for other steps than before
         |-- ShellCommandFailed
         |-- ModelCallError              a model was asked, and there is no answer that can be used
         |-- AgentFailed                 an agent did not do what it was asked to
@@ -340,6 +341,10 @@ class AttemptError(AgentosError):
 
 class TaskTimeoutError(AttemptError):
     """The attempt ran longer than its `timeout_s`."""
+
+
+class StepsChangedError(AttemptError):
+    """A function asks for another step than it did in an earlier attempt: which of them was made cannot be guessed."""
 
 
 class TaskCancelledError(AttemptError):

@@ -34,6 +34,7 @@ from agentos.crashpoints import (
     FILE_POINTS,
     ISOLATION_POINTS,
     LOG,
+    STEP_POINTS,
     VARIABLE,
 )
 from agentos.crashpoints import POINTS as RUN_POINTS
@@ -48,6 +49,7 @@ _LISTED = {
     "Where tasks change files:": FILE_POINTS,
     "Where tasks have `isolation: worktree`:": ISOLATION_POINTS,
     "Where tasks call a model (llm):": CALL_POINTS,
+    "Where functions make steps (ctx.step):": STEP_POINTS,
 }
 
 _RESUME = """

@@ -39,6 +39,15 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
     ev.CheckpointFailed: {"layer": 0, "error": FAILURE},
     ev.FilesCaptured: {"snapshot": "abc", "tree": "def", "why": "attempt", "task_id": "a", "partial": ("big",)},
     ev.TaskSession: {"task_id": "a", "layer": 0, "attempt": 1, "session": ev.AgentSession(agent="claude", id="s")},
+    ev.TaskStep: {
+        "task_id": "a",
+        "layer": 0,
+        "attempt": 1,
+        "number": 2,
+        "name": "charge",
+        "inputs": "0f",
+        "output": msgspec.Raw(b"[1]"),
+    },
     ev.TaskUsage: {"task_id": "a", "layer": 0, "attempt": 1, "usage": ev.Usage(input_tokens=3, cost_usd=0.25)},
     ev.CoverChanged: {"gate_id": "approve:a", "task_id": "a", "files": {"ship.sh": "0" * 32}},
     ev.FilesMerged: {

@@ -164,6 +164,8 @@ class ResumePlanned(Event, frozen=True, kw_only=True):
     """for_each tasks whose list is made anew: their items of before no longer count."""
     under_way: bool = False
     """Decided in the middle of a drive, not at its start: only of what is listed."""
+    steps_forgotten: tuple[TaskId, ...] = ()
+    """Tasks that begin without the steps they had made."""
 
 
 class WorkflowComplete(Event, frozen=True, kw_only=True):
@@ -230,6 +232,22 @@ class TaskSession(Event, frozen=True, kw_only=True):
     layer: int
     attempt: int
     session: AgentSession
+
+
+class TaskStep(Event, frozen=True, kw_only=True):
+    """A step inside the task's function has given its result: an attempt that goes on or tries again takes it over."""
+
+    type: ClassVar[str] = "task_step"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    number: int
+    """In the order in which the function asked for its steps, from 0 on."""
+    name: str
+    """Of the function that was called."""
+    inputs: str
+    """A digest of what the task's function was given: with other inputs the step does not count."""
+    output: Raw = NOTHING
 
 
 class TaskUsage(Event, frozen=True, kw_only=True):
@@ -602,6 +620,7 @@ JournaledEvent = (
     | TaskSession
     | TaskUsage
     | CoverChanged
+    | TaskStep
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from agentos.ids import GateId, TaskId
 from agentos.machine.attempt_result import AttemptResult
@@ -98,6 +99,17 @@ class SessionKnown(msgspec.Struct, frozen=True, kw_only=True):
     task_id: TaskId
     attempt: int
     session: AgentSession
+
+
+class StepEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of an attempt has made a step."""
+
+    task_id: TaskId
+    attempt: int
+    number: int
+    name: str
+    inputs: str
+    output: Raw
 
 
 class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +220,7 @@ Input = (
     | AttemptEnded
     | ChildStarted
     | SessionKnown
+    | StepEnded
     | UsageKnown
     | CommandArrived
     | CommandUnreadable

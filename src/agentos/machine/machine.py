@@ -38,6 +38,7 @@ from agentos.machine.inputs import (
     MergeEnded,
     Planned,
     SessionKnown,
+    StepEnded,
     StopAsked,
     Tick,
     UsageKnown,
@@ -101,6 +102,8 @@ class Machine(Board):
                 attempts.child_started(self, given)
             case SessionKnown():
                 attempts.session_known(self, given)
+            case StepEnded():
+                attempts.step_ended(self, given)
             case UsageKnown():
                 attempts.usage_known(self, given)
             case CommandArrived(asked=asked):

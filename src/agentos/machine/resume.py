@@ -64,6 +64,8 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     regrown: tuple[TaskId, ...] = ()
     undone: tuple[TaskId, ...] = ()
     """Finished tasks that run again only because what they did to files is put back with that of another."""
+    steps_forgotten: tuple[TaskId, ...] = ()
+    """Tasks that were asked for, or edited and asked for: they begin without the steps they had made."""
     revision: int = 1
     """Of the base plan this drive uses."""
 
@@ -147,6 +149,7 @@ class _Judge:
         self.regrown: dict[TaskId, None] = {}
         self.outdated: set[TaskId] = set()
         self.undone: list[TaskId] = []
+        self.steps_forgotten: list[TaskId] = []
         self.differences: list[str] = []
 
     def plan(self, revision: int) -> ResumePlan:
@@ -158,6 +161,7 @@ class _Judge:
             ask=tuple(self.ask),
             regrown=tuple(self.regrown),
             undone=tuple(self.undone),
+            steps_forgotten=tuple(self.steps_forgotten),
             revision=revision,
         )
 
@@ -167,6 +171,8 @@ class _Judge:
         changed = known is None or known.fingerprint != task.fingerprint
         if changed:
             self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
+        if was.steps and (task.id in self.options.rerun or (changed and "changed" in self.options.rerun)):
+            self.steps_forgotten.append(task.id)
         if fan_out_of(task) in self.regrown:
             self.cut_off += [task.id] if task.id in self.facts.running else []
             if task.id not in self.ask:

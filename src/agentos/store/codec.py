@@ -20,7 +20,7 @@ from msgspec import Raw
 from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import EPOCH, WorkflowId
-from agentos.machine.events import JOURNALED, DecisionMade, DecisionRequired, Event, PlanChanged, TaskComplete
+from agentos.machine.events import JOURNALED, DecisionMade, DecisionRequired, Event, PlanChanged, TaskComplete, TaskStep
 
 VERSION = 2
 """The newest form of a body that this AgentOS reads. It writes the oldest that says all: see `_version_of`."""
@@ -31,7 +31,10 @@ NEWER = "Use the version of AgentOS that wrote it, or a newer one."
 
 CODES: Mapping[type[Event], int] = {kind: code for code, kind in enumerate(JOURNALED, 1)}
 _KINDS: Mapping[int, type[Event]] = {code: kind for kind, code in CODES.items()}
-LARGE: Mapping[type[Event], str] = {TaskComplete: "output", DecisionMade: "output", PlanChanged: "items"}
+LARGE: Mapping[type[Event], str] = {
+    **dict.fromkeys((TaskComplete, TaskStep, DecisionMade), "output"),
+    PlanChanged: "items",
+}
 """The field of an event that may live in a blob."""
 
 Blobs = Callable[[bytes], bytes | None]

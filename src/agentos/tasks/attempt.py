@@ -13,6 +13,7 @@ from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
+from agentos.machine.facts.facts import StepFacts
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 
@@ -84,6 +85,8 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     attempt_id: str
     """Marks the attempt's processes through `AGENTOS_ATTEMPT_ID`."""
+    steps: tuple[StepFacts, ...] = ()
+    """python: steps that attempts before this one have made."""
     settled: int = 0
     """Attempts of the task that have ended, ever; one that was interrupted has not."""
     models: ModelSettings = NO_MODEL_SETTINGS
@@ -108,6 +111,9 @@ class AttemptHost(Protocol):
 
     async def record_session(self, session: AgentSession) -> None:
         """Write down which session the agent has; durable on return."""
+
+    async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
+        """Write down what a step of the function gave; durable on return."""
 
     async def record_usage(self, usage: Usage) -> None:
         """Write down what was paid for; durable on return. Called as soon as it is known: a crash forgets the rest."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -15,6 +15,9 @@ from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import NOTHING
 from agentos.tasks.failures import limit_text
 from agentos.values import encode_value
+
+if TYPE_CHECKING:
+    from agentos.tasks.python.steps import Steps
 
 MAX_PROGRESS = 4_000
 
@@ -41,6 +44,7 @@ class Context:
         "_lock",
         "_messages",
         "_show",
+        "_steps",
         "_values",
         "attempt",
         "idempotency_key",
@@ -58,6 +62,7 @@ class Context:
         idempotency_key: str,
         root: Path,
         show: Callable[[str], None],
+        steps: Steps | None = None,
     ) -> None:
         self.workflow_id = workflow_id
         self.task_id = task_id
@@ -67,6 +72,7 @@ class Context:
         self.root = root
         """Of the worktree that the attempt works on, wherever the driver was started."""
         self._show = show
+        self._steps = steps
         self._lock = Lock()
         self._ended = ""
         self._messages: list[bytes] = []
@@ -99,6 +105,22 @@ class Context:
         with self._lock:
             self._refuse_if_ended("progress")
         self._show(line)
+
+    def step(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Coroutine[Any, Any, Any]:
+        """Call a function once: `await ctx.step(charge, order)`. What it gives is durable before this returns it.
+
+        An attempt that goes on after a kill, or tries again after a failure, takes the results of the steps before
+        over, by their order and names, and calls only those that are left. What runs between steps runs again. For
+        async tasks; the function may be async, or not (then it runs in a thread).
+        """
+        with self._lock:
+            self._refuse_if_ended("step")
+        if self._steps is None:
+            raise AttemptError(
+                f"ctx.step is refused: {self.task_id!r} runs in a process of its own",
+                next_step="Take `isolation` away, or make tasks of its parts.",
+            )
+        return self._steps.perform(self._steps.take_number(), function, args, named)
 
     def inject(self, id: str, **mapping: Any) -> None:
         """Ask for another task, in the mapping form of a YAML workflow; it becomes part of the run with this result.

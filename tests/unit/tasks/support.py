@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec import Raw
 
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
+from agentos.machine.facts.facts import StepFacts
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
 from agentos.tasks.registry import performers
 from agentos.tasks.runner import LocalRunner
@@ -41,6 +43,7 @@ class RecordingHost:
         self.abandonments: list[Awaitable[object]] = []
         self.sessions: list[AgentSession] = []
         self.usages: list[Usage] = []
+        self.steps: list[StepFacts] = []
         self.turns = 0
         self.budget = Budget()
         self._on_child = on_child
@@ -56,6 +59,9 @@ class RecordingHost:
 
     async def record_session(self, session: AgentSession) -> None:
         self.sessions.append(session)
+
+    async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
+        self.steps.append(StepFacts(number, name, inputs, Raw(output)))
 
     async def record_usage(self, usage: Usage) -> None:
         self.usages.append(usage)

@@ -128,6 +128,8 @@ def _describe_detail(event: ev.Event) -> str:
             return f"{task_id} runs as process {pid}"
         case ev.TaskSession(task_id=task_id, session=session):
             return f"{task_id}: {session.agent} session {session.id or session.title}"
+        case ev.TaskStep(task_id=task_id, number=number, name=name):
+            return f"{task_id}: step {number + 1}, {name}, is done"
         case ev.TaskUsage(task_id=task_id, usage=usage):
             return f"{task_id}: {usage_text(usage)}"
         case ev.CoverChanged(gate_id=gate_id, task_id=task_id, files=files):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from agentos.cli.render.text import count, printable_lines
@@ -47,7 +48,7 @@ def traceback_lines(error: ev.TaskFailure, *, verbose: bool = False) -> Iterator
 def raised_lines(error: ev.TaskFailure, most: int) -> list[str]:
     """Where it was raised, for under its text: the last frames, and in a line what caused it."""
     *before, last = "\n".join(traceback_lines(error)).rpartition(f"{_HEADER}\n")
-    lines = last.splitlines()[:-1]  # the last one is the error itself
+    lines = list(takewhile(lambda line: line.startswith(" "), last.splitlines()))  # then comes the error itself
     causes = [line for line in "".join(before).splitlines() if line and not line.startswith((" ", *_BETWEEN, _HEADER))]
     return [*lines[-most:], *(f"  after {cause}" for cause in causes[-1:])]
 

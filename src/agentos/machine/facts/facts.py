@@ -26,6 +26,15 @@ FAILED: frozenset[str] = frozenset({"failed", "cancelled"})
 """Statuses that make a run end as failed."""
 
 
+class StepFacts(NamedTuple):
+    """A step that a task's function has made."""
+
+    number: int
+    name: str
+    inputs: str
+    output: Raw
+
+
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that is known of one task."""
 
@@ -54,6 +63,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     execution_time_ms: float = 0.0
     previous: bytes | None = None
     """What came of it (`result_mark`) before it was set back: dependants follow only if the new result differs."""
+    steps: tuple[StepFacts, ...] = ()
+    """Those of a task that has not succeeded: its next attempt takes them over."""
     outdated: bool = False
     """A need of it ran again with another result while it was under way: what comes of it does not count."""
 

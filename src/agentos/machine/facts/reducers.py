@@ -17,6 +17,7 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.facts import task_reducers
 from agentos.machine.facts.facts import (
+    FAILED,
     PENDING,
     EndPoint,
     Facts,
@@ -79,11 +80,13 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
             # A fan-out keeps the list it was expanded to: its items are looked at one by one.
             back = _set_back(was, "running" if task_id in children else "pending")
             mark = result_mark(was) if was.previous is None and was.ended else was.previous
-            tasks[task_id] = replace(back, previous=mark)
+            tasks[task_id] = replace(back, previous=mark, steps=was.steps if was.status in FAILED else ())
     for task_id in event.cut_off:
         was = facts.task(task_id)
         tasks[task_id] = replace(was, status="pending", cuts=was.cuts + 1, outdated=False)
         running = running.delete(task_id) if task_id in running else running
+    for task_id in event.steps_forgotten:
+        tasks[task_id] = replace(tasks[task_id], steps=())
     said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
     gone = {row.task_id for row in event.verdicts if row.verdict == "orphan"}
     gone.update(child for parent in event.regrown for child in facts.children.get(parent, ()))
@@ -272,6 +275,8 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return task_reducers.task_retry(facts, event)
         case ev.TaskSession():
             return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
+        case ev.TaskStep():
+            return task_reducers.task_step(facts, event)
         case ev.TaskUsage():
             return task_reducers.task_usage(facts, event)
         case ev.DecisionRequired():

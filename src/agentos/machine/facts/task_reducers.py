@@ -22,6 +22,7 @@ from agentos.machine.facts.facts import (
     GateFacts,
     GateRejection,
     HalfDone,
+    StepFacts,
     TaskFacts,
 )
 from agentos.persistent_map import PersistentMap
@@ -55,6 +56,7 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         cuts=was.cuts,
         seq=event.seq,
         previous=was.previous,
+        steps=was.steps,
     )
     return replace(
         facts,
@@ -90,6 +92,14 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
     )
     # One that was put off did nothing: what it was to go on with is left for the next.
     return after if event.put_off else without_session(after, event.task_id)
+
+
+def task_step(facts: Facts, event: ev.TaskStep) -> Facts:
+    was = facts.task(event.task_id)
+    made = StepFacts(event.number, event.name, event.inputs, event.output)
+    return replace(
+        facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, replace(was, steps=(*was.steps, made)))
+    )
 
 
 def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
@@ -130,6 +140,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         execution_time_ms=event.execution_time_ms,
         # Until it succeeds, dependants stay as they were with what it gave before.
         previous=was.previous if event.status in FAILED else None,
+        steps=was.steps if event.status in FAILED else (),
     )
     return _with_result(facts, event, was, task)
 

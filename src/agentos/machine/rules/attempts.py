@@ -18,7 +18,7 @@ from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import Board, failed_status, failure_of
 from agentos.machine.facts.facts import result_mark
 from agentos.machine.facts.fold import TaskFacts
-from agentos.machine.inputs import AttemptEnded, ChildStarted, SessionKnown, UsageKnown
+from agentos.machine.inputs import AttemptEnded, ChildStarted, SessionKnown, StepEnded, UsageKnown
 from agentos.machine.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat
 from agentos.machine.rules import drives, files
 from agentos.machine.rules.plan_changes import apply_change
@@ -44,6 +44,21 @@ def session_known(board: Board, given: SessionKnown) -> None:
     if board.facts.running.get(given.task_id) == given.attempt:
         layer = board.plan.tasks[given.task_id].layer
         board.emit(ev.TaskSession(task_id=given.task_id, layer=layer, attempt=given.attempt, session=given.session))
+
+
+def step_ended(board: Board, given: StepEnded) -> None:
+    if board.facts.running.get(given.task_id) == given.attempt:
+        board.emit(
+            ev.TaskStep(
+                task_id=given.task_id,
+                layer=board.plan.tasks[given.task_id].layer,
+                attempt=given.attempt,
+                number=given.number,
+                name=given.name,
+                inputs=given.inputs,
+                output=given.output,
+            )
+        )
 
 
 def usage_known(board: Board, given: UsageKnown) -> None:

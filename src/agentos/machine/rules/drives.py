@@ -110,6 +110,7 @@ def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0, u
             ask=planned.ask,
             regrown=planned.regrown,
             under_way=under_way,
+            steps_forgotten=planned.steps_forgotten,
         )
     )
     if items:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from agentos import crashpoints
-from agentos.exceptions import AttemptError, TaskCancelledError, TaskTimeoutError, TryAgainError
+from agentos.exceptions import AttemptError, StepsChangedError, TaskCancelledError, TaskTimeoutError, TryAgainError
 from agentos.machine.attempt_result import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.context import Context
@@ -23,6 +23,7 @@ from agentos.tasks.failures import failure_of, plain_failure
 from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since, success_outcome
 from agentos.tasks.python.functions import callee_of, find_imported, load, reference_of
 from agentos.tasks.python.stdout import route_prints
+from agentos.tasks.python.steps import Steps
 from agentos.tasks.python.threads import DaemonThreads, ThreadCall
 
 _EXPIRED: Final = object()
@@ -49,7 +50,7 @@ class PythonPerformer:
             function = spec.function if spec.function is not None else await self._find_function(spec, host)
             callee = callee_of(function)
             if callee.takes_context:
-                context = context_of(spec, LiveProgress(host))
+                context = context_of(spec, LiveProgress(host), Steps(spec, host, self._threads))
             arguments = bind_arguments(callee.bind, spec.arguments, context)
             if callee.is_async:
                 output = await call_async(function, arguments, spec.definition.timeout_s)
@@ -229,7 +230,7 @@ def _async_failure(error: BaseException) -> AttemptFailed:
 
 def _function_failure(error: BaseException) -> AttemptFailed:
     # "Later" is not "at once": whoever raises it knows that a retry would come too soon.
-    return AttemptFailed(failure_of(error), retryable=not isinstance(error, TryAgainError))
+    return AttemptFailed(failure_of(error), retryable=not isinstance(error, (TryAgainError, StepsChangedError)))
 
 
 async def await_it(awaitable: Awaitable[Any]) -> Any:
@@ -269,7 +270,7 @@ class LiveProgress:
             self._host.output("progress", self._lines.popleft())
 
 
-def context_of(spec: AttemptSpec, show: Callable[[str], None]) -> Context:
+def context_of(spec: AttemptSpec, show: Callable[[str], None], steps: Steps) -> Context:
     return Context(
         workflow_id=spec.workflow_id,
         task_id=spec.task_id,
@@ -277,4 +278,5 @@ def context_of(spec: AttemptSpec, show: Callable[[str], None]) -> Context:
         idempotency_key=spec.idempotency_key,
         root=spec.worktree or spec.root,
         show=show,
+        steps=steps,
     )

@@ -79,6 +79,7 @@ def attempt_spec(
         root=root,
         idempotency_key=idempotency_key(facts, task.id),
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
+        steps=facts.task(task.id).steps,
         settled=facts.task(task.id).settled,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Raw
 
 from agentos.crashpoints import reach
 from agentos.dag.define.model_calls import Budget
@@ -18,7 +19,15 @@ from agentos.exceptions import AgentosError, AttemptError, SnapshotError, TaskCa
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.attempt_result import AttemptResult
-from agentos.machine.inputs import AttemptEnded, CaptureEnded, ChildStarted, EffectsHeld, SessionKnown, UsageKnown
+from agentos.machine.inputs import (
+    AttemptEnded,
+    CaptureEnded,
+    ChildStarted,
+    EffectsHeld,
+    SessionKnown,
+    StepEnded,
+    UsageKnown,
+)
 from agentos.machine.machine import Machine
 from agentos.machine.rules.budgets import remaining_budget
 from agentos.machine.rules.gates import approving_gate, changed_files
@@ -322,6 +331,14 @@ class DriveHost:
         """Write the agent's session down; durable on return."""
         session = msgspec.structs.replace(session, task=self._task.fingerprint)
         given = SessionKnown(task_id=self._task.id, attempt=self._attempt, session=session)
+        await self._attempts.mail.submit_and_wait(given)
+
+    async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
+        """Write down what a step gave; durable on return."""
+        masked = masked_outcome(AttemptResult(output=Raw(output)), self._task.id, self._attempts.setting.masker)
+        given = StepEnded(
+            task_id=self._task.id, attempt=self._attempt, number=number, name=name, inputs=inputs, output=masked.output
+        )
         await self._attempts.mail.submit_and_wait(given)
 
     async def record_usage(self, usage: ev.Usage) -> None:

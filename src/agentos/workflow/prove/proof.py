@@ -347,6 +347,7 @@ class _Host:
         self.output = host.output
         self.child_started = host.child_started
         self.record_session = host.record_session
+        self.record_step = host.record_step
         self.record_usage = host.record_usage
         self.capture_turn = host.capture_turn
         self.allowance = host.allowance
