@@ -287,7 +287,8 @@ def test_every_subscriber_ends_when_the_drive_raises(place: Place) -> None:
             async for event in executor.execute_stream(flow, workflow_id="w"):
                 assert executor._drive is not None
                 if event.seq == 1:
-                    others.append(asyncio.ensure_future(collected(executor._drive.stream.subscribe(0))))
+                    assert executor.stream is not None
+                    others.append(asyncio.ensure_future(collected(executor.stream.subscribe(0))))
                 if isinstance(event, ev.Checkpointed):
                     executor._drive.lose(ZeroDivisionError())
 
@@ -300,15 +301,41 @@ def test_every_subscriber_ends_when_the_drive_raises(place: Place) -> None:
     assert len(seen) >= 5
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_others_may_read_its_stream_while_it_runs_from_the_first_event_or_from_now_on(
+    place: Place, durable: bool
+) -> None:
+    flow, _ = chain(3)
+    executor = managed(place) if durable else ControlledExecutor()
+
+    async def scenario() -> tuple[list[ev.Event], ...]:
+        seen: list[ev.Event] = []
+        others: list[asyncio.Future[list[ev.Event]]] = []
+        async for event in executor.execute_stream(flow, workflow_id="w"):
+            seen.append(event)
+            if isinstance(event, ev.TaskComplete) and not others:
+                assert executor.stream is not None
+                others = [asyncio.ensure_future(collected(executor.stream.subscribe(after))) for after in (0, None)]
+        return seen, *[await other for other in others]
+
+    seen, whole, later = asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert whole == seen
+    assert 0 < len(later) < len(seen)
+    assert later == seen[-len(later) :]
+
+
 def test_a_stream_can_be_read_long_after_the_drive(place: Place) -> None:
     flow, _ = chain(2)
 
     async def scenario() -> tuple[list[ev.Event], list[ev.Event]]:
         executor = managed(place)
-        stream = None
-        async for _ in executor.execute_stream(flow, workflow_id="w"):
-            stream = stream or executor._drive.stream  # type: ignore[union-attr]
+        assert executor.stream is None
+        async with aclosing(executor.execute_stream(flow, workflow_id="w")) as events:
+            await anext(events)
+            stream = executor.stream
+            await collected(events)
         assert stream is not None
+        assert executor.stream is stream
         assert stream.closed
         return await collected(stream.subscribe(0)), await collected(stream.subscribe(5))
 
@@ -329,9 +356,9 @@ def test_a_subscriber_that_lags_behind_a_whole_run_reads_it_back_afterwards(
         lagging: Any = None
         async for _ in executor.execute_stream(flow, workflow_id="w"):
             if lagging is None:
-                assert executor._drive is not None
-                executor._drive.stream._buffered = 10
-                lagging = executor._drive.stream.subscribe(0)
+                assert executor.stream is not None
+                executor.stream._buffered = 10
+                lagging = executor.stream.subscribe(0)
         return await collected(lagging)  # its buffer overflowed, and the writer is gone
 
     assert asyncio.run(scenario()) == journal(place, "w")

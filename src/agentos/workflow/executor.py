@@ -25,6 +25,7 @@ from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.drive.command_queue import CommandQueue, post_command
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
+from agentos.workflow.drive.event_stream import EventStream
 from agentos.workflow.drive.journal import MemoryJournal
 from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.drive.result import RunResult, result_of
@@ -94,6 +95,7 @@ class ControlledExecutor:
         self._drive: Drive | None = None
         self._place: Place | None = None
         self._busy = False
+        self._stream: EventStream | None = None
         self._waiting: list[PostedCommand] = []
         self.commands = CommandQueue(self._post, lambda: list(self._waiting))
         """Commands to the run under way, or to the next one; durable, where a manager keeps that run."""
@@ -103,6 +105,14 @@ class ControlledExecutor:
         """The state of the run under way, or of the last one; None before the first."""
         facts = self._drive.facts if self._drive is not None else self._facts
         return RunResult(facts).state if facts is not None else None
+
+    @property
+    def stream(self) -> EventStream | None:
+        """The events of the run under way, or of the last one, for as many readers as like; None before the first.
+
+        `stream.subscribe(0)` gives them from the first on, whenever it is called.
+        """
+        return self._stream
 
     @property
     def result(self) -> RunResult | None:
@@ -171,6 +181,7 @@ class ControlledExecutor:
 
         def attach(drive: Drive) -> None:
             self._drive = drive
+            self._stream = drive.stream
             subscribed.set_result(drive.stream.subscribe())
             posted, self._waiting = self._waiting, []
             drive.deliver(posted)
