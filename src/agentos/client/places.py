@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -20,7 +21,7 @@ from agentos.workflow.place.settings import load_settings
 __all__ = [
     "FOLDER", "VARIABLE", "FoundRun", "Location", "Place", "PlaceProblem", "RunList", "RunRecord", "RunStatus",
     "find_location", "find_place", "find_root", "find_run", "list_checkpoints", "list_runs", "load_settings",
-    "refuse_elsewhere", "survey", "unused_old_database",
+    "refuse_elsewhere", "repo_argument", "survey", "unused_old_database",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -38,6 +39,15 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: list[FoundRun]
     problems: list[PlaceProblem]
+
+
+def repo_argument(place: Place) -> str:
+    """What a command typed in this folder needs to find the place: nothing, where the folder is a part of it."""
+    try:
+        inside = Path.cwd().is_relative_to(place.root.resolve())
+    except OSError:  # the folder is gone
+        inside = False
+    return "" if inside else f" --repo {shlex.quote(str(place.root))}"
 
 
 def find_run(run: FoundRun | str | None = None, repo: str | Path | None = None) -> FoundRun:

@@ -10,9 +10,11 @@ import asyncio
 import codecs
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from agentos.secrets import Masker
@@ -21,7 +23,9 @@ from agentos.tasks.python.stdout import PrintRouter
 if TYPE_CHECKING:
     from agentos.workflow.drive.drive import Drive
 
-__all__ = ["PrintRouter", "Shield", "StopSignals", "shield_output", "unshield"]
+__all__ = [
+    "PrintRouter", "Shield", "StopSignals", "keyboard_interrupt", "may_catch_ctrl_c", "shield_output", "unshield",
+]  # fmt: skip
 
 GRACE_S = 5.0
 """How long tasks may go on after SIGTERM: whoever sends it (a service manager, CI) will not wait for ever."""
@@ -39,12 +43,14 @@ class StopSignals:
         self._task: asyncio.Task[object] | None = None
 
     @contextmanager
-    def catch_signals(self) -> Iterator[None]:
+    def catch_signals(
+        self, numbers: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ) -> Iterator[None]:
         """Catch the signals inside. Before a drive is attached, one cancels the task that runs here."""
         loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         caught = []
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in numbers:
             # Ignored by whoever started us (nohup, a background job): then that is meant.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._on_signal, number)
@@ -77,6 +83,37 @@ class StopSignals:
             elif running := len(drive.facts.running):
                 tasks = "1 task" if running == 1 else f"{running} tasks"
                 self._say(f"Stopping: {tasks} may end first. Ctrl-C again cancels at once.")
+
+
+def may_catch_ctrl_c() -> bool:
+    """Whether a library may: in the main thread, where the program has no handler of its own."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def keyboard_interrupt(line: str, *, said: bool = False) -> KeyboardInterrupt:
+    """What a Ctrl-C raises once its run has stopped. Where nobody catches it, the program ends with this line alone.
+
+    `said`: the line stands on the terminal already.
+    """
+    # Not a class of ours: for this very one alone Python dies of SIGINT, which a shell knows as 130.
+    error = KeyboardInterrupt(line)
+    vars(error)[_LAST_LINE] = "" if said else f"{line}\n"
+    if sys.excepthook is sys.__excepthook__:  # somebody else's hook stays, and prints the line as the error's text
+        sys.excepthook = _print_last_line
+    return error
+
+
+_LAST_LINE = "agentos_last_line"
+
+
+def _print_last_line(kind: type[BaseException], error: BaseException, raised: TracebackType | None) -> None:
+    """In place of Python's own hook: below a traceback nobody would look for the command that goes on."""
+    line = vars(error).get(_LAST_LINE)
+    if line is None:
+        sys.__excepthook__(kind, error, raised)
+    elif sys.stderr is not None:
+        sys.stderr.write(line)
 
 
 class Shield:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from agentos.client.places import repo_argument
+from agentos.client.process import StopSignals, keyboard_interrupt, may_catch_ctrl_c
 from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import AgentosError, UntrustedSettingsError, WorktreeBusyError
 from agentos.machine.board import GatePolicy
@@ -43,7 +49,9 @@ __all__ = [
 Durability = Literal["full", "process"]
 TURN_S = 0.5
 """How often a run that waits for the worktree's files looks whether they are free."""
-T = TypeVar("T")
+SURFACE = "agentos.cli.terminal.session"
+"""What shows a run. By its name, and loaded once somebody wants to see one: it stands on this package, and a run that
+nobody looks at needs none of it."""
 
 
 def run(
@@ -57,6 +65,7 @@ def run(
     keep: int | None = None,
     labels: Iterable[str] = (),
     check: bool = True,
+    show: bool = False,
 ) -> RunResult:
     """Run a workflow and wait for it; every step is durable before the next begins.
 
@@ -67,10 +76,18 @@ def run(
 
     RunFailedError where the run fails or is aborted, with what its tasks raised; `check=False` returns that, too. One
     that waits is a `RunWaiting`, one that was stopped a `RunPaused`.
+
+    With `show` it is seen as on the command line: a live view on a terminal, else a line for each event, and a report.
+
+    Ctrl-C lets running tasks end, a second one cancels them; the run is paused then, and KeyboardInterrupt raised, with
+    the command that goes on.
     """
     refuse_while_loading("run")
-    settings: dict[str, Any] = {"gates": gates, "durability": durability, "keep": keep, "labels": labels}
-    result = _blocking(arun(workflow, params, workflow_id, repo=repo, check=False, **settings), "arun(...)")
+    _refuse_in_loop("await arun(...)")
+    place, options = resolve_drive_options(repo, gates=gates, durability=durability, keep=keep)
+    result = _drive_blocking(
+        place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), show=show
+    )
     return result.raise_for_status() if check else result
 
 
@@ -109,6 +126,7 @@ def resume(
     keep: int | None = None,
     files: FilesChoice = "ask",
     check: bool = True,
+    show: bool = False,
 ) -> RunResult:
     """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
 
@@ -117,24 +135,17 @@ def resume(
 
     Files that a task was changing when it was interrupted are put back first; FilesChangedError where somebody changed
     them since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to
-    put all files back as the newest checkpoint (or the one named) has them. `check` as for `run`.
+    put all files back as the newest checkpoint (or the one named) has them. `check` and `show` as for `run`.
     """
     refuse_while_loading("resume")
-    result = _blocking(
-        aresume(
-            target,
-            workflow=workflow,
-            repo=repo,
-            rerun=rerun,
-            strict=strict,
-            as_stored=as_stored,
-            gates=gates,
-            durability=durability,
-            keep=keep,
-            files=files,
-            check=False,
-        ),
-        "aresume(...)",
+    _refuse_in_loop("await aresume(...)")
+    place, options = resolve_drive_options(repo, gates=gates, durability=durability, keep=keep)
+    options = msgspec.structs.replace(options, files=files)
+    choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
+    result = _drive_blocking(
+        place,
+        lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
+        show=show,
     )
     return result.raise_for_status() if check else result
 
@@ -177,19 +188,21 @@ def fork(
     keep: int | None = None,
     worktree: str | Path | None = None,
     check: bool = True,
+    show: bool = False,
 ) -> RunResult:
-    """Begin a new run from a checkpoint of another one, and wait for it; `check` as for `run`.
+    """Begin a new run from a checkpoint of another one, and wait for it; `check` and `show` as for `run`.
 
     With `worktree` it works in a new linked worktree at that path, with the files as they were at the checkpoint, and
     keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
     """
     refuse_while_loading("fork")
+    _refuse_in_loop("await asyncio.to_thread(fork, ...)")
     place, options = resolve_drive_options(repo, gates=gates, keep=keep)
     with with_fork(place, checkpoint_id, options, workflow=workflow, workflow_id=workflow_id, worktree=worktree) as (
         home,
         prepare,
     ):
-        result = _blocking(_drive(home, prepare, None), "asyncio.to_thread(fork, ...)")
+        result = _drive_blocking(home, prepare, show=show)
     return result.raise_for_status() if check else result
 
 
@@ -358,13 +371,59 @@ async def _drive(
     return result_of((await drive(place, prepare, started=started)).facts)
 
 
-def _blocking(work: Coroutine[Any, Any, T], instead: str) -> T:
-    running = None
-    with suppress(RuntimeError):  # no event loop here
-        running = asyncio.get_running_loop()
-    if running is None:
-        return asyncio.run(work)
-    work.close()
-    raise AgentosError(
-        "this call blocks, and an event loop is running here", next_step=f"Use `await {instead}` instead."
-    )
+def _refuse_in_loop(instead: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise AgentosError("this call blocks, and an event loop is running here", next_step=f"Use `{instead}` instead.")
+
+
+def _drive_blocking(place: Place, prepare: Callable[[], Ready | Finished], *, show: bool) -> RunResult:
+    """Drive to the end of this drive, in a loop of its own. A Ctrl-C is raised once the run has stopped in order."""
+    stopping = StopSignals(_say)
+    caught = (signal.SIGINT,) if may_catch_ctrl_c() else ()
+    facts = asyncio.run(_drive_until_stopped(place, prepare, stopping, caught, show=show))
+    if stopping.received is not None or facts is None:
+        raise keyboard_interrupt(_how_it_stopped(facts, place), said=show and facts is not None) from None
+    return result_of(facts)
+
+
+async def _drive_until_stopped(
+    place: Place,
+    prepare: Callable[[], Ready | Finished],
+    stopping: StopSignals,
+    caught: Iterable[signal.Signals],
+    *,
+    show: bool,
+) -> Facts | None:
+    """The facts at the end; None where it was stopped before it began."""
+    with stopping.catch_signals(caught):
+        try:
+            if show:
+                driven: Driven = await import_module(SURFACE).drive_shown(place, prepare, stopping)
+            else:
+                driven = await drive(place, prepare, started=stopping.attach)
+        except asyncio.CancelledError:
+            if stopping.received is None:
+                raise
+            return None
+    return driven.facts
+
+
+def _how_it_stopped(facts: Facts | None, place: Place) -> str:
+    if facts is None:
+        return "Stopped before the run began."
+    run, where = facts.workflow_id, repo_argument(place)
+    if facts.status != "paused":  # its last task was running
+        return f"Run {run} is {facts.status}: agentos show {shlex.quote(run)}{where}"
+    call = f"resume({run!r}, repo={str(place.root)!r})" if where else f"resume({run!r})"
+    return f"Paused. Go on with: agentos resume {shlex.quote(run)}{where} (or {call})"
+
+
+def _say(text: str) -> None:
+    """To whoever pressed Ctrl-C, and must know what becomes of it."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()

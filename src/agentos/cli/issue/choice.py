@@ -14,8 +14,7 @@ from agentos.cli.issue.single import command_for
 from agentos.cli.output import say
 from agentos.cli.render.text import count, printable
 from agentos.cli.terminal.gate_prompt import is_interactive
-from agentos.cli.terminal.session import repo_argument
-from agentos.client.places import Place
+from agentos.client.places import Place, repo_argument
 from agentos.client.worktree import Client
 from agentos.exceptions import RunRefusedError
 from agentos.workflows.issue import briefs

@@ -14,8 +14,8 @@ from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.output import say
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.gate_prompt import is_interactive
-from agentos.cli.terminal.session import Manner, drive_here, repo_argument
-from agentos.client.places import Place
+from agentos.cli.terminal.session import Manner, drive_here
+from agentos.client.places import Place, repo_argument
 from agentos.client.runs import DriveOptions, begin_run, resume_run
 from agentos.client.types import Abort
 from agentos.client.worktree import Client

@@ -1,6 +1,7 @@
 """One drive in this terminal: show it, ask at its gates, stop it in order, say how it ended.
 
-`run`, `resume`, `fork` and `approve` all go through here; they differ in what they prepare.
+`run`, `resume`, `fork` and `approve` all go through here; they differ in what they prepare. So do those of Python with
+`show=True`, which load this module by its name.
 """
 
 from __future__ import annotations
@@ -8,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, cast
 
 import click
@@ -27,10 +26,11 @@ from agentos.cli.terminal.feed import Feed, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
 from agentos.cli.terminal.plain import Amount, JsonLines, PlainLines
 from agentos.client.changes import RunModel, usual_ms
+from agentos.client.places import repo_argument
 from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
-from agentos.client.runs import drive, in_thread
+from agentos.client.runs import Driven, drive, in_thread
 from agentos.client.worktree import Client
-from agentos.exceptions import FilesChangedError
+from agentos.exceptions import FilesChangedError, RunRefusedError
 
 if TYPE_CHECKING:
     from agentos.client.types import (
@@ -76,6 +76,21 @@ def drive_here(prepare: Callable[[], Ready | Finished], place: Place, manner: Ma
     """Prepare and drive a run to the end of this drive, in this terminal; the exit code."""
     with shield_output() as shield, _print_warnings():
         return asyncio.run(_Session(place, manner, shield).drive(prepare))
+
+
+async def drive_shown(place: Place, prepare: Callable[[], Ready | Finished], stopping: StopSignals) -> Driven:
+    """The drive, shown as `drive_here` shows it, for a caller that catches signals itself. Nobody is asked anything.
+
+    RunRefusedError, before anything begins, where this process shows a run already: there is one stdout for both.
+    """
+    if isinstance(sys.stdout, PrintRouter) or unshield(sys.stdout) is not sys.stdout:
+        raise RunRefusedError("this process shows a run already", next_step="Leave `show` out for this one.")
+    with shield_output() as shield, _print_warnings():
+        session = _Session(place, Manner(gates="stop"), shield)
+        closed = sys.stdout is None  # by whoever started this program: then there is only the end to tell
+        driven = await (drive(place, prepare, started=stopping.attach) if closed else session.show(prepare, stopping))
+        session.print_end(driven, stopping)
+        return driven
 
 
 def drive_with_files(
@@ -146,27 +161,37 @@ class _Session:
         stopping = StopSignals(_say)
         try:
             with stopping.catch_signals():
-                try:
-                    driven = await drive(
-                        self._place,
-                        prepare,
-                        started=lambda begun: self._on_start(begun, stopping),
-                        adopts=True,
-                        on_wait=(lambda why: _say(f"Waiting: {printable(why)}")) if self._manner.waits else None,
-                    )
-                finally:
-                    await self._close()
+                driven = await self.show(prepare, stopping, adopts=True)
         except asyncio.CancelledError:
             if stopping.received is None:
                 raise
             return exit_of_signal(stopping.received)  # before anything began
-        facts = driven.facts
-        if not driven.began:
-            return self._nothing_to_do(facts)
-        print_report(facts, self._place, stopped=stopping.received is not None)
-        if stopping.received is not None and facts.status == "paused":
+        self.print_end(driven, stopping)
+        if driven.began and stopping.received is not None and driven.facts.status == "paused":
             return exit_of_signal(stopping.received)
-        return exit_of(facts)
+        return exit_of(driven.facts)
+
+    async def show(
+        self, prepare: Callable[[], Ready | Finished], stopping: StopSignals, *, adopts: bool = False
+    ) -> Driven:
+        """Drive it, and show it meanwhile."""
+        try:
+            return await drive(
+                self._place,
+                prepare,
+                started=lambda begun: self._on_start(begun, stopping),
+                adopts=adopts,
+                on_wait=(lambda why: _say(f"Waiting: {printable(why)}")) if self._manner.waits else None,
+            )
+        finally:
+            await self._close()
+
+    def print_end(self, driven: Driven, stopping: StopSignals) -> None:
+        """Say how it ended."""
+        if driven.began:
+            print_report(driven.facts, self._place, stopped=stopping.received is not None)
+        else:
+            self._print_nothing_to_do(driven.facts)
 
     def _on_start(self, begun: Drive, stopping: StopSignals) -> None:
         stopping.attach(begun)
@@ -202,27 +227,17 @@ class _Session:
                 self._view.close()
             self._closing.close()
 
-    def _nothing_to_do(self, facts: Facts) -> int:
+    def _print_nothing_to_do(self, facts: Facts) -> None:
         if self._manner.show == "json":
             last = Client(place=self._place).events(facts.workflow_id, after=facts.sequence - 1)
             open_view("json", RunModel(facts.workflow_id)).show(last)
         say(f"Nothing is left to do: run {facts.workflow_id} is {facts.status}.")
-        return exit_of(facts)
 
 
 def print_report(facts: Facts, place: Place, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
     for line in report(facts, stopped=stopped, where=repo_argument(place)):
         _say(line)
-
-
-def repo_argument(place: Place) -> str:
-    """What a command typed in this folder needs to find the place: nothing, where the folder is a part of it."""
-    try:
-        inside = Path.cwd().is_relative_to(place.root.resolve())
-    except OSError:  # the folder is gone
-        inside = False
-    return "" if inside else f" --repo {shlex.quote(str(place.root))}"
 
 
 def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
