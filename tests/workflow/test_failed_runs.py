@@ -21,6 +21,7 @@ from agentos import (
     resume,
     run,
 )
+from agentos.exceptions import NotFoundError
 from agentos.machine.commands import Abort
 
 
@@ -104,3 +105,10 @@ def test_a_run_that_was_stopped_is_paused(tmp_git_repo: Path, monkeypatch: pytes
     paused = asyncio.run(arun(flow, workflow_id="p", started=lambda drive: drive.stop("for the test")))
     assert type(paused) is RunPaused
     assert resume("p", workflow=flow).outputs["second"] == 2
+
+
+def test_an_error_of_ours_is_shown_without_our_insides(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_git_repo)
+    with pytest.raises(NotFoundError) as refused:
+        resume("nonesuch")
+    assert [frame.name for frame in traceback.extract_tb(refused.tb)][1:] == ["resume", "_drive_blocking"]

@@ -383,7 +383,10 @@ def _drive_blocking(place: Place, prepare: Callable[[], Ready | Finished], *, sh
     """Drive to the end of this drive, in a loop of its own. A Ctrl-C is raised once the run has stopped in order."""
     stopping = StopSignals(_say)
     caught = (signal.SIGINT,) if may_catch_ctrl_c() else ()
-    facts = asyncio.run(_drive_until_stopped(place, prepare, stopping, caught, show=show))
+    try:
+        facts = asyncio.run(_drive_until_stopped(place, prepare, stopping, caught, show=show))
+    except AgentosError as error:  # which says what to do: our frames, and those of the loop, would only hide it
+        raise error.with_traceback(None)  # noqa: B904 - it is the same error
     if stopping.received is not None or facts is None:
         raise keyboard_interrupt(_how_it_stopped(facts, place), said=show and facts is not None) from None
     return result_of(facts)
