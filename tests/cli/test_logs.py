@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -56,8 +57,10 @@ def test_everything_in_the_order_of_time_with_the_task_before_it(agentos: Agento
     assert done.err == ""
     lines = done.out.splitlines()
     assert lines[:4] == ["build | one", "build | two", "build | three", "colours | \\x1b[31mred\\x1b[0m tab"]
-    assert lines[4:6] == ["flaky | try", "flaky (2) | try"]
-    assert sorted(lines[6:]) == ["each[0] | item x", "each[1] | item y"]
+    assert [line.rpartition(", 20")[0] or line for line in lines[4:8]] == [
+        "--- flaky, attempt 1", "flaky | try", "--- flaky, attempt 2", "flaky (2) | try",
+    ]  # fmt: skip
+    assert sorted(lines[8:]) == ["each[0] | item x", "each[1] | item y"]
 
 
 def test_one_task_alone(agentos: Agentos, printed: Path) -> None:
@@ -68,6 +71,14 @@ def test_one_task_alone(agentos: Agentos, printed: Path) -> None:
     timed = agentos("logs", "run-1", "build", "-t", "--tail", "1", cwd=printed).out
     assert timed.startswith("20")
     assert timed.endswith("Z three\n")
+
+
+def test_attempts_are_separated_and_dated(agentos: Agentos, printed: Path) -> None:
+    lines = agentos("logs", "run-1", "flaky", cwd=printed).out.splitlines()
+    assert lines[1::2] == ["try", "try"]
+    for number, heading in enumerate(lines[::2], 1):
+        assert re.fullmatch(rf"--- flaky, attempt {number}, \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d ---", heading)
+    assert len(agentos("logs", "run-1", "flaky", "--tail", "1", cwd=printed).out.splitlines()) == 2
 
 
 def test_json_has_one_object_for_each_line(agentos: Agentos, printed: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentos import Workflow, run
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.sample import begin, make_repository, write_flow
 
@@ -122,6 +123,20 @@ def test_two_checkpoints_differ_by_what_ran_between_them(agentos: Agentos, repo:
     said = agentos("diff", cuts[0][:26], cuts[1], cwd=repo)
     assert '+ notes  {"status":"complete","output":"notes","layer":1}' in said.out
     assert "Files are not compared" in said.err
+
+
+def test_long_outputs_are_shown_where_they_differ(agentos: Agentos, tmp_git_repo: Path, home: Path) -> None:
+    for name in ("one", "two"):
+        flow = Workflow("long")
+        flow.add("print", "shell", run=f"seq 1000; echo by {name}; seq 1000", effects="none")
+        run(flow, workflow_id=name, repo=tmp_git_repo)
+    said = agentos("diff", "one", "two", cwd=tmp_git_repo).out
+    [line] = [line for line in said.splitlines() if "output:" in line]
+    before, _, after = line.partition(" -> ")
+    assert "1000\\nby one\\n1" in before
+    assert "1000\\nby two\\n1" in after
+    assert "the same up to character 4," in line
+    assert len(line) < 300
 
 
 def test_two_runs_are_compared_as_they_stand(agentos: Agentos, repo: Path) -> None:

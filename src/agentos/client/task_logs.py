@@ -71,6 +71,8 @@ class RunLogs:
         with reading(self._found.place) as store:
             planned = decode_plan(store.read_plan(run_id)).tasks if self._found.record.kind == "workflow" else ()
             begun = fold(run_id, store.read_events(run_id)).tasks
+        self.attempts: dict[str, int] = {task_id: was.attempts for task_id, was in begun.items()}
+        """How often each task that had begun was tried."""
         self.task_ids: list[str] = list(dict.fromkeys((*planned, *begun)))
         """All tasks of the run, whether or not they printed anything."""
         if task is not None and task not in self.task_ids:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from agentos.cli.render.text import until
 from agentos.cli.terminal.frame import frame
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
@@ -84,8 +85,20 @@ def test_a_retry_counts_down() -> None:
     run.fail("a")
     model = model_of(run.journal)
     not_before = model.retrying[TaskId("a")]
-    row = next(row for row in frame(model, 20, not_before - timedelta(seconds=42)) if row.what == "a")
-    assert (row.status, row.figures) == ("retrying", "attempt 2 in 42s")
+    now = not_before - timedelta(seconds=42)
+    row = next(row for row in frame(model, 20, now) if row.what == "a")
+    assert (row.status, row.figures) == ("retrying", f"attempt 2 {until(not_before, now)}")
+
+
+def test_a_task_that_ran_again_is_shown_once() -> None:
+    run = Run(flow_of({"a": [], "b": []})).begin()
+    for again in range(3):
+        if again:
+            run.resume(rerun=frozenset({"a"}))
+        run.ok("a")
+        run.fail("b")
+    rows = frame(model_of(run.journal, run.base), 20, run.now)
+    assert Counter(row.what for row in rows)["a"] == 1
 
 
 def test_how_long_to_go_comes_from_an_earlier_run() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from rich.cells import cell_len
 
-from agentos.cli.render.text import duration, printable, short
+from agentos.cli.render.text import duration, printable, short, short_middle, until
 from agentos.cli.render.value_text import given_lines, unwrap_shell_output, value_in_short
+from agentos.cli.terminal.frame import FrameRow
+from agentos.cli.terminal.live import fit_name, paint_row
 from agentos.values import encode_value
 
 
@@ -63,6 +68,27 @@ def test_durations(seconds: float, shown: str) -> None:
 def test_short() -> None:
     assert short("abc", 3) == "abc"
     assert short("abcd", 3) == "ab…"
+
+
+def test_names_are_cut_in_their_middle() -> None:
+    assert short_middle("abcde", 5) == "abcde"
+    assert short_middle("each[src/a.py]", 9) == "each….py]"
+    assert [short_middle("abcdef", limit) for limit in (0, 1, 2, 3)] == ["…", "…", "a…", "a…f"]
+
+
+def test_a_task_keeps_the_end_of_its_name_and_its_figures_on_a_narrow_terminal() -> None:
+    name = f"each[{'long/' * 20}alpha.py]"
+    shown = paint_row(FrameRow(status="running", what=name, figures="12s", more="prints", depth=1), 60).plain
+    assert "alpha.py]  12s" in shown
+    assert "…" in shown
+    assert cell_len(shown) < 60
+    assert cell_len(fit_name("日本語" * 30, 21)) <= 21
+
+
+def test_a_wait_is_told_with_its_time() -> None:
+    now = datetime(2026, 1, 2, 12, 0, 0).astimezone()
+    assert until(now + timedelta(seconds=65), now) == "in 1m05s, at 12:01:05"
+    assert until(now + timedelta(days=1), now) == "in 24h00m, at 2026-01-03 12:00:00"
 
 
 def test_what_a_gate_would_give_is_listed_by_name() -> None:

@@ -158,6 +158,18 @@ def test_the_report_of_a_waiting_run_gives_the_exact_commands() -> None:
     assert exit_of(run.facts) == Exit.WAITING
 
 
+def test_the_report_says_when_a_task_may_be_tried_again() -> None:
+    flow = Workflow("flow")
+    flow.add("a", nothing, retries=2)
+    run = Run(flow).begin()
+    run.fail("a")
+    not_before = run.facts.task(TaskId("a")).not_before
+    assert not_before is not None
+    run.say({"type": "pause"})
+    clock = f"{not_before.astimezone():%Y-%m-%d %H:%M:%S}"
+    assert f"Attempt 2 of a begins at {clock} at the earliest." in report(run.facts)
+
+
 def test_a_resume_plan_in_one_line() -> None:
     rerun = [ev.PlannedVerdict(task_id=TaskId(name), verdict="rerun", reason="was interrupted") for name in "abcd"]
     assert resume_in_short({"reuse": 3, "rerun": 1}, rerun[:1]) == "3 reused · 1 reruns (a: was interrupted)"

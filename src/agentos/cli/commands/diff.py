@@ -14,12 +14,14 @@ from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.render.file_text import change_lines
-from agentos.cli.render.text import count, printable, short
+from agentos.cli.render.text import count, printable, short, short_middle
 from agentos.client import diffs
 from agentos.client.diffs import FilesDiff, Side, StateChange, StateDiff, StateDifference, TaskDiff
 from agentos.client.places import FoundRun
 
 WIDEST = 100
+LEAD = 20
+"""So many characters are shown before the first one that differs."""
 
 
 OUTPUT = StateDiff | TaskDiff
@@ -136,7 +138,7 @@ def _section(title: str, changes: list[StateChange]) -> Iterator[str]:
     if changes:
         yield from ("", title)
     for change in changes:
-        name = short(printable(change.id), WIDEST)
+        name = short_middle(printable(change.id), WIDEST)
         if change.change == "changed":
             yield f"! {name}"
             yield from _fields(change.before, change.after)
@@ -148,14 +150,32 @@ def _section(title: str, changes: list[StateChange]) -> Iterator[str]:
 
 def _fields(before: Any, after: Any) -> Iterator[str]:
     if not isinstance(before, dict) or not isinstance(after, dict):
-        yield f"    {_value(before)} -> {_value(after)}"
+        yield f"    {_difference(before, after)}"
         return
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
-            yield f"    {printable(name)}: {_value(before.get(name))} -> {_value(after.get(name))}"
+            yield f"    {printable(name)}: {_difference(before.get(name), after.get(name))}"
+
+
+def _difference(before: Any, after: Any) -> str:
+    """Both values; of long ones the part from a little before the first difference on."""
+    old, new = _json(before), _json(after)
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((place for place, (one, other) in pairs if one != other), min(len(old), len(new)))
+    begin = same - LEAD if max(len(old), len(new)) > WIDEST and same > 2 * LEAD else 0
+    where = f"  (the same up to character {same:,})" if begin else ""
+    return f"{_excerpt(old, begin)} -> {_excerpt(new, begin)}{where}"
+
+
+def _excerpt(text: str, begin: int) -> str:
+    return short(f"…{text[begin:]}" if begin else text, WIDEST)
 
 
 def _value(value: Any) -> str:
+    return short(_json(value), WIDEST)
+
+
+def _json(value: Any) -> str:
     if isinstance(value, dict):
         value = {name: item for name, item in value.items() if name not in ("task_id", "gate_id") and item is not None}
-    return short(printable(msgspec.json.encode(value).decode()), WIDEST)
+    return printable(msgspec.json.encode(value).decode())

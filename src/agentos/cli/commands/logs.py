@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ import msgspec
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import say
-from agentos.cli.render.text import escape_json, printable
+from agentos.cli.render.text import escape_json, local, printable
 from agentos.client.task_logs import LogLine, RunLogs
 
 OUTPUT = LogLine
@@ -35,7 +36,7 @@ Examples:
 
 Shell commands, and Python functions with `isolation: process`, are kept line by line, with secrets masked; of
 other Python functions what they report with `ctx.progress`. A fan-out or a repeated task stands for all its
-items and rounds.
+items and rounds. Of a task that was tried more than once, each attempt begins with a line that dates it.
 """,
 )
 @run_or_newest
@@ -59,12 +60,18 @@ def command(
     logs = RunLogs(run, task, attempt=attempt, repo=repo)
     several = task is None and len(logs.task_ids) > 1
 
+    shown: dict[str, int] = {}
+    """The attempt whose lines were shown last, for each task."""
+
     def show(line: LogLine) -> str:
         if as_json:
             return escape_json(msgspec.json.encode(line)).decode()
+        before, shown[line.task_id] = shown.get(line.task_id), line.attempt
+        tries = max(line.attempt, logs.attempts.get(line.task_id, 0))
+        heading = f"{_heading(line)}\n" if attempt is None and tries > 1 and before != line.attempt else ""
         again = f" ({line.attempt})" if line.attempt > 1 else ""
         label = f"{line.task_id}{again} | " if several else ""
-        return printable(f"{line.at} {label}{line.text}" if times else f"{label}{line.text}")
+        return heading + printable(f"{line.at} {label}{line.text}" if times else f"{label}{line.text}")
 
     def print_lines(lines: Iterable[LogLine]) -> int:
         """Print the lines, and how many they were. All of them are out on return: somebody may be watching."""
@@ -87,6 +94,15 @@ def command(
         printed = print_lines(logs.read(tail))
     if not printed and tail != 0:
         say(_nothing(logs.workflow_id, task, attempt))
+
+
+def _heading(line: LogLine) -> str:
+    """Stands before the first line of an attempt, where there is more than one."""
+    try:
+        at = local(datetime.fromisoformat(line.at))
+    except ValueError:  # a damaged log
+        at = line.at or "at an unknown time"
+    return printable(f"--- {line.task_id}, attempt {line.attempt}, {at} ---")
 
 
 def _nothing(workflow_id: str, task: str | None, attempt: int | None) -> str:

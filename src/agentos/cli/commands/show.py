@@ -15,7 +15,7 @@ import msgspec
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
 from agentos.cli.render.failure_text import raised_lines
-from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short
+from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short, short_middle, until
 from agentos.cli.render.value_text import covers_lines, given_lines, unwrap_shell_output, usage_text
 from agentos.client.types import events as ev
 from agentos.client.views import GateView, RunView, TaskView, money, next_command, read_run, run_view
@@ -110,7 +110,7 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
     elif status == "running" and task.started_at:
         notes.append(f"for {duration((now - task.started_at).total_seconds())}")
     if isinstance(task.not_before, datetime):
-        notes.append(f"next attempt {ago(task.not_before, now)}")
+        notes.append(f"next attempt {until(task.not_before, now)}")
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
     if isinstance(task.usage, ev.Usage):
@@ -118,7 +118,7 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
     if task.output is not msgspec.UNSET and task.output is not None:
         output = msgspec.json.encode(unwrap_shell_output(task.output)).decode()
         notes.append(short(printable(output), 70))
-    yield f"  {short(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
+    yield f"  {short_middle(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
     if isinstance(task.error, msgspec.Struct):
         lines = [short(line, 160) for line in printable_lines(f"{task.error.type}: {task.error.text}")]
         if len(lines) > MOST_LINES:

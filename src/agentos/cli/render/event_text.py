@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentos.cli.render.failure_text import failure_text
-from agentos.cli.render.text import count, duration, local, printable, short
+from agentos.cli.render.text import count, duration, local, printable, short, until
 from agentos.cli.render.value_text import usage_text
 from agentos.client.types import events as ev
 
@@ -65,8 +65,7 @@ def _describe_progress(event: ev.Event) -> str:
         case ev.TaskRetry(task_id=task_id, error=error, put_off=True):
             return f"{task_id} is put off: {error.in_short}"
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
-            wait = duration((not_before - event.at).total_seconds())
-            return f"{task_id} failed (attempt {attempt}), again in {wait}: {failure_text(error)}"
+            return f"{task_id} failed (attempt {attempt}), again {until(not_before, event.at)}: {failure_text(error)}"
         case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
             return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
         case ev.TaskError(task_id=task_id, error=error, status=status):

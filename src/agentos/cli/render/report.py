@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agentos import RunResult
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.render.failure_text import raised_lines
-from agentos.cli.render.text import count, printable, printable_lines, short
+from agentos.cli.render.text import count, local, printable, printable_lines, short
 from agentos.cli.render.value_text import covers_lines, usage_text
 from agentos.client.answers import approval_arguments
 from agentos.client.types import events as ev
@@ -54,6 +54,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
         done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
         cut = f", checkpoint of layer {facts.finished_layer + 1}: {_newest_cut(facts)}" if facts.cuts else ""
         lines += [f"Kept: {count(done, 'finished task')}{cut}"] if done else []
+        lines += _retries(facts)
     spent = facts.spent_in_all
     if spent.input_tokens or spent.output_tokens or spent.cost_usd:
         lines.append(f"Models were paid {usage_text(spent)}, {count(spent.calls, 'call')}.")
@@ -104,6 +105,19 @@ def _failures(facts: Facts, where: str) -> list[str]:
     if len(failed) > MOST:
         lines.append(f"  and {len(failed) - MOST} more: agentos show {run}{where}")
     return lines
+
+
+def _retries(facts: Facts) -> list[str]:
+    """Tasks that wait for their next attempt, and until when."""
+    waiting = sorted(
+        (task.not_before, task_id, task.attempts + 1)
+        for task_id, task in facts.tasks.items()
+        if task.status == "retrying" and task.not_before is not None
+    )
+    lines = [
+        f"Attempt {attempt} of {task_id} begins at {local(at)} at the earliest." for at, task_id, attempt in waiting
+    ]
+    return lines[:MOST] + ([f"and {len(lines) - MOST} more tasks wait for another attempt"] if lines[MOST:] else [])
 
 
 def _newest_cut(facts: Facts) -> str:

@@ -47,6 +47,14 @@ def short(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
 
 
+def short_middle(text: str, limit: int) -> str:
+    """As `short`, but both ends are kept: names of a fan-out's items often differ at their end alone."""
+    if len(text) <= limit:
+        return text
+    tail = max(0, limit - 1) // 2
+    return f"{text[: max(0, limit - 1 - tail)]}…{text[len(text) - tail :]}"
+
+
 def duration(seconds: float) -> str:
     """`0.4s`, `12s`, `3m20s`, `2h05m`."""
     if seconds < 10:
@@ -67,6 +75,13 @@ def count(number: int, noun: str) -> str:
 def local(at: datetime) -> str:
     """Date and time where the reader is; programs get ISO 8601 in UTC, from the encoder."""
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def until(at: datetime, now: datetime) -> str:
+    """`in 12s, at 18:04:05`: how long to wait, and until when; the date, too, where it is another day."""
+    there, here = at.astimezone(), now.astimezone()
+    clock = f"{there:%H:%M:%S}" if there.date() == here.date() else local(at)
+    return f"in {duration((at - now).total_seconds())}, at {clock}"
 
 
 def ago(at: datetime, now: datetime) -> str:

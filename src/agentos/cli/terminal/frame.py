@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 
 from agentos.cli.render.failure_text import failure_text
-from agentos.cli.render.text import count, duration, printable, short
+from agentos.cli.render.text import count, duration, printable, short, until
 from agentos.client.answers import answer_to
 from agentos.client.changes import RunModel
 from agentos.ids import TaskId
@@ -90,9 +90,8 @@ def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, flo
         rows[last][-1] = FrameRow(status="more", what=f"{len(model.started) - room + 1} more running", depth=1)
     for task_id, not_before in islice(model.retrying.items(), left):
         task = model.facts.task(task_id)
-        wait = duration((not_before - now).total_seconds())
         error = printable(failure_text(task.error) if task.error else "")
-        figures = f"attempt {task.attempts + 1} in {wait}"
+        figures = f"attempt {task.attempts + 1} {until(not_before, now)}"
         row = FrameRow(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
         rows.setdefault(task.layer, []).append(row)
     left -= min(left, len(model.retrying))

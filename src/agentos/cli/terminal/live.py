@@ -23,6 +23,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from agentos.cli.output import forget
+from agentos.cli.render.text import short_middle
 from agentos.cli.terminal.frame import FrameRow, frame
 from agentos.client.changes import RunModel
 from agentos.client.types import events as ev
@@ -182,12 +183,22 @@ def paint_row(row: FrameRow, width: int, *, unicode: bool = True) -> Text:
     mark, plain_mark, style = MARKS.get(row.status, ("·", ".", ""))
     indent = "    " * row.depth if width >= 40 else " " * row.depth
     text = Text(f"{indent}{mark if unicode else plain_mark} ", style=style)
-    text.append(row.what, style="bold" if row.depth == 0 else "")
+    # A task keeps both ends of its name, and its figures stay in sight; what a run asks is read from its beginning.
+    room = max(width // 2, width - text.cell_len - cell_len(row.figures) - (6 if row.more else 3))
+    text.append(fit_name(row.what, room) if row.depth else row.what, style="" if row.depth else "bold")
     if row.figures:
         text.append(f"  {row.figures}", style="dim" if row.status == "pending" else "")
     if row.more:
         text.append(f"  {row.more}", style="dim")
     return cut(text, width)
+
+
+def fit_name(name: str, width: int) -> str:
+    """The name in at most `width` cells, cut in its middle."""
+    length = min(len(name), width) if cell_len(name) > width else len(name)
+    while length > 1 and cell_len(short_middle(name, length)) > width:  # wide characters take two cells
+        length -= 1
+    return short_middle(name, length)
 
 
 def cut(text: Text, width: int) -> Text:

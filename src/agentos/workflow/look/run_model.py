@@ -45,7 +45,7 @@ class RunModel:
         self.failed: dict[TaskId, None] = {}
         """All and only tasks that ended failed or cancelled, oldest first."""
         self.recent: deque[TaskId] = deque(maxlen=RECENT)
-        """Tasks that ended, newest last."""
+        """Tasks that ended, newest last, each once: a task that ran again stands where it ended last."""
         self.layers: dict[int, Counter[str]] = {}
         """For each layer, how many of its tasks have which status; tasks that nothing happened to are not counted."""
         self.done = 0
@@ -141,6 +141,8 @@ class RunModel:
             case ev.TaskComplete(task_id=task_id) | ev.TaskError(task_id=task_id) | ev.TaskSkipped(task_id=task_id):
                 self._no_longer_running(task_id)
                 self.retrying.pop(task_id, None)
+                if task_id in self.recent:
+                    self.recent.remove(task_id)
                 self.recent.append(task_id)
             case ev.DecisionRequired(task_id=about) if about is not None:
                 self.retrying.pop(about, None)
