@@ -94,6 +94,34 @@ def test_it_shows_layers_tasks_and_what_a_task_prints(terminal: Open, repo: Path
     assert screen.cursor_is_visible
 
 
+def test_a_resume_says_what_it_compared_and_shows_each_task_once(terminal: Open, agentos: Agentos, repo: Path) -> None:
+    flow = (
+        "from agentos import Workflow\n"
+        "flow = Workflow('edited')\n"
+        "flow.add('lint', 'shell', run='echo one', effects='none')\n"
+        "flow.add('check', 'shell', run='test -e wake', effects='none')\n"
+    )
+    (repo / "edited.py").write_text(flow)
+    assert agentos("run", "edited.py", "--id", "mine", cwd=repo).code == 1
+    assert agentos("resume", "mine", "--rerun", "lint", cwd=repo).code == 1
+    flow = flow.replace("echo one", "echo two").replace("'check'", "'sign'").replace("test -e wake", "echo signed")
+    (repo / "edited.py").write_text(
+        f"{flow}flow.add('nap', 'shell', run='while ! test -e wake; do sleep 0.05; done')\n"
+    )
+    screen = terminal("resume", "mine", columns=240)
+    screen.until("▸ nap")
+    screen.until("✓ sign")
+    compared, picture = screen.shown.split("\n", 1)
+    assert "1 reused though changed (lint: finished, but its definition changed since" in compared
+    assert "2 new (sign, nap)" in compared
+    assert "1 gone (check: no longer in the workflow; not run)" in compared
+    assert picture.count("✓ sign") == 1
+    (repo / "wake").touch()
+    assert screen.end() == 0
+    assert screen.shown.count("reused though changed") == 1
+    assert screen.shown.count("✓ lint") == 1
+
+
 @pytest.mark.full
 def test_the_clock_goes_on_while_nothing_happens(terminal: Open, repo: Path) -> None:
     screen = terminal("run", "waits.py")
@@ -238,6 +266,32 @@ def test_a_merge_is_shown_and_takes_a_version_for_each_path(terminal: Open, repo
     screen.type("task:a\n")
     assert screen.end() == 0
     assert (repo / "shared.txt").read_text() == "by a\n"
+
+
+def test_a_stale_question_is_not_asked_while_the_task_it_quotes_runs_again(
+    terminal: Open, agentos: Agentos, repo: Path
+) -> None:
+    (repo / "stale.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('stale')\n"
+        "flow.add('build', 'shell', run='cat version; while ! test -e wake; do sleep 0.05; done', effects='none')\n"
+        "flow.add('ship', 'shell', run='touch shipped', needs=['build'], effects='none',\n"
+        "         approve='Ship ${{ tasks.build.output.stdout }}?')\n"
+    )
+    (repo / "version").write_text("1.1\n")
+    (repo / "wake").touch()
+    assert agentos("run", "stale.py", "--id", "mine", cwd=repo).code == 3
+    (repo / "version").write_text("1.2\n")
+    (repo / "wake").unlink()
+    screen = terminal("resume", "mine", "--rerun", "build")
+    screen.until("▸ build")
+    screen.until("1.2")
+    assert "Ship 1.1?" not in screen.shown
+    (repo / "wake").touch()
+    screen.until(SHIP)
+    assert "approve:ship#2 asks: Ship 1.2?" in screen.shown
+    screen.type("a\n")
+    assert screen.end() == 0
 
 
 def test_a_gate_takes_a_no_with_its_reason(terminal: Open, repo: Path) -> None:

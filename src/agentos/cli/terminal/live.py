@@ -23,6 +23,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from agentos.cli.output import forget
+from agentos.cli.render.event_text import describe_event
 from agentos.cli.render.text import short_middle
 from agentos.cli.terminal.frame import FrameRow, frame
 from agentos.client.changes import RunModel
@@ -59,10 +60,13 @@ class LiveView:
         *,
         now: Callable[[], datetime],
         hint: str = "",
+        begun_at: int | None = None,
     ) -> None:
         self.model = model
         self.hint = hint
         """A last line that says what the keys do."""
+        self._begun_at = begun_at
+        """The sequence at which the drive that is shown began; what an earlier one decided is not told again."""
         self._usual_ms: Mapping[str, float] = {}
         self._console = console
         self._now = now
@@ -83,7 +87,17 @@ class LiveView:
         with self._lock:
             for event in events:
                 self.model.apply(event)
+        for event in events:
+            if isinstance(event, ev.ResumePlanned) and not event.under_way and self._is_of_this_drive(event):
+                self._print_above(describe_event(event))
         self._news.set()
+
+    def _is_of_this_drive(self, event: ev.Event) -> bool:
+        return self._begun_at is not None and event.seq > self._begun_at
+
+    def _print_above(self, line: str) -> None:
+        with self._painting, self._while_there():
+            self._console.print(Text(line))
 
     def expect(self, usual_ms: Mapping[str, float]) -> None:
         self._usual_ms = usual_ms

@@ -198,7 +198,7 @@ class _Session:
         self._shield.masker = begun.masker
         self._stream = begun.stream
         model = RunModel(begun.facts.workflow_id, begun.machine.plan)
-        view = self._view = open_view(self._manner.show, model, hint=HINT)
+        view = self._view = open_view(self._manner.show, model, hint=HINT, begun_at=begun.facts.sequence)
         # What tasks print becomes lines of theirs; what others print goes beside the view, and never among data.
         beside = view.wrap_stream(sys.stderr if self._manner.show == "json" else sys.stdout)
         self._closing.enter_context(redirect_stderr(PrintRouter(view.wrap_stream(sys.stderr))))
@@ -240,15 +240,15 @@ def print_report(facts: Facts, place: Place, *, stopped: bool = False) -> None:
         _say(line)
 
 
-def open_view(show: Show, model: RunModel, *, hint: str = "") -> View:
-    """The view that fits what was asked for and what stdout is."""
+def open_view(show: Show, model: RunModel, *, hint: str = "", begun_at: int | None = None) -> View:
+    """The view that fits what was asked for and what stdout is. `begun_at` is the sequence at which a drive began."""
     if show == "json":
         assert sys.__stdout__ is not None
         return JsonLines(cast("BinaryIO", sys.__stdout__.buffer))
     if show == "auto" and draws(sys.stdout):
         from agentos.cli.terminal.live import LiveView, console_for
 
-        live = LiveView(model, console_for(sys.stdout), now=lambda: datetime.now(UTC), hint=hint)
+        live = LiveView(model, console_for(sys.stdout), now=lambda: datetime.now(UTC), hint=hint, begun_at=begun_at)
         live.start()
         return live
     amount: Amount = "normal" if show == "auto" else show
