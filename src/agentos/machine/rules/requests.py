@@ -203,13 +203,14 @@ def answer_gate(
 
 def withdraw_gate(board: Board, gate: ev.DecisionRequired, reason: str = "nothing is left behind it") -> None:
     """Nobody needs to answer this gate any more."""
+    task = board.plan.tasks.get(gate.task_id) if gate.task_id is not None else None
     board.emit(
         ev.DecisionMade(
             gate_id=gate.gate_id,
             kind=gate.kind,
             task_id=gate.task_id,
-            layer=gate.layer,
-            place=gate.place,
+            layer=gate.layer if task is None else task.layer,
+            place=gate.place if task is None else task.place,
             answer="withdrawn",
             author="agentos",
             reason=reason,
