@@ -22,10 +22,11 @@ from agentos.ids import GateId
 from agentos.machine import events as ev
 from agentos.machine.commands import ApprovalResponse, Command
 from agentos.machine.facts.fold import Facts, fold
+from agentos.machine.rules.gates import is_held, may_be_asked
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
-from agentos.workflow.define.plans import decode_plan
+from agentos.workflow.define.plans import decode_plan, plan_of_run
 from agentos.workflow.look.gate_context import GateContext, gate_context
 from agentos.workflow.place.location import check_private
 from agentos.workflow.place.place import Place, is_home, scope_now
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Became", "Gate", "GateContext", "Inbox", "InboxGate", "answer", "answer_to", "approval_arguments", "approve",
-    "author_of", "deliver", "find_gate", "gate", "gate_context", "inbox", "reject", "send_to_drive",
+    "author_of", "deliver", "find_gate", "gate", "gate_context", "inbox", "is_held", "may_be_asked", "reject",
+    "send_to_drive",
 ]  # fmt: skip
 
 PATIENCE_S = 5.0
@@ -139,17 +141,24 @@ def _open_gates(place: Place, troubled: list[PlaceProblem], *, one_of_several: b
                 try:
                     with own_store(place, store, record) as own:
                         facts = fold(record.workflow_id, own.read_events(record.workflow_id))
+                        asked = _asked_now(own, facts)
                 except AgentosError as error:  # one damaged run must not hide what the others ask
                     where_it_is = f"run {record.workflow_id} in {record.root}"
                     troubled.append(PlaceProblem(where=where_it_is, error=error))
                     continue
-                gates += [
-                    _inbox_gate(place, record, facts, facts.gates[gate_id].opened, where(record))
-                    for gate_id in facts.open_gates
-                ]
+                gates += [_inbox_gate(place, record, facts, opened, where(record)) for opened in asked]
     except NotFoundError:  # nothing was ever kept here
         return []
     return gates
+
+
+def _asked_now(store: StorePort, facts: Facts) -> list[ev.DecisionRequired]:
+    """The open gates of a run, but those about a task that runs again."""
+    opened = [facts.gates[gate_id].opened for gate_id in facts.open_gates]
+    if not opened or not facts.running:
+        return opened
+    plan = plan_of_run(store, facts.workflow_id)[0]
+    return [gate for gate in opened if not is_held(plan, facts, gate)]
 
 
 def _inbox_gate(place: Place, record: RunRecord, facts: Facts, opened: ev.DecisionRequired, where: str) -> InboxGate:

@@ -102,6 +102,13 @@ def test_what_a_gate_would_give_is_listed_by_name() -> None:
     assert given_lines('{"x":"cut sho…') == ['{"x":"cut sho…']
 
 
+def test_what_a_merge_asks_about_is_text() -> None:
+    assert given_lines("a.txt: worktree, task:a\n<<<<<<< merged so far\n\x1b[2J\n") == [
+        "a.txt: worktree, task:a", "<<<<<<< merged so far", "\\x1b[2J",
+    ]  # fmt: skip
+    assert given_lines("\n".join(map(str, range(50))))[-2:] == ["15", "…"]
+
+
 def test_of_a_command_what_it_printed_is_told() -> None:
     assert unwrap_shell_output({"stdout": "hello", "stderr": "", "exit_code": 0}) == "hello"
     assert unwrap_shell_output({"stdout": "hello"}) == {"stdout": "hello"}

@@ -13,6 +13,7 @@ from agentos.ids import GateId
 from agentos.machine import events as ev
 from agentos.machine.frontier import Frontier
 from agentos.machine.inputs import GatesLeft, StopAsked
+from agentos.machine.rules.gates import is_held, may_be_asked
 from tests.unit.machine.harness import START, Run, flow_of, nothing, take
 
 
@@ -55,6 +56,53 @@ def test_gates_that_are_left_hold_up_nothing_else() -> None:
     assert not run.machine.over
     run.give(GatesLeft(gates=frozenset({GateId("approve:ship")})))
     assert run.facts.status == "waiting"
+
+
+# --- questions about a task that runs again ------------------------------------------------------------------------
+
+
+def test_a_question_is_held_while_the_task_it_quotes_runs_again() -> None:
+    run = at_gate(gates="stop")
+    run.resume(rerun=frozenset({"build"}))
+    assert is_held(run.base, run.facts, run.gate("approve:ship"))
+    run.ok("build", 1)
+    assert not is_held(run.base, run.facts, run.gate("approve:ship"))
+    assert may_be_asked(run.base, run.facts, run.facts.gates[GateId("approve:ship")])
+    assert run.open_gates == ["approve:ship"], "the same result: the same question"
+
+
+def test_a_question_is_asked_anew_once_the_task_it_quotes_gave_something_else() -> None:
+    run = at_gate(gates="stop")
+    run.resume(rerun=frozenset({"build"}))
+    run.ok("build", 2)
+    made = run.last(ev.DecisionMade)
+    assert (made.gate_id, made.answer) == ("approve:ship", "withdrawn")
+    assert made.reason == "asked anew, since what it was about has changed"
+    assert run.open_gates == ["approve:ship#2"]
+    assert not may_be_asked(run.base, run.facts, run.facts.gates[GateId("approve:ship")]), "it was about another result"
+    run.resume(gates="wait")
+    run.answer("approve:ship#2")
+    assert run.running == ["ship"]
+
+
+def test_a_question_about_other_results_is_not_held() -> None:
+    flow = ship()
+    flow.add("other", nothing)
+    run = Run(flow, gates="stop").begin()
+    run.ok("build")
+    run.ok("other")
+    run.resume(rerun=frozenset({"other"}))
+    assert run.open_gates == ["approve:ship"]
+    assert not is_held(run.base, run.facts, run.gate("approve:ship"))
+
+
+def test_a_decision_point_is_held_while_a_layer_before_it_runs_again() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]}, decision_points="per_layer"), gates="stop").begin()
+    run.ok("a")
+    run.resume(rerun=frozenset({"a"}))
+    assert is_held(run.base, run.facts, run.gate("layer:1"))
+    run.ok("a")
+    assert not is_held(run.base, run.facts, run.gate("layer:1"))
 
 
 # --- before a task --------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ def given_lines(inputs: str) -> list[str]:
     except msgspec.DecodeError:  # cut short when it was stored
         given = inputs
     if not isinstance(given, dict):
-        return [short(printable(inputs), 300)]
+        text_lines = [short(line, 300) for line in printable_lines(inputs.rstrip("\n"))]
+        return text_lines[: 2 * MOST_LINES] + ["…"] * (len(text_lines) > 2 * MOST_LINES)
     lines: list[str] = []
     for name, value in given.items():
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -13,7 +13,7 @@ import msgspec
 
 from agentos.cli.render.failure_text import failure_text
 from agentos.cli.render.text import count, duration, printable, short, until
-from agentos.client.answers import answer_to
+from agentos.client.answers import answer_to, is_held
 from agentos.client.changes import RunModel
 from agentos.ids import TaskId
 
@@ -62,10 +62,13 @@ def _header(model: RunModel, now: datetime) -> FrameRow:
 
 
 def _gates(model: RunModel, room: int) -> list[FrameRow]:
-    open_gates = model.facts.open_gates
+    open_gates, plan = model.facts.open_gates, model.plan
     rows = []
     for gate_id in sorted(islice(open_gates, room)):
         gate = model.facts.gates[gate_id].opened
+        if plan is not None and is_held(plan, model.facts, gate):
+            rows.append(FrameRow(status="waiting", what=f"{printable(gate_id)}: once what it asks about has run again"))
+            continue
         what, answer = f"{printable(gate_id)}: {printable(gate.question)}", printable(answer_to(model.facts, gate))
         rows.append(FrameRow(status="waiting", what=what, more=answer))
     if len(open_gates) > room:

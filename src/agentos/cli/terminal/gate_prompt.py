@@ -13,7 +13,7 @@ from agentos.cli.render.text import printable, short
 from agentos.cli.render.value_text import covers_lines, given_lines, value_in_short
 from agentos.cli.terminal.dialogue import Dialogue, Keyboard, LeftOpen
 from agentos.cli.terminal.feed import Feed, View
-from agentos.client.answers import gate_context, send_to_drive
+from agentos.client.answers import gate_context, may_be_asked, send_to_drive
 from agentos.client.runs import in_thread
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import GateId
@@ -57,13 +57,15 @@ class GatePrompt:
         async for _ in self._drive.stream.subscribe(after):
             while (gate := self._next()) is not None and not self._stop.is_set():
                 await self._ask(gate)
-            if self._drive.facts.open_gates and self._next() is None:
-                self._drive.leave_gates(self._left)
+            facts = self._drive.facts
+            if facts.open_gates and self._next() is None:
+                # Where nothing runs, a gate that is held waits for an answer that somebody left open.
+                self._drive.leave_gates(self._left if facts.running else {*facts.open_gates})
 
     def _next(self) -> GateFacts | None:
-        facts = self._drive.facts
-        waiting = [gate_id for gate_id in sorted(facts.open_gates) if gate_id not in self._left]
-        return facts.gates[waiting[0]] if waiting else None
+        facts, plan = self._drive.facts, self._drive.machine.plan
+        waiting = (facts.gates[gate_id] for gate_id in sorted(facts.open_gates) if gate_id not in self._left)
+        return next((gate for gate in waiting if may_be_asked(plan, facts, gate)), None)
 
     async def _ask(self, gate: GateFacts) -> None:
         gate_id = gate.opened.gate_id

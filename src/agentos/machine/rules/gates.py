@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from agentos.dag.define.task import Approve
 from agentos.dag.language.references import as_text, resolve
 from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.exceptions import AgentosError
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
 from agentos.machine.command_words import has_command
@@ -52,7 +53,7 @@ def task_gate(
     kind = gate_kind(task)
     gate, next_name = newest_gate(facts, kind, task.id, task.id)
     is_open = gate is not None and gate.opened.gate_id in facts.open_gates
-    if gate is not None and is_open and not is_outdated(task, gate):
+    if gate is not None and is_open and not is_outdated(plan, facts, task, gate):
         return False, None
     digest, text = shown_digest(plan, facts, task)
     again, changed = "", tuple[str, ...]()
@@ -119,9 +120,39 @@ def _reopening(
     return f"{listed} changed after {name} was asked", changed
 
 
-def is_outdated(task: PlannedTask, gate: GateFacts) -> bool:
-    """Whether an earlier version asked, without a look at the files that the command names."""
-    return gate.covers is None and has_command(task.definition)
+def is_outdated(plan: Plan, facts: Facts, task: PlannedTask, gate: GateFacts) -> bool:
+    """Whether an open gate is to ask anew: what it quotes is another result now, or has been edited.
+
+    Or an earlier version asked, without a look at the files that the command names.
+    """
+    unseen = gate.covers is None and has_command(task.definition)
+    return unseen or gate.opened.shown != shown_digest(plan, facts, task)[0]
+
+
+def may_be_asked(plan: Plan, facts: Facts, gate: GateFacts) -> bool:
+    """Whether an open gate asks about what is so now: it is not held, nor about to be asked anew."""
+    if is_held(plan, facts, gate.opened):
+        return False
+    task = _guarded_task(plan, gate.opened)
+    try:
+        return task is None or not is_outdated(plan, facts, task, gate)
+    except AgentosError:  # the task fails of it, once it is looked at
+        return False
+
+
+def is_held(plan: Plan, facts: Facts, gate: ev.DecisionRequired) -> bool:
+    """Whether an open gate is not to be asked now: a task that it is about runs again, and may give something else."""
+    if gate.kind in ("layer", "error"):
+        return any(facts.task(task_id).layer < gate.layer for task_id in facts.running)
+    task = _guarded_task(plan, gate)
+    return task is not None and any(not facts.task(need).ended for need in task.definition.needs)
+
+
+def _guarded_task(plan: Plan, gate: ev.DecisionRequired) -> PlannedTask | None:
+    """The task that the gate asks to start, if it is in the plan; None for any other question."""
+    if gate.task_id is None or gate.kind not in ("approve", "approval"):
+        return None
+    return plan.tasks.get(gate.task_id)
 
 
 def approving_gate(facts: Facts, task: PlannedTask) -> GateFacts | None:

@@ -67,8 +67,10 @@ def _consider(board: Board, task: PlannedTask) -> None:
         board.skip(task, because)
     elif question is not None:
         gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
-        if gate is not None and gate.opened.gate_id in board.facts.open_gates:  # an earlier version asked
-            requests.withdraw_gate(board, gate.opened, "asked anew, with the files that the command names")
+        if gate is not None and gate.opened.gate_id in board.facts.open_gates:
+            unseen = "asked anew, with the files that the command names"  # an earlier version asked
+            changed = "asked anew, since what it was about has changed"
+            requests.withdraw_gate(board, gate.opened, changed if gate.opened.shown != question.shown else unseen)
         board.open_gate(question)
     elif passed:
         _start(board, task)
@@ -79,7 +81,11 @@ def _must_be_looked_at(board: Board, task: PlannedTask) -> bool:
     if task.id in board.seen or approval_of(board.plan, task) is None:
         return False
     gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
-    return gate is None or gate.opened.gate_id not in board.facts.open_gates or is_outdated(task, gate)
+    return (
+        gate is None
+        or gate.opened.gate_id not in board.facts.open_gates
+        or is_outdated(board.plan, board.facts, task, gate)
+    )
 
 
 def _start(board: Board, task: PlannedTask) -> None:
