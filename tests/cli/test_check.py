@@ -126,8 +126,8 @@ def test_json_is_as_documented(agentos: Agentos, tmp_git_repo: Path) -> None:
     good, bad, none = told
     assert good["layers"] == [["lint", "test", "build"], ["ship"], ["tell"]]
     assert good["params"] == [
-        {"name": "target", "required": False, "default": "src"},
-        {"name": "version", "required": True, "default": None},
+        {"name": "target", "required": False, "default": "src", "type": "", "help": "", "choices": []},
+        {"name": "version", "required": True, "default": None, "type": "", "help": "", "choices": []},
     ]
     assert good["tasks"][3]["gate"] == "Ship ${{ params.version }}?"
     assert [(one["line"], one["column"], one["where"]) for one in bad["problems"]] == [(2, 7, "tasks.a.rnu")]

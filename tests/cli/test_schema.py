@@ -31,6 +31,7 @@ GOOD = [
     "tasks: {a: {llm: gpt, prompt: hi, temperature: 0.5, retries: {retries: 1, jitter: 0.5}}}",
     "tasks: {a: {run: ls, concurrency: {group: g, slots: 2}}}",
     "tasks: {a: {for_each: {items: [1], as: x, key: x, max_failures: 1}, run: ls, effects: [files, external]}}",
+    "params: {p: {type: integer, default: 1, help: x, choices: [1, 2]}, q: {type: web, x: 1}}\ntasks: {a: {run: ls}}",
     "env: {A: 1, B: true, C: }\ndefaults: {env: {D: x}, retries: 2, output: json}\ntasks: {a: {run: ls, if: false}}",
 ]
 BAD = [
@@ -59,6 +60,8 @@ BAD = [
     "max_concurrency: 0\ntasks: {a: {run: ls}}",
     "defaults: {needs: x}\ntasks: {a: {run: ls}}",
     "params: 3\ntasks: {a: {run: ls}}",
+    "params: {p: {type: int, default: 1}}\ntasks: {a: {run: ls}}",
+    "params: {p: {default: 1, choices: []}}\ntasks: {a: {run: ls}}",
     "- a",
 ]
 

@@ -12,6 +12,7 @@ import msgspec
 
 from agentos import typed
 from agentos.client.places import find_root, find_run, load_settings
+from agentos.dag.define.declarations import Declaration, declarations
 from agentos.dag.define.schema import file_schema
 from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
@@ -26,7 +27,7 @@ from agentos.exceptions import (
     WorkflowDefinitionError,
     WorkflowNotFoundError,
 )
-from agentos.workflow.define.parameters import parse_params
+from agentos.workflow.define.parameters import parse_params, with_types
 from agentos.workflow.define.plans import keyless, look_ahead, plan_of_run, plan_to_look_at, refused_now
 from agentos.workflow.define.task_hints import hint_lines
 from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, find_workflow, path_from_here
@@ -34,7 +35,8 @@ from agentos.workflow.place.run_search import reading
 
 __all__ = [
     "FOLDER", "SUFFIXES", "CheckedFile", "FileProblem", "Parameter", "PlannedRow", "check", "drawing", "file_schema",
-    "find_workflow", "list_workflows", "load", "parse_params", "path_from_here", "quiet_imports",
+    "find_workflow", "list_parameters", "list_workflows", "load", "parse_params", "path_from_here", "quiet_imports",
+    "with_types",
 ]  # fmt: skip
 
 
@@ -80,6 +82,11 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     required: bool
     default: Any
     """Null where there is none."""
+    type: str
+    """string, integer, number, boolean, list or object; empty: any."""
+    help: str
+    choices: list[Any]
+    """The values it may have; empty: any of its type."""
 
 
 class CheckedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +155,13 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
     )
 
 
+def list_parameters(workflow: str, repo: str | Path | None = None) -> list[Parameter]:
+    """The parameters of a workflow, by file or name. Reads it as `check` does; an error where that cannot be done."""
+    with quiet_imports():
+        flow = find_workflow(workflow, find_root(repo), static=True)
+    return _params(flow, plan_to_look_at(flow))
+
+
 def _misspelt_needs(flow: Workflow, plan: Plan) -> list[str]:
     """Parameters that look like a task's name: a function's parameter named like a task gets its output."""
     required = [one.name for one in _params(flow, plan) if one.required]
@@ -209,16 +223,20 @@ def _rows(plan: Plan) -> list[PlannedRow]:
 
 
 def _params(flow: Workflow, plan: Plan) -> list[Parameter]:
-    declared: Any = flow.params or {}
-    defaults = declared if isinstance(declared, dict) else {}
-    return [
-        Parameter(
+    declared = declarations(flow.params)
+
+    def describe(name: str, value: Any, said: Declaration) -> Parameter:
+        required = said.default is msgspec.UNSET
+        return Parameter(
             name=name,
-            required=(required := name not in defaults or defaults[name] is msgspec.UNSET),
+            required=required,
             default=None if required else msgspec.to_builtins(from_stored(value), enc_hook=str),
+            type=said.type,
+            help=said.help,
+            choices=msgspec.to_builtins(list(said.choices), enc_hook=str),
         )
-        for name, value in plan.params.items()
-    ]
+
+    return [describe(name, value, declared.get(name, Declaration())) for name, value in plan.params.items()]
 
 
 def drawing(target: str, repo: str | Path | None = None) -> tuple[Plan, dict[str, str]]:

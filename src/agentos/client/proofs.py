@@ -20,6 +20,7 @@ from agentos.exceptions import RunRefusedError
 from agentos.ids import TaskId
 from agentos.secrets import Masker
 from agentos.tasks.python.stdout import PrintRouter
+from agentos.workflow.define.parameters import with_types
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 from agentos.workflow.define.task_hints import hints_by_task
 from agentos.workflow.define.workflow_source import find_workflow, path_from_here, workflow_file
@@ -51,6 +52,7 @@ async def prove(
     *,
     tasks: Collection[str] = (),
     params: Mapping[str, Any] | None = None,
+    typed: Collection[str] = (),
     assumed: Mapping[str, Any] = {},
     tell: Callable[[str], None] = lambda text: None,
     hide: Callable[[Masker], None] = lambda masker: None,
@@ -58,8 +60,9 @@ async def prove(
     """Run the tasks of a workflow (all, or those named) again in a scratch worktree, and tell which can be repeated.
 
     The user's files, index, HEAD and refs stay as they are; tasks with external effects are never run, nor is what
-    needs them, unless `assumed` gives their output. `tell` hears how far it is; `hide` gets what masks the run's
-    secrets, before anything of it is run. Cancelling ends what runs, and the scratch worktree is removed.
+    needs them, unless `assumed` gives their output. `typed` are the pairs NAME=VALUE that `params` were read from.
+    `tell` hears how far it is; `hide` gets what masks the run's secrets, before anything of it is run. Cancelling ends
+    what runs, and the scratch worktree is removed.
     """
     root = find_repository(asked_directory(Path(repo) if repo is not None else None)).root
     path, name = workflow_file(workflow, root)
@@ -73,10 +76,11 @@ async def prove(
         given = str(copy if copy.exists() else path)  # itself where it is not in there: elsewhere, or ignored
         with inside(scratch), quiet_imports(), _route_prints():
             flow = find_workflow(f"{given}:{name}" if name else given, scratch.root)
-            plan = compile_plan(flow, params or {})
+            values = with_types(params or {}, typed, flow)
+            plan = compile_plan(flow, values)
             masker = masker_for(plan, load_settings(scratch.root).secrets)
             hide(masker)
-            plan = plan_without_secrets(plan, params or {}, masker)
+            plan = plan_without_secrets(plan, values, masker)
             hints = hints_by_task(flow, plan, scratch.root)
             targets = ProofTargets(tasks=_targets(plan, tasks), assumed=_assumed_outputs(plan, assumed))
             proofs = await proof.prove(flow, plan, targets, scratch, hints=hints, masker=masker, tell=tell)

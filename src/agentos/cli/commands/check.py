@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
+from agentos.cli.render.parameter_text import as_json_text, is_described, parameter_cells
 from agentos.cli.render.text import count, name_some, printable, short
 from agentos.client import definitions
 from agentos.client.definitions import CheckedFile, PlannedRow
@@ -69,11 +69,16 @@ def _print_for_people(checked: CheckedFile, *, quiet: bool) -> None:
         return
     shape = f"{count(len(checked.tasks), 'task')} in {count(len(checked.layers), 'layer')}"
     click.echo(printable(f"{checked.file}: {checked.name}, {shape}"))
-    if checked.params:
-        defaults = (short(msgspec.json.encode(one.default).decode(), 60) for one in checked.params)
+    if any(is_described(one) for one in checked.params):
+        click.echo("  parameters:")
+        described = [parameter_cells(one) for one in checked.params]
+        width = min(max(len(name) for name, _ in described), 40)
+        for name, about in described:
+            click.echo(f"    {name.ljust(width)}  {about}".rstrip())
+    elif checked.params:
         shown = (
-            f"{one.name} (required)" if one.required else f"{one.name}={default}"
-            for one, default in zip(checked.params, defaults, strict=True)
+            f"{one.name} (required)" if one.required else f"{one.name}={as_json_text(one.default)}"
+            for one in checked.params
         )
         click.echo(printable(f"  parameters: {', '.join(shown)}"))
     rows = [(f"layer {task.layer + 1}", task.id, task.kind, _remarks(task)) for task in checked.tasks]

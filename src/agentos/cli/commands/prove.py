@@ -86,6 +86,7 @@ def command(
                     repo,
                     tasks=tasks,
                     params=given,
+                    typed=params,
                     assumed=outputs,
                     tell=lambda text: say(printable(text)),
                     hide=lambda masker: setattr(shield, "masker", masker),

@@ -12,19 +12,45 @@ from agentos.cli import shell_completion
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.options import label_option, repo_option
 from agentos.cli.render.event_json import AnyEvent
+from agentos.cli.render.parameter_text import parameter_cells
+from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import drive_here
-from agentos.client.definitions import find_workflow, parse_params
+from agentos.client.definitions import find_workflow, list_parameters, parse_params, with_types
 from agentos.client.runs import begin_run
+from agentos.exceptions import AgentosError
 
 if TYPE_CHECKING:
     from agentos.client.types import Workflow
 
+_TYPED = "agentos.run.typed"
 OUTPUT = AnyEvent
 """Of each line."""
 
 
+class _Run(click.Command):
+    """Its help ends with the parameters of FILE, where one is named with it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_TYPED] = list(args)  # the help is printed while they are parsed
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        typed, _, _ = self.make_parser(ctx).parse_args(list(ctx.meta.get(_TYPED, ())))
+        file, repo = typed.get("file"), typed.get("repo")
+        if not isinstance(file, str):
+            return
+        try:
+            rows = [parameter_cells(one) for one in list_parameters(file, repo)]
+        except (AgentosError, OSError) as error:  # whatever is wrong with the file, the help is shown
+            why = printable(str(error).partition("\n")[0]).rstrip(".:")
+            rows = [("not known", f"{why}; `agentos check` tells more.")]
+        with formatter.section(f"Parameters of {printable(file)}"):
+            formatter.write_dl(rows or [("none", "")])
+
+
 @click.command(
     "run",
+    cls=_Run,
     help="""\b
 Run a workflow; every step is durable before the next begins.
 
@@ -32,6 +58,7 @@ Run a workflow; every step is durable before the next begins.
 Examples:
   agentos run flow.py
   agentos run flow.py --id nightly --param target=src
+  agentos run flow.py --help                  the parameters of flow.py, too
   agentos run flow.py --label nightly         a word to find it by
   agentos run flow.py --json | jq -c 'select(.type == "task_error")'
   agentos run flow.py --gates reject          in CI, where nobody can be asked
@@ -90,7 +117,7 @@ def command(
     _refuse_unclear(file, work, has_params=bool(params or params_file))
     place, options, manner = flags.resolve(repo)  # first of all: no file is read where no state can be kept
     workflow = find_workflow(file, place.root) if file is not None else _agent_task(work)
-    values = parse_params(params, params_file)
+    values = with_types(parse_params(params, params_file), params, workflow)
     return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options, labels=labels), place, manner)
 
 

@@ -6,6 +6,7 @@ limits         what a value may be beside its type
 settings       the settings of a task: one table
 readers        what people write for a setting, turned into what is kept
 drafts         a task as written, with what is wrong with it
+declarations   parameters with type, default, help and choices
 run_settings   settings and parameters of a whole run
 model_calls    agents and model calls as data, and their budgets
 mapping        tasks in the mapping form of files and commands

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from agentos.dag.define import readers
+from agentos.dag.define.declarations import Declaration, read_declaration
 from agentos.dag.define.limits import limit_problems
 from agentos.dag.define.model_calls import NO_BUDGET, Budget
 from agentos.dag.language.references import references_in
@@ -80,29 +81,49 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
     )
 
 
-def read_parameters(flow: Workflow, given: Mapping[str, Any] | None, findings: list[Finding]) -> Parameters:
-    """The run's parameters: those the workflow declares, with their defaults, and those given."""
-    declared: dict[str, Any] = {}
-    required: list[str] = []
+def read_parameters(
+    flow: Workflow, given: Mapping[str, Any] | None, findings: list[Finding], unknown: Iterable[str] = ()
+) -> Parameters:
+    """The run's parameters: those the workflow declares, with their defaults, and those given.
+
+    Those that are `unknown` so far are null.
+    """
+    written: list[tuple[Any, Any]] = []
     params: Any = flow.params or {}
     if isinstance(params, Mapping):
-        declared.update((name, default) for name, default in params.items() if default is not msgspec.UNSET)
-        required.extend(name for name, default in params.items() if default is msgspec.UNSET)
+        written = list(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, str):
-        required.extend(params)
+        written = [(name, msgspec.UNSET) for name in params]
     else:
         message = f"params takes a map or a list of names, not {params!r}"
         findings.append(Finding(problem="bad setting", setting="params", message=message))
-    names: list[Any] = [*declared, *required, *(given or {})]
-    bad = [name for name in names if not isinstance(name, str) or not NAME.fullmatch(name)]
+
+    def is_name(name: Any) -> bool:
+        return isinstance(name, str) and NAME.fullmatch(name) is not None
+
     findings += [
         Finding(problem="bad argument", setting="params", message=f"{name!r} cannot be the name of a parameter")
-        for name in bad
+        for name in (*(name for name, _ in written), *(given or {}))
+        if not is_name(name)
+    ]
+    declared: dict[str, Declaration] = {}
+    for name, one in written:
+        if is_name(name):
+            declared[name], problems = read_declaration(one)
+            findings += [
+                Finding(problem="bad setting", setting="params", message=f"the parameter {name!r}: {problem}")
+                for problem in problems
+            ]
+    values = {name: value for name, value in (given or {}).items() if is_name(name)}
+    findings += [
+        Finding(problem="bad argument", setting="params", message=f"the parameter {name!r} {problem}")
+        for name, value in values.items()
+        if name in declared and (problem := declared[name].problem(value))
     ]
     return Parameters(
-        {name: value for name, value in declared.items() if name not in bad},
-        tuple(name for name in required if name not in bad),
-        {name: value for name, value in (given or {}).items() if name not in bad},
+        {name: one.default for name, one in declared.items() if one.default is not msgspec.UNSET},
+        tuple(name for name, one in declared.items() if one.default is msgspec.UNSET),
+        {**values, **dict.fromkeys(unknown)},
         closed=flow.params_closed,
     )
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
+from agentos.dag.define.declarations import KEYS as PARAMETER_KEYS
+from agentos.dag.define.declarations import TYPES as PARAMETER_TYPES
 from agentos.dag.define.limits import is_struct, limits_of
 from agentos.dag.define.model_calls import WORK_OF
 from agentos.dag.define.run_settings import DECISION_POINTS, SCHEDULES
@@ -18,6 +20,22 @@ Schema = dict[str, Any]
 
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _TEXT: Schema = {"type": "string"}
+_PARAMETER: Schema = {
+    "if": {
+        "type": "object",
+        "propertyNames": {"enum": list(PARAMETER_KEYS)},
+        "anyOf": [{"required": [key]} for key in PARAMETER_KEYS if key != "default"],
+    },
+    "then": {
+        "properties": {
+            "type": {"enum": list(PARAMETER_TYPES), "description": "What its value has to be."},
+            "default": {"description": "Its value where a run gives none."},
+            "help": {"type": "string", "description": "What it is for."},
+            "choices": {"type": "array", "minItems": 1, "description": "The values it may have."},
+        }
+    },
+}
+"""A map of other keys is a default."""
 
 
 def setting_schema(name: str, kind: str = "") -> Schema:
@@ -86,8 +104,8 @@ def file_schema() -> Schema:
     described: Schema = {
         "name": ("Default: the name of the file.", {"type": ["string", "number"]}),
         "params": (
-            "Parameters with their defaults; one with nothing behind it must be given by every run.",
-            {"anyOf": [{"type": "object"}, {"type": "array", "items": _TEXT}]},
+            "Parameters with defaults, or with type, default, help and choices; one without a default must be given.",
+            {"anyOf": [{"type": "object", "additionalProperties": _PARAMETER}, {"type": "array", "items": _TEXT}]},
         ),
         "secrets": (
             "Environment variables whose values are masked.",

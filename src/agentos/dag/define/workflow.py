@@ -60,8 +60,9 @@ def maker(function: Callable[Given, Workflow]) -> Callable[Given, Workflow]:
 class Workflow:
     """Tasks and what they need, in the order they were written.
 
-    `params` maps the run's parameters to their defaults (`msgspec.UNSET` for one that has none), or lists those that
-    every run must give; a parameter that only a function asks for need not be declared.
+    `params` maps the run's parameters to their defaults (`msgspec.UNSET` for one that has none) or to declarations
+    (`{"type": "integer", "default": 8080, "help": "…", "choices": […]}`), or lists those that every run must give; a
+    parameter that only a function asks for need not be declared.
     """
 
     def __init__(

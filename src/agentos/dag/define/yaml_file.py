@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from agentos.dag.define.declarations import is_declaration
 from agentos.dag.define.drafts import draft
 from agentos.dag.define.mapping import draft_mapping
 from agentos.dag.define.settings import DEFAULTS, WORK, known_settings
@@ -98,10 +99,7 @@ class _Reader:
     def _params(self) -> Any:
         node = self._node("params")
         if isinstance(node, Map):
-            return {
-                key: msgspec.UNSET if is_blank(default) else value_of(default)
-                for key, (_, default) in node.entries.items()
-            }
+            return {key: _parameter(written) for key, (_, written) in node.entries.items()}
         if isinstance(node, Items) and all(isinstance(item, Scalar) for item in node.items):
             return [text_of(item) for item in node.items]
         if node is not None and not is_blank(node):
@@ -135,6 +133,16 @@ class _Reader:
             self._complain(node.place, "tasks", "tasks takes a map of ids and what each task does")
         else:
             yield from ((task_id, task) for task_id, (_, task) in node.entries.items())
+
+
+def _parameter(node: Node) -> Any:
+    """What is written for a parameter. Nothing behind it, or behind its `default`: there is none."""
+    if is_blank(node):
+        return msgspec.UNSET
+    value = value_of(node)
+    if isinstance(node, Map) and is_declaration(value) and "default" in value and is_blank(node.entries["default"][1]):
+        del value["default"]
+    return value
 
 
 def task_values(node: Node) -> Any:

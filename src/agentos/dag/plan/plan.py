@@ -73,11 +73,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 # --- compiling ----------------------------------------------------------------------------------------------------
 
 
-def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None) -> Plan:
-    """The plan of a run with these parameters. WorkflowDefinitionError holds every problem of the workflow."""
+def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None, *, unknown: Iterable[str] = ()) -> Plan:
+    """The plan of a run with these parameters; the `unknown` ones are null, whatever their type.
+
+    WorkflowDefinitionError holds every problem of the workflow.
+    """
     findings: list[Finding] = [*flow.findings]
     settings = read_settings(flow, findings)
-    parameters = read_parameters(flow, params, findings)
+    parameters = read_parameters(flow, params, findings, unknown)
     with suppress(ExpressionError):  # read_settings has told it
         take_parameters("", [("env", reference) for reference in references_in(settings.env)], parameters)
     definitions = link_workflow(flow, parameters, findings)

@@ -11,6 +11,9 @@
 | `data:=…`                  | JSON, and an error where it is not                                        |
 | `token=env:NAME`           | the environment variable NAME; only its name is stored, see below         |
 
+That is for parameters without a type. Where the workflow declares one, `=` follows it: a string is the text as it was
+typed, a number any number of JSON. What does not fit the type is told when the workflow is planned.
+
 A parameter `env:NAME` (typed, in a file, or given from Python) stays that text in the plan, in conditions and in the
 journal. Tasks are given the variable's value at the moment an attempt starts.
 """
@@ -18,12 +21,15 @@ journal. Tasks are given the variable's value at the moment an attempt starts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from agentos.dag.define.declarations import declarations
+from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.findings import Finding
 from agentos.exceptions import WorkflowDefinitionError
@@ -35,6 +41,8 @@ from agentos.workflow.define.workflow_source import path_from_here, read_file
 
 def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, Any]:
     """The parameters by name; those typed win over those of the file (a YAML or JSON map).
+
+    They do not follow a workflow's types yet: see `with_types`.
 
     WorkflowDefinitionError holds every pair that cannot be read and every variable that is not set.
     """
@@ -61,6 +69,21 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
     if findings:
         raise WorkflowDefinitionError(tuple(findings), name="parameters")
     return params
+
+
+def with_types(params: Mapping[str, Any], pairs: Iterable[str], workflow: Workflow) -> dict[str, Any]:
+    """The parameters, with the pairs that they were read from taken as the workflow declares their types."""
+    types = {name: declared.type for name, declared in declarations(workflow.params).items()}
+    values = dict(params)
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        if types.get(name) == "string":
+            values[name] = text
+        elif types.get(name) == "number":
+            with suppress(ValueError, RecursionError):
+                number = json.loads(text, parse_constant=_reject_constant)
+                values[name] = number if isinstance(number, (int, float)) else values[name]
+    return values
 
 
 def typed_value(text: str) -> Any:

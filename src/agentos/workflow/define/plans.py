@@ -75,7 +75,7 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
         findings = [finding for finding in error.findings if isinstance(finding, Finding)]
     if wrong := tuple(finding for finding in findings if not finding.parameter):
         raise WorkflowDefinitionError(wrong, name=workflow.name)
-    return compile_plan(workflow, {**(params or {}), **dict.fromkeys(finding.parameter for finding in findings)})
+    return compile_plan(workflow, params, unknown=[finding.parameter for finding in findings])
 
 
 def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
