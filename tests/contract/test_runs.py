@@ -171,3 +171,13 @@ def test_a_run_moves_to_another_worktree_with_its_holder_alone(store: StorePort)
     with pytest.raises(LeaseLostError):
         store.move_run(lease, "/was", "one", HERE)
     assert store.find_run(RUN) == msgspec.structs.replace(found, holder=None, status="interrupted", lease_until=None)
+
+
+def test_whoever_drives_a_run_says_where_its_workflow_is_defined(store: StorePort) -> None:
+    lease = create(store, source="was")
+    store.set_source(lease, "is")
+    assert store.find_run(RUN).source == "is"
+    store.release_lease(lease)
+    with pytest.raises(LeaseLostError):
+        store.set_source(lease, "was")
+    assert store.find_run(RUN).source == "is"

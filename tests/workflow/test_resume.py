@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentos import Client, Context, Workflow, aresume, arun, resume, run
-from agentos.exceptions import AgentosError, RunNotFoundError, RunRefusedError
+from agentos import Client, Context, Workflow, aresume, arun, fork, resume, run
+from agentos.exceptions import AgentosError, RunNotFoundError, RunRefusedError, WorkflowDefinitionError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse
 from agentos.workflow.checkpoint import CheckpointManager
@@ -505,3 +505,19 @@ def test_a_gate_must_be_named_where_several_are_open(tmp_git_repo: Path) -> None
     assert resume("w", workflow=flow, repo=tmp_git_repo, check=False).outputs == {"a": 1}
     with pytest.raises(AgentosError, match="0 gates are open"):
         client.approve("w")
+
+
+def test_other_parameters_from_python(tmp_git_repo: Path) -> None:
+    given: list[int] = []
+    flow = Workflow("f", params={"n": {"type": "integer", "default": 1}})
+    flow.add("a", lambda n: given.append(n))
+    run(flow, workflow_id="w", repo=tmp_git_repo)
+    with pytest.raises(RunRefusedError, match="other parameters change nothing"):
+        resume("w", workflow=flow, params={"n": 2}, repo=tmp_git_repo)
+    with pytest.raises(RunRefusedError, match="takes no other parameters"):
+        resume("w", as_stored=True, params={"n": 2}, rerun=["changed"], repo=tmp_git_repo)
+    with pytest.raises(WorkflowDefinitionError, match="takes an integer, not '2'"):
+        resume("w", workflow=flow, params={"n": "2"}, rerun=["changed"], repo=tmp_git_repo)
+    resume("w", workflow=flow, params={"n": 2}, rerun=["changed"], repo=tmp_git_repo)
+    fork("w", workflow=flow, params={"n": 3}, rerun=["a"], repo=tmp_git_repo)
+    assert given == [1, 2, 3]

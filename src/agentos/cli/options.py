@@ -38,6 +38,20 @@ author_option = click.option("--author", metavar="NAME", help="Who says so (defa
 reason_option = click.option("--reason", metavar="TEXT", default="", help="Why; kept with the decision.")
 
 
+changed_params_option = click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="K=V",
+    help="Go on with another value of this parameter; tasks that refer to it count as changed; repeatable.",
+)
+
+rerun_option = click.option(
+    "--rerun", multiple=True, metavar="TASK", help="Run this task again; `changed`: all that were edited; repeatable."
+)
+
+
 def label_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--label`, which means something of its own in each command."""
     return click.option("--label", "labels", metavar="WORD", multiple=True, help=help)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from agentos.workflow.place.run_search import reading
 __all__ = [
     "FOLDER", "SUFFIXES", "CheckedFile", "FileProblem", "Parameter", "PlannedRow", "check", "drawing", "file_schema",
     "find_workflow", "list_parameters", "list_workflows", "load", "parse_params", "path_from_here", "quiet_imports",
-    "with_types",
+    "typed_params", "with_types",
 ]  # fmt: skip
 
 
@@ -109,6 +110,11 @@ def list_workflows(repo: str | Path | None = None) -> dict[str, Path]:
     folder = find_root(repo) / FOLDER
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return {file.stem: file for file in files if file.suffix in SUFFIXES and not file.name.startswith("_")}
+
+
+def typed_params(pairs: Sequence[str]) -> Callable[[Workflow], dict[str, Any]] | None:
+    """What reads these pairs NAME=VALUE by the types that a workflow declares; None where there are none."""
+    return partial(with_types, parse_params(pairs), pairs) if pairs else None
 
 
 def load(workflow: str, repo: str | Path | None = None) -> Workflow:

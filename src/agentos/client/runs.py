@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,13 +36,13 @@ from agentos.workflow.place.worktree_index import remember
 from agentos.workflow.start import resume as resuming
 from agentos.workflow.start.new_run import begin_run, fork_run
 from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
-from agentos.workflow.start.resume import Previewed, resume_run
+from agentos.workflow.start.resume import ParamsFor, Previewed, resume_run
 
 if TYPE_CHECKING:
     from agentos.workflow.start.fork_worktree import ForkWorktree
 
 __all__ = [
-    "DriveOptions", "Driven", "Durability", "FilesChoice", "Previewed", "ResumeOptions", "aresume", "arun",
+    "DriveOptions", "Driven", "Durability", "FilesChoice", "ParamsFor", "Previewed", "ResumeOptions", "aresume", "arun",
     "begin_run", "drive", "fork", "in_thread", "preview_resume", "resolve_drive_options", "resume", "resume_run",
     "run", "with_fork",
 ]  # fmt: skip
@@ -117,6 +118,7 @@ def resume(
     target: str | None = None,
     *,
     workflow: Workflow | None = None,
+    params: Mapping[str, Any] | None = None,
     repo: str | Path | None = None,
     rerun: Iterable[str] = (),
     strict: bool = False,
@@ -131,7 +133,8 @@ def resume(
     """Go on with a run, by its id, the id of one of its checkpoints, or, without one, the newest unfinished run here.
 
     The workflow is read again from the file it was defined in, unless `workflow` gives it or `as_stored` asks for the
-    plan last accepted. Of a complete run it does nothing; of a failed one it runs what failed and what depends on it.
+    plan last accepted; `params` changes some of the run's parameters. Of a complete run it does nothing; of a failed
+    one it runs what failed and what depends on it.
 
     Files that a task was changing when it was interrupted are put back first; FilesChangedError where somebody changed
     them since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to
@@ -144,7 +147,15 @@ def resume(
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
     result = _drive_blocking(
         place,
-        lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
+        lambda: resume_run(
+            place,
+            target,
+            workflow=workflow,
+            params=_params_for(params),
+            as_stored=as_stored,
+            choices=choices,
+            options=options,
+        ),
         show=show,
     )
     return result.raise_for_status() if check else result
@@ -154,6 +165,7 @@ async def aresume(
     target: str | None = None,
     *,
     workflow: Workflow | None = None,
+    params: Mapping[str, Any] | None = None,
     repo: str | Path | None = None,
     rerun: Iterable[str] = (),
     strict: bool = False,
@@ -172,7 +184,15 @@ async def aresume(
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
     result = await _drive(
         place,
-        lambda: resume_run(place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options),
+        lambda: resume_run(
+            place,
+            target,
+            workflow=workflow,
+            params=_params_for(params),
+            as_stored=as_stored,
+            choices=choices,
+            options=options,
+        ),
         started,
     )
     return result.raise_for_status() if check else result
@@ -183,6 +203,8 @@ def fork(
     *,
     workflow: Workflow | None = None,
     workflow_id: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    rerun: Iterable[str] = (),
     repo: str | Path | None = None,
     gates: GatePolicy | None = None,
     keep: int | None = None,
@@ -192,13 +214,16 @@ def fork(
 ) -> RunResult:
     """Begin a new run from a checkpoint of another one, and wait for it; `check` and `show` as for `run`.
 
+    `params` are those that are others than its parent's; `rerun` as for `resume`.
+
     With `worktree` it works in a new linked worktree at that path, with the files as they were at the checkpoint, and
     keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
     """
     refuse_while_loading("fork")
     _refuse_in_loop("await asyncio.to_thread(fork, ...)")
     place, options = resolve_drive_options(repo, gates=gates, keep=keep)
-    with with_fork(place, checkpoint_id, options, workflow=workflow, workflow_id=workflow_id, worktree=worktree) as (
+    given: dict[str, Any] = {"workflow": workflow, "params": _params_for(params), "rerun": tuple(rerun)}
+    with with_fork(place, checkpoint_id, options, workflow_id=workflow_id, worktree=worktree, **given) as (
         home,
         prepare,
     ):
@@ -214,6 +239,8 @@ def with_fork(
     *,
     workflow: Workflow | None = None,
     workflow_id: str | None = None,
+    params: ParamsFor | None = None,
+    rerun: Iterable[str] = (),
     worktree: str | Path | None = None,
     began: Callable[[ForkWorktree], None] = lambda made: None,
 ) -> Iterator[tuple[Place, Callable[[], Ready]]]:
@@ -222,20 +249,19 @@ def with_fork(
     With `worktree` a linked one is made there, and `began` is called once its run is on record; it goes again if the
     block ends before.
     """
+    prepare_fork = partial(
+        fork_run, place, checkpoint_id, workflow=workflow, params=params, rerun=rerun, options=options
+    )
     with ExitStack() as making:
         if worktree is None:
-            yield (
-                place,
-                lambda: fork_run(place, checkpoint_id, workflow=workflow, workflow_id=workflow_id, options=options),
-            )
+            yield place, lambda: prepare_fork(workflow_id=workflow_id)
             return
         from agentos.workflow.start.fork_worktree import new_worktree
 
         made = making.enter_context(new_worktree(place, checkpoint_id, Path(worktree), workflow_id))
 
         def prepare() -> Ready:
-            run, into = made.workflow_id, made.place
-            ready = fork_run(place, checkpoint_id, workflow=workflow, workflow_id=run, options=options, into=into)
+            ready = prepare_fork(workflow_id=made.workflow_id, into=made.place)
             making.close()  # the run is there: whatever becomes of it, its worktree stays
             began(made)
             return ready
@@ -249,6 +275,7 @@ def preview_resume(
     place: Place | None = None,
     repo: str | Path | None = None,
     workflow: Workflow | None = None,
+    params: Mapping[str, Any] | ParamsFor | None = None,
     choices: ResumeOptions = ResumeOptions(),
     as_stored: bool = False,
     options: DriveOptions | None = None,
@@ -263,8 +290,20 @@ def preview_resume(
         options = options or settled
     options = msgspec.structs.replace(options or DriveOptions(), files=files)
     return resuming.preview_resume(
-        place, target, workflow=workflow, as_stored=as_stored, choices=choices, options=options
+        place,
+        target,
+        workflow=workflow,
+        params=_params_for(params),
+        as_stored=as_stored,
+        choices=choices,
+        options=options,
     )
+
+
+def _params_for(params: Mapping[str, Any] | ParamsFor | None) -> ParamsFor | None:
+    if callable(params):
+        return params
+    return (lambda workflow: params) if params else None
 
 
 def resolve_drive_options(

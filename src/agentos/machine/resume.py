@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from agentos.dag.plan.checks import changes_files
+from agentos.dag.language.references import references_in
+from agentos.dag.plan.checks import changes_files, references_of
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import RunRefusedError
 from agentos.ids import GateId, TaskId
@@ -30,6 +31,7 @@ _FILES: Mapping[FilesAre, str] = {
     "kept": "; files stay as they are",
 }
 
+_DEFINITION = "definition"
 MAX_CUTS = 3
 """So many attempts in a row cut short by a dead driver, and somebody is asked before the next."""
 
@@ -38,7 +40,7 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked of this resume."""
 
     rerun: frozenset[str] = frozenset()
-    """Task ids to run again; `changed` stands for every task whose definition or code changed."""
+    """Task ids to run again; `changed` stands for every task whose definition, code or parameters changed."""
     strict: bool = False
     """Refuse any difference between the workflow and the plan last accepted."""
     missing: Mapping[TaskId, Sequence[str]] = {}
@@ -168,7 +170,7 @@ class _Judge:
     def consider(self, task: PlannedTask) -> None:
         was = self.facts.task(task.id)
         known = self.old.tasks.get(task.id)
-        changed = known is None or known.fingerprint != task.fingerprint
+        changed = changed_part(self.old, self.new, task)
         if changed:
             self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
         if was.steps and (task.id in self.options.rerun or (changed and "changed" in self.options.rerun)):
@@ -185,7 +187,7 @@ class _Judge:
         elif was.status in FAILED:
             self._judge_failed(task, was, changed=changed)
         elif was.status == "skipped":
-            self._judge_skipped(task, was)
+            self._judge_skipped(task, was, changed=changed)
         elif task.id in self.facts.running:
             self._judge_cut_off(task, was, changed=changed)
         elif task.id in self.facts.children and (reason := self._reason_to_expand_again(task)):
@@ -250,7 +252,7 @@ class _Judge:
         self.ask.append(task.id)
         self._add_verdict(task, "ask", reason)
 
-    def _judge_finished(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_finished(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         if self._is_undone(task, was):
             self.undone.append(task.id)
             self.rerun(task, "what it did to files is undone", undone=True)
@@ -266,7 +268,7 @@ class _Judge:
             self.reset[task.id] = None
             self._add_verdict(task, "rerun", "an item of it runs again")
         elif changed:
-            compared = "definition and code" if task.definition.code else "definition"
+            compared = "definition and code" if changed == _DEFINITION and task.definition.code else changed
             self._add_verdict(
                 task, "reuse, changed", f"finished, but its {compared} changed since; --rerun changed runs it"
             )
@@ -281,16 +283,16 @@ class _Judge:
         gate, _ = newest_gate(self.facts, "approve", task.id, task.id)
         return "" if gate is not None and gate.answer == "approved" else "its approval does not carry over"
 
-    def _reason_to_repeat(self, task: PlannedTask, *, changed: bool = False) -> str:
+    def _reason_to_repeat(self, task: PlannedTask, *, changed: str = "") -> str:
         if task.id in self.options.rerun:
             return "asked for"
         if changed and "changed" in self.options.rerun:
-            return "its definition or code changed"
+            return f"its {'definition or code' if changed == _DEFINITION else changed} changed"
         if task.id in self.options.missing:
             return f"something it produces is gone ({', '.join(self.options.missing[task.id])})"
         return ""
 
-    def _judge_failed(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_failed(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         if _was_rejected(was):
             self._add_verdict(task, "reuse", "rejected at its gate; a fork asks anew")
             return
@@ -316,17 +318,25 @@ class _Judge:
                 task, "rerun", f"{'failed' if was.status == 'failed' else 'was cancelled'}{how}{_edit_note(changed)}"
             )
 
-    def _judge_skipped(self, task: PlannedTask, was: TaskFacts) -> None:
+    def _judge_skipped(self, task: PlannedTask, was: TaskFacts, *, changed: str = "") -> None:
         cause = f"because of {was.because}" if was.because else "by its condition"
         somebody_said_so = was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates
         causes = [need for need in (*task.definition.needs, TaskId(was.because)) if need in self.new.tasks]
-        if somebody_said_so or not any(need in self.reset or not self.facts.task(need).ended for need in causes):
+        anew = any(need in self.reset or not self.facts.task(need).ended for need in causes)
+        if changed and not was.because and not anew:
+            anew = "changed" in self.options.rerun
+            if not anew:
+                self._add_verdict(
+                    task, "reuse, changed", f"skipped {cause}, but its {changed} changed since; --rerun changed decides"
+                )
+                return
+        if somebody_said_so or not anew:
             self._add_verdict(task, "reuse", f"skipped {cause}")
         else:
             self.reset[task.id] = None
             self._add_verdict(task, "run", f"was skipped {cause}, which is decided anew")
 
-    def _judge_cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         self.cut_off.append(task.id)
         if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
             began = "it changed files, which cannot be put back without a snapshot"
@@ -362,7 +372,7 @@ class _Judge:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""
         return needs_answer(task) and not (undone and not task.definition.external)
 
-    def _judge_not_run(self, task: PlannedTask, was: TaskFacts, *, changed: bool) -> None:
+    def _judge_not_run(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         if task.id in self.facts.ask:
             self._add_verdict(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
             return
@@ -379,8 +389,22 @@ class _Judge:
         self._add_verdict(task, "run", reason + _edit_note(changed))
 
 
-def _edit_note(changed: bool) -> str:
-    return "; its definition changed since" if changed else ""
+def changed_part(old: Plan, new: Plan, task: PlannedTask) -> str:
+    """What of the task is not as it was: its `definition`, or the `parameter 'x'` it refers to; empty: nothing."""
+    known = old.tasks.get(task.id)
+    if known is None or known.fingerprint != task.fingerprint:
+        return _DEFINITION
+    if old.params == new.params:
+        return ""
+    names = sorted(name for name in {*old.params, *new.params} if old.params.get(name) != new.params.get(name))
+    # What every task has in its environment counts as if each said it.
+    references = [one for _, one in references_of(task.definition, task.definition.inputs, [])]
+    taken = [one.path[1:2] for one in (*references, *references_in(new.settings.env)) if one.root == "params"]
+    return next((f"parameter {name!r}" for name in names if () in taken or (name,) in taken), "")
+
+
+def _edit_note(changed: str) -> str:
+    return f"; its {changed} changed since" if changed else ""
 
 
 SKIP_LAYER = "skip_layer "
@@ -407,8 +431,7 @@ def needs_answer(task: PlannedTask) -> bool:
     return definition.idempotent == "no" and (definition.external or changes_files(definition))
 
 
-def goes_on_unasked(old: Plan, task: PlannedTask, was: TaskFacts) -> bool:
+def goes_on_unasked(old: Plan, new: Plan, task: PlannedTask, was: TaskFacts) -> bool:
     """Whether a task that was interrupted may take up its work where it left it: the same work, and nobody is asked."""
-    known = old.tasks.get(task.id)
-    unchanged = known is not None and known.fingerprint == task.fingerprint
+    unchanged = not changed_part(old, new, task)
     return unchanged and was.cuts + 1 < MAX_CUTS and not (needs_answer(task) and task.definition.external)

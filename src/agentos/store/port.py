@@ -237,6 +237,9 @@ class StorePort(Protocol):
         has a run of the same id.
         """
 
+    def set_source(self, lease: Lease, source: str) -> None:
+        """Say where the run's workflow is defined from now on. LeaseLostError."""
+
     def append(
         self,
         lease: Lease,

@@ -14,7 +14,7 @@ from agentos.ids import CheckpointId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import Facts, counting, fold, result_from, workflow_state
 from agentos.machine.inputs import Begin, CaptureEnded
-from agentos.machine.resume import ResumeOptions, plan_resume
+from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
 from tests.unit.machine.harness import Run, flow_of, nothing, raw, take
 
@@ -240,6 +240,44 @@ def test_skipped_by_its_condition_stays() -> None:
     run.resume()
     assert reasons(run) == {"a": "skipped by its condition", "b": "skipped because of a"}
     assert run.verdicts() == {"a": "reuse", "b": "reuse"}
+
+
+def test_tasks_that_refer_to_a_changed_parameter_count_as_changed() -> None:
+    flow = Workflow("w", params={"x": 1, "y": 1})
+    flow.add("direct", take, inputs={"value": "${{ params.x }}"})
+    flow.add("whole", take, inputs={"value": ["${{ params }}"]})
+    flow.add("other", take, inputs={"value": "${{ params.y }}"})
+    flow.add("guarded", nothing, if_="params.x == 2")
+    flow.add("behind", nothing, needs=["guarded"])
+    run = Run(flow).begin()
+    for name in ("direct", "whole", "other"):
+        run.ok(name)
+    old, new = compile_plan(flow), compile_plan(flow, {"x": 2})
+    assert old.fingerprint == new.fingerprint
+    changed = "reuse, changed"
+
+    def verdicts(plan: ResumePlan) -> dict[str, str]:
+        return {row.task_id: row.verdict for row in plan.verdicts}
+
+    planned = plan_resume(old, new, run.facts, ResumeOptions())
+    assert verdicts(planned) == {
+        "direct": changed, "whole": changed, "other": "reuse", "guarded": changed, "behind": "reuse",
+    }  # fmt: skip
+    assert planned.verdicts[0].reason == "finished, but its parameter 'x' changed since; --rerun changed runs it"
+    assert planned.reset == ()
+    again = plan_resume(old, new, run.facts, ResumeOptions(rerun=frozenset({"changed"})))
+    assert verdicts(again) == {"direct": "rerun", "whole": "rerun", "other": "reuse", "guarded": "run", "behind": "run"}
+    with pytest.raises(RunRefusedError, match="direct changed; whole changed; guarded changed"):
+        plan_resume(old, new, run.facts, ResumeOptions(strict=True))
+
+
+def test_a_parameter_in_the_environment_of_all_tasks_changes_them_all() -> None:
+    flow = Workflow("w", params={"x": 1}, env={"X": "${{ params.x }}"})
+    flow.add("a", nothing)
+    run = Run(flow).begin()
+    run.ok("a")
+    planned = plan_resume(compile_plan(flow), compile_plan(flow, {"x": 2}), run.facts, ResumeOptions())
+    assert [row.verdict for row in planned.verdicts] == ["reuse, changed"]
 
 
 def test_a_failure_handler_is_decided_anew() -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentos.cli import shell_completion
 from agentos.cli.drive_flags import DriveFlags, drive_flags
-from agentos.cli.options import repo_option
+from agentos.cli.options import changed_params_option, repo_option, rerun_option
 from agentos.cli.output import say
 from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import drive_here
+from agentos.client.definitions import typed_params
 from agentos.client.runs import with_fork
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ Examples:
   agentos fork nightly                      from the newest checkpoint of a run
   agentos fork 0197f3 --id second-try
   agentos fork 0197f3 --worktree ../second-try
+  agentos fork nightly -p target=docs --rerun changed
 
 The new run begins with all that was finished at the checkpoint and needs its parent no more. External effects that the
 parent had started are asked about; approvals never carry over. `agentos checkpoints RUN` lists the checkpoints.
+Its parameters are its parent's, but for those given here.
 
 With --worktree it works in a new linked worktree, with the files as they were at the checkpoint (uncommitted ones
 included; of ignored ones those that .worktreeinclude names), on a detached HEAD, and keeps its state there. The files
@@ -52,17 +55,28 @@ Exit codes:
 @click.option(
     "--worktree", type=click.Path(path_type=Path), metavar="PATH", help="Work in a new linked worktree at this path."
 )
+@changed_params_option
+@rerun_option
 @drive_flags
 @repo_option
-def command(target: str, workflow_id: str | None, worktree: Path | None, flags: DriveFlags, repo: Path | None) -> int:
+def command(
+    target: str,
+    workflow_id: str | None,
+    worktree: Path | None,
+    params: tuple[str, ...],
+    rerun: tuple[str, ...],
+    flags: DriveFlags,
+    repo: Path | None,
+) -> int:
     place, options, manner = flags.resolve(repo)
+    given: dict[str, Any] = {"params": typed_params(params), "rerun": rerun}
 
     def say_where(made: ForkWorktree) -> None:
         say(f"Run {printable(made.workflow_id)} works in {printable(str(made.place.root))}")
         if made.as_now:
             say("The checkpoint has no snapshot of files: those of this worktree were taken as they are now.")
 
-    with with_fork(place, target, options, workflow_id=workflow_id, worktree=worktree, began=say_where) as (
+    with with_fork(place, target, options, workflow_id=workflow_id, worktree=worktree, began=say_where, **given) as (
         home,
         prepare,
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,13 +13,14 @@ from agentos.cli import shell_completion
 from agentos.cli.boundary import exit_code
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.exits import Exit
-from agentos.cli.options import files_options, repo_option
+from agentos.cli.options import changed_params_option, files_options, repo_option, rerun_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.event_text import resume_in_short
 from agentos.cli.render.file_text import change_lines
 from agentos.cli.render.text import count, printable, printable_lines
 from agentos.cli.terminal.session import drive_with_files
 from agentos.client import places, upkeep
+from agentos.client.definitions import find_workflow, typed_params
 from agentos.client.files import FilesForeseen
 from agentos.client.runs import DriveOptions, ResumeOptions, preview_resume, resume_run
 from agentos.exceptions import (
@@ -72,6 +73,8 @@ Examples:
   agentos resume                      the newest unfinished run here
   agentos resume 0197 --dry-run       what it would keep, repeat and ask; nothing is touched
   agentos resume 0197 --rerun build   run that task again, and what depends on it
+  agentos resume 0197 -p port=81 --rerun changed      with another parameter, for what uses it
+  agentos resume 0197 --workflow flows/new.yaml       its file was renamed
   agentos resume --all                every run that a crash or a reboot interrupted
 
 The workflow is read again from its file and compared with the plan last accepted. The run or checkpoint is named by its
@@ -90,8 +93,14 @@ Exit codes:
 )
 @click.argument("target", metavar="[RUN|CHECKPOINT]", required=False, shell_complete=shell_completion.runs)
 @click.option("--dry-run", is_flag=True, help="Show the verdict on each task, with its reason, and stop.")
+@rerun_option
+@changed_params_option
 @click.option(
-    "--rerun", multiple=True, metavar="TASK", help="Run this task again; `changed`: all that were edited; repeatable."
+    "--workflow",
+    "file",
+    metavar="FILE",
+    shell_complete=shell_completion.workflows,
+    help="The run's workflow is in this file from now on: it was moved or renamed.",
 )
 @click.option("--strict", is_flag=True, help="Refuse if the workflow differs from the plan last accepted.")
 @click.option("--as-stored", is_flag=True, help="Go on with the plan as it was last accepted; read no file.")
@@ -103,6 +112,8 @@ def command(
     target: str | None,
     dry_run: bool,
     rerun: tuple[str, ...],
+    params: tuple[str, ...],
+    file: str | None,
     strict: bool,
     as_stored: bool,
     everything: bool,
@@ -112,16 +123,20 @@ def command(
 ) -> int:
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
     if everything:
-        if target or rerun or dry_run or repo:
-            raise click.UsageError("--all takes no run, no --rerun, no --dry-run and no --repo.")
+        if target or rerun or params or file or dry_run or repo:
+            raise click.UsageError("--all takes no run, no --rerun, --param, --workflow, --dry-run and --repo.")
         return _resume_all(flags, choices, files, as_stored=as_stored)
+    if as_stored and (params or file):
+        raise click.UsageError("--as-stored goes on with the plan as it is: no --param and no --workflow.")
     place, options, manner = flags.resolve(repo)
+    asked: dict[str, Any] = {"params": typed_params(params), "as_stored": as_stored, "choices": choices}
+    if file is not None:
+        asked["workflow"] = find_workflow(file, place.root)
     try:
         if dry_run:
-            options = msgspec.structs.replace(options, files=files)
-            return _preview(place, target, choices, options, as_stored=as_stored, as_json=flags.as_json)
+            return _preview(place, target, options, asked, files=files, as_json=flags.as_json)
         return drive_with_files(
-            lambda options: resume_run(place, target, as_stored=as_stored, choices=choices, options=options),
+            lambda options: resume_run(place, target, moved=file is not None, **asked, options=options),
             place,
             msgspec.structs.replace(options, files=files),
             manner,
@@ -137,11 +152,15 @@ def command(
 
 
 def _preview(
-    place: Place, target: str | None, choices: ResumeOptions, options: DriveOptions, *, as_stored: bool, as_json: bool
+    place: Place,
+    target: str | None,
+    options: DriveOptions,
+    asked: dict[str, Any],
+    *,
+    files: FilesChoice,
+    as_json: bool,
 ) -> int:
-    found = preview_resume(
-        target, place=place, choices=choices, as_stored=as_stored, options=options, files=options.files
-    )
+    found = preview_resume(target, place=place, options=options, files=files, **asked)
     record, plan, foreseen = found.record, found.plan, found.files
     if as_json:
         rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]

@@ -169,6 +169,12 @@ class PostgresStore:
                 )
         self._scope, self._scopes = scope, [there]
 
+    def set_source(self, lease: Lease, source: str) -> None:
+        with autocommit_session(self._pool, self.scopes) as session:
+            head = self._heads.get(lease.workflow_id) or JournalReader(session).head(lease.workflow_id)
+            if not session.rows("set_source", head.no, lease.token, source):
+                raise LeaseLostError(lease.workflow_id)
+
     def _know(self, workflow_id: WorkflowId, head: JournalHead) -> None:
         self._heads[workflow_id] = head
         self._watch.saw_events(head.no, head.sequence)

@@ -14,6 +14,9 @@ SELECT no FROM run WHERE id = ? AND holder = ? AND created_at = ? AND token = 1 
 -- move_run: to another worktree, for whoever holds its lease
 UPDATE run SET root = ?, host = ? WHERE id = ? AND token = ? AND holder IS NOT NULL;
 
+-- set_source: where its workflow is defined, for whoever holds its lease
+UPDATE run SET source = ? WHERE id = ? AND token = ? AND holder IS NOT NULL;
+
 -- advance_run: fencing, compare-and-swap on the head of the journal, and the progress, in one statement
 UPDATE run SET sequence = ?, digest = ?, layer = ?, layers = ?, epoch = ?, updated_at = ?
 WHERE no = ? AND token = ? AND sequence = ? AND holder IS NOT NULL;

@@ -146,6 +146,12 @@ class SqliteStore:
         if moved.rowcount != 1:
             raise LeaseLostError(lease.workflow_id)
 
+    def set_source(self, lease: Lease, source: str) -> None:
+        with self._writing:
+            written = self._connection.execute(_Q["set_source"], (source, lease.workflow_id, lease.token))
+        if written.rowcount != 1:
+            raise LeaseLostError(lease.workflow_id)
+
     def _lost_lease_error(self, workflow_id: WorkflowId) -> AgentosError:
         """Why the run is not this store's to write any more."""
         if self.live.moves and self._journal.find_head(workflow_id) is None:

@@ -90,6 +90,12 @@ def load_workflow(source: str, root: Path) -> Workflow:
     except msgspec.DecodeError as error:
         raise CheckpointCorruptedError("the record of where the workflow was defined", str(error)) from error
     path = root / record.file
+    if record.file and not _exists(path):
+        raise WorkflowFileError(
+            path_from_here(path),
+            "the workflow's file is not there",
+            next_step="Bring it back, or say where the workflow is now: agentos resume --workflow FILE.",
+        )
     if path.suffix in YAML:
         found = [read_yaml(path, root)]
     else:
@@ -100,7 +106,7 @@ def load_workflow(source: str, root: Path) -> Workflow:
     if not found:
         raise RunRefusedError(
             f"{path if record.file else record.module} no longer defines a workflow named {record.name!r}",
-            next_step="Give the workflow back its name, or resume from Python with resume(id, workflow=flow).",
+            next_step="Give the workflow back its name, or name the file it is in: agentos resume --workflow FILE.",
         )
     return found[0]
 

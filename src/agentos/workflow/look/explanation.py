@@ -15,6 +15,7 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
 from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
+from agentos.machine.resume import changed_part
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED, TaskStatus
@@ -287,6 +288,8 @@ def _compare_fingerprints(old: Plan, new: Plan, task_id: TaskId, revision: int) 
     what = "definition and code" if now.definition.code else "definition (its code cannot be seen from here)"
     if now.definition.kind != "python":
         what = "definition"
+    if was.fingerprint == now.fingerprint and (part := changed_part(old, new, now)):
+        return f"the {part} it refers to is another one in plan revision {revision}"
     if was.fingerprint == now.fingerprint:
         return f"{what}: fingerprint {now.fingerprint[:18]} is the same as before"
     return f"{what}: fingerprint {was.fingerprint[:18]} before, {now.fingerprint[:18]} in plan revision {revision}"

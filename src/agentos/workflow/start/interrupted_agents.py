@@ -41,7 +41,7 @@ def agents_cut_off(
             continue
         if before is None or task.definition.agent.on_resume == "restart":
             continue
-        if not goes_on_unasked(before, task, facts.task(task_id)):
+        if not goes_on_unasked(before, plan, task, facts.task(task_id)):
             continue  # in a new session, if at all, and then from the files it began with
         goes_on, why = _judge_session(facts, task, alone=len(writers) == 1, kept=kept)
         (go_on if goes_on else start_anew)[task_id] = why

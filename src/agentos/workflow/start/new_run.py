@@ -47,7 +47,7 @@ from agentos.workflow.start.ready_run import (
     run_fingerprint,
     space_warnings,
 )
-from agentos.workflow.start.resume import ResumeRequest, recompile_plan, resume_record
+from agentos.workflow.start.resume import ParamsFor, ResumeRequest, recompile_plan, resume_record
 
 log = logging.getLogger("agentos")
 
@@ -146,7 +146,7 @@ def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
     if run_fingerprint(accepted) != run_fingerprint(plan):
         raise RunRefusedError(
             f"{exists}, with other parameters",
-            next_step="Choose another id: a run keeps the parameters it was begun with.",
+            next_step=f"Choose another id, or go on with other parameters: {resume} --param NAME=VALUE`.",
         )
 
 
@@ -173,12 +173,14 @@ def fork_run(
     *,
     workflow: Workflow | None = None,
     workflow_id: str | None = None,
+    params: ParamsFor | None = None,
+    rerun: Iterable[str] = (),
     options: DriveOptions = DriveOptions(),
     into: Place | None = None,
 ) -> Ready:
     """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree.
 
-    Of a run, `checkpoint_id` means the newest.
+    Of a run, `checkpoint_id` means the newest. `params` are others than the parent's; `rerun` as for a resume.
     """
     refuse_bad_id(workflow_id)
     home = into or place
@@ -188,7 +190,7 @@ def fork_run(
         parent = origin.find_run(checkpoint.workflow_id)
         accepted = decode_plan(origin.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, home.root)
-        base = recompile_plan(flow, accepted, options)
+        base = recompile_plan(flow, accepted, options, params(flow) if params is not None else {})
         refuse_untrusted_models(base, options.models)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
     finally:
@@ -207,7 +209,7 @@ def fork_run(
     )
     plan, problems = current_plan(base, forked.changes)
     facts = fold(run.workflow_id, [replace(forked, seq=1)])
-    choices = ResumeOptions(missing=missing_products(plan, facts, home.root))
+    choices = ResumeOptions(rerun=frozenset(rerun), missing=missing_products(plan, facts, home.root))
     resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
     store = home.open(create=into is not None)
     with closed_on_error(store):

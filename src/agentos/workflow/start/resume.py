@@ -7,10 +7,10 @@ and the lease is ours.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -45,7 +45,7 @@ from agentos.workflow.define.plans import (
     refuse_untrusted_models,
 )
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets, refuse_unset
-from agentos.workflow.define.workflow_source import load_workflow, source_files
+from agentos.workflow.define.workflow_source import is_made_from_arguments, load_workflow, source_files, source_of
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.files.decisions import Decided, decide
 from agentos.workflow.place.place import Place, is_of_another_host
@@ -67,6 +67,7 @@ from agentos.workflow.start.ready_run import (
     closed_on_error,
     machine_for,
     open_files,
+    run_fingerprint,
     space_warnings,
 )
 
@@ -77,12 +78,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentos")
 
 
+ParamsFor = Callable[[Workflow], Mapping[str, Any]]
+"""Gives the parameters for a workflow, by the types that it declares."""
+
+
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody asks of a resume."""
 
     place: Place
     workflow: Workflow | None = None
     """None: read again from the file it was defined in."""
+    moved: bool = False
+    """The file of `workflow` is the run's own from now on: it was moved or renamed."""
+    params: ParamsFor | None = None
+    """Parameters that are to be others from now on; None: all are as they were."""
     as_stored: bool = False
     """Go on with the plan as it was last accepted, calling functions by the names stored with it."""
     choices: ResumeOptions = ResumeOptions()
@@ -130,12 +139,22 @@ def resume_run(
     target: str | None,
     *,
     workflow: Workflow | None = None,
+    moved: bool = False,
+    params: ParamsFor | None = None,
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
     options: DriveOptions = DriveOptions(),
 ) -> Ready | Finished:
     """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run."""
-    asked = ResumeRequest(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    asked = ResumeRequest(
+        place=place,
+        workflow=workflow,
+        moved=moved,
+        params=params,
+        as_stored=as_stored,
+        choices=choices,
+        options=options,
+    )
     store = place_of_target(place, target).open()
     with closed_on_error(store):
         return resume_record(asked, store, *find_target(store, place, target))
@@ -173,6 +192,11 @@ def resume_record(
     """The run of this store under a lease of ours; at the checkpoint that was named."""
     back_to = _older_checkpoint(asked, store, record, named)
     if record.status == "complete" and back_to is None and not asked.choices.rerun:
+        if asked.params is not None:
+            raise RunRefusedError(
+                f"run {record.workflow_id} is complete: other parameters change nothing of it",
+                next_step="Run again what uses them, with --rerun changed, or begin a new run.",
+            )
         finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
         store.close()
         return finished
@@ -196,12 +220,15 @@ def preview_resume(
     target: str | None,
     *,
     workflow: Workflow | None = None,
+    params: ParamsFor | None = None,
     as_stored: bool = False,
     choices: ResumeOptions = ResumeOptions(),
     options: DriveOptions = DriveOptions(),
 ) -> Previewed:
     """What a resume would keep, repeat and ask, and put back. Takes no lease and writes nothing."""
-    asked = ResumeRequest(place=place, workflow=workflow, as_stored=as_stored, choices=choices, options=options)
+    asked = ResumeRequest(
+        place=place, workflow=workflow, params=params, as_stored=as_stored, choices=choices, options=options
+    )
     store = place_of_target(place, target).open(readonly=True)
     try:
         record, named = find_target(store, place, target)
@@ -214,7 +241,7 @@ def preview_resume(
         from agentos.workflow.files.worktree_files import own_output  # most runs change no files
 
         outputs = (*planned.facts.own_output, *own_output(place.root))
-        protected = (SETTINGS, *source_files(record.source), *outputs)
+        protected = (SETTINGS, *source_files(_source(asked, record)), *outputs)
         run = record.workflow_id
         files = preview_restore(place.root, run, planned.decided, found.events, options.files, protected)
     return Previewed(record=record, plan=planned.resume, files=files)
@@ -257,9 +284,12 @@ def _gather(
 ) -> _Found:
     accepted = decode_plan(store.read_plan(record.workflow_id))
     base, functions = accepted, {}
+    if asked.as_stored and asked.params is not None:
+        raise RunRefusedError("a plan that is used as it is stored takes no other parameters")
     if not asked.as_stored:
         flow = asked.workflow or load_workflow(record.source, asked.place.root)
-        base, functions = recompile_plan(flow, accepted, asked.options), flow.functions
+        changed = asked.params(flow) if asked.params is not None else {}
+        base, functions = recompile_plan(flow, accepted, asked.options, changed), flow.functions
     refuse_unset(base)
     refuse_untrusted_models(base, asked.options.models)
     return _Found(
@@ -295,7 +325,7 @@ def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
         then = fold(record.workflow_id, [*found.events, msgspec.structs.replace(back, seq=facts.sequence + 1)])
     before, _ = current_plan(found.accepted, then.changes)
     now, _ = current_plan(found.base, then.changes)
-    edited = found.base.fingerprint != found.accepted.fingerprint
+    edited = run_fingerprint(found.base) != run_fingerprint(found.accepted)
     resume = plan_resume(before, now, then, choices, revision=record.plan_revision + edited)
     return _Planned(facts=facts, plan=plan, resume=resume, decided=decided, choices=choices, problems=tuple(problems))
 
@@ -309,7 +339,10 @@ def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, pl
         )
     reach("resume.planned")
     warnings = (*planned.problems, *space_warnings(store, options))
-    files, more = open_files(asked.place, plan, record.workflow_id, record.source, keep=options.files == "keep")
+    source = _source(asked, record)
+    if asked.moved and source != record.source and not is_made_from_arguments(source):
+        store.set_source(lease, source)
+    files, more = open_files(asked.place, plan, record.workflow_id, source, keep=options.files == "keep")
     with closed_on_error(files):
         if files is not None:
             files.protect(facts.own_output)
@@ -343,11 +376,17 @@ def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, pl
 # --- for each of them ----------------------------------------------------------------------------------------------
 
 
-def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions) -> Plan:
-    """The workflow as it is now, with the parameters the run was begun with, as it may be stored."""
-    plan = plan_for_now(workflow, {name: from_stored(value) for name, value in accepted.params.items()})
+def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions, changed: Mapping[str, Any]) -> Plan:
+    """The workflow as it is now, with the run's parameters but for those `changed`, as it may be stored."""
+    params = {name: from_stored(value) for name, value in accepted.params.items()}
+    plan = plan_for_now(workflow, {**params, **changed})
     refuse_unpriced(plan, options.models)
-    return plan_without_secrets(plan, None, masker_for(plan, options.secret_names))
+    return plan_without_secrets(plan, changed, masker_for(plan, options.secret_names))
+
+
+def _source(asked: ResumeRequest, record: RunRecord) -> str:
+    """Where the workflow that this resume goes by was defined: a file that no restore touches."""
+    return (source_of(asked.workflow, asked.place.root) if asked.workflow is not None else "") or record.source
 
 
 def _sound_journal(store: StorePort, workflow_id: WorkflowId) -> list[Event]:

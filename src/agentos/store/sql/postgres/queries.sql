@@ -201,6 +201,9 @@ UPDATE $schema.run SET holder = NULL, lease_until = 'epoch' WHERE id = $1 AND to
 UPDATE $schema.run AS r SET scope = $3, root = $4, host = $5 WHERE no = $1 AND token = $2 AND holder IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM $schema.run AS o WHERE o.scope = $3 AND o.id = r.id AND o.no <> r.no) RETURNING no, $durably;
 
+-- set_source: where its workflow is defined, for whoever holds its lease
+UPDATE $schema.run SET source = $3 WHERE no = $1 AND token = $2 AND holder IS NOT NULL RETURNING no, $durably;
+
 -- held_leases: every lease of these scopes, or of all, that was not let go; a migration waits for the live ones
 SELECT id, holder, lease_until > clock_timestamp() FROM $schema.run
 WHERE holder IS NOT NULL AND ($1::bigint[] IS NULL OR scope = ANY ($1));
