@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos import Client
+from agentos import Client, Workflow, run
 from agentos.workflow.checkpoint import CheckpointManager
 from tests.cli.conftest import Agentos
 from tests.cli.sample import begin, make_repository
@@ -108,3 +108,22 @@ def test_a_wide_layer_is_cut_for_people_and_whole_for_programs(agentos: Agentos,
     subprocess.run([sys.executable, "many.py"], cwd=tmp_git_repo, env={"PYTHONPATH": str(SOURCES)}, check=True)
     assert "… and 100 more" in agentos("show", "many", cwd=tmp_git_repo).out
     assert len(json.loads(agentos("show", "many", "--json", cwd=tmp_git_repo).out)["tasks"]) == 300
+
+
+def test_large_outputs_are_begun_for_people_and_whole_for_programs(agentos: Agentos, tmp_git_repo: Path) -> None:
+    flow = Workflow("large")
+    flow.add("rows", lambda: [{"row": number, "text": "ä" * 20} for number in range(40_000)])
+    flow.add("some", lambda: ["x"] * 1_000)
+    flow.add("printed", "shell", run="head -c 3000000 /dev/zero | tr '\\0' 'y'")
+    flow.add("nothing", lambda: None)
+    result = run(flow, workflow_id="large", repo=tmp_git_repo)
+    shown = agentos("show", "large", cwd=tmp_git_repo).out
+    beginnings = {line.split()[0]: line.split("s  ")[-1] for line in shown.splitlines() if "complete  " in line}
+    assert beginnings.pop("nothing").endswith("s")
+    assert beginnings == {
+        "rows": '[{"row":0,"text":"' + "ä" * 20 + '"},{"row":1,"text":"' + "ä" * 11 + "…",
+        "some": '["x",' + '"x",' * 16 + "…",
+        "printed": '"' + "y" * 68 + "…",
+    }
+    tasks = json.loads(agentos("show", "--json", cwd=tmp_git_repo).out)["tasks"]
+    assert {task["id"]: task["output"] for task in tasks} == result.outputs

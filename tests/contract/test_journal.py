@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.exceptions import CheckpointCutError, LeaseLostError, RunNotFoundError
+from agentos.exceptions import CheckpointCorruptedError, CheckpointCutError, LeaseLostError, RunNotFoundError
 from agentos.ids import WorkflowId
 from agentos.machine import events as ev
 from agentos.store import codec
@@ -205,6 +205,28 @@ def test_large_outputs_come_back_in_place(backend: Backend, limit: int) -> None:
     assert bodies(store.read_events(RUN)) == bodies(events)
     blobs = backend.query("SELECT count(*), count(DISTINCT digest) FROM blob")
     assert blobs == ([(2, 2)] if limit == 10 else [(0, 0)])
+    store.close()
+
+
+def test_of_large_outputs_only_the_beginning_is_read_where_that_is_enough(backend: Backend) -> None:
+    store = backend.open(blob_limit=2000)
+    lease = create(store)
+    journal = Journal()
+    large = '"' + "ä€😀" * 1000 + '"'
+    items = msgspec.Raw(msgspec.json.encode(["x" * 3000]))
+    journal.complete("a", large.encode())
+    journal.complete("b", b'"small"')
+    journal.add(ev.PlanChanged, origin="for_each", parent="d", items=items)
+    made = SAMPLES[ev.DecisionMade] | {"output": msgspec.Raw(large.encode())}
+    journal.add(ev.DecisionMade, **made)
+    store.append(lease, journal.take(), RUNNING)
+    read = store.read_events(RUN, whole=False)
+    shown = [bytes(event.output).decode() for event in read if isinstance(event, (ev.TaskComplete, ev.DecisionMade))]
+    assert shown == [large[: codec.EXCERPT], '"small"', large[: codec.EXCERPT]]
+    assert [event.items for event in read if isinstance(event, ev.PlanChanged)] == [items]  # folded, so needed
+    backend.query("DELETE FROM blob")
+    with pytest.raises(CheckpointCorruptedError, match="is missing"):
+        store.read_events(RUN, whole=False)
     store.close()
 
 

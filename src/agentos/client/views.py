@@ -17,11 +17,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-def read_run(run: FoundRun | str | None = None, repo: str | Path | None = None) -> StoredRun:
-    """Everything the store knows of a run, of one moment, even while somebody writes on."""
+def read_run(run: FoundRun | str | None = None, repo: str | Path | None = None, *, whole: bool = True) -> StoredRun:
+    """Everything the store knows of a run, of one moment, even while somebody writes on.
+
+    Not `whole`: outputs of more than a megabyte only begin, for who shows no more of them.
+    """
     found = find_run(run, repo)
     with reading(found.place) as store:
-        return read_journal(store, found.record.workflow_id)
+        return read_journal(store, found.record.workflow_id, whole=whole)
 
 
 def view(run: FoundRun | str | None = None, repo: str | Path | None = None) -> RunView:
@@ -42,4 +45,4 @@ def why(run: FoundRun | str | None, task: str, repo: str | Path | None = None) -
 
 def timeline(run: FoundRun | str | None = None, repo: str | Path | None = None) -> Timeline:
     """A run by the clock: drives, attempts, what waited for an answer, and the time nobody drove it."""
-    return timeline_of(read_run(run, repo))
+    return timeline_of(read_run(run, repo, whole=False))

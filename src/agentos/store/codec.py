@@ -37,6 +37,9 @@ LARGE: Mapping[type[Event], str] = {
 }
 """The field of an event that may live in a blob."""
 
+EXCERPT = 1000
+"""Characters of a large output, where its beginning is enough."""
+
 Blobs = Callable[[bytes], bytes | None]
 """Fetches the body of a blob by its digest."""
 
@@ -147,11 +150,13 @@ def decode_rows(
     after: int,
     previous: bytes,
     blobs: Blobs,
+    starts: Blobs | None = None,
 ) -> tuple[list[Event], bytes]:
     """The events of rows that must follow `after` without a hole, and the last digest.
 
-    `previous` is the digest of row `after`; `blobs` fetches a blob's body. Raises CheckpointCorruptedError for the
-    first row that is missing, changed or cannot be decoded.
+    `previous` is the digest of row `after`; `blobs` fetches a blob's body, and `starts`, if given, only the beginning
+    of one, which is then all that a large output holds. Raises CheckpointCorruptedError for the first row that is
+    missing, changed or cannot be decoded.
     """
     events: list[Event] = []
     for seq, at, code, version, body, blob, digest in rows:
@@ -164,7 +169,9 @@ def decode_rows(
         if expected != digest:
             raise damage_error(workflow_id, seq, "the digest does not match what is stored")
         event = _decode_event(workflow_id, seq, code, version, body)
-        if blob is not None:
+        if blob is not None and starts is not None and LARGE.get(type(event)) == "output":
+            _put_start(workflow_id, seq, event, blob, starts(blob))
+        elif blob is not None:
             _put_back(workflow_id, seq, event, blob, blobs(blob))
         # Fresh from the decoder and seen by nobody yet: setting fields of a frozen event is safe here only.
         _set(event, "seq", seq)
@@ -203,6 +210,12 @@ def _decode_event(workflow_id: WorkflowId, seq: int, code: int, version: int, bo
         return typed.decode(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damage_error(workflow_id, seq, str(error)) from error
+
+
+def _put_start(workflow_id: WorkflowId, seq: int, event: Event, digest: bytes, start: bytes | None) -> None:
+    if start is None:
+        raise damage_error(workflow_id, seq, f"its blob {digest.hex()[:16]} is missing")
+    _set(event, "output", Raw(start))
 
 
 def _put_back(workflow_id: WorkflowId, seq: int, event: Event, digest: bytes, body: bytes | None) -> None:

@@ -47,7 +47,7 @@ class JournalReader:
             raise RunNotFoundError(workflow_id)
         return head
 
-    def events(self, workflow_id: WorkflowId, after: int, upto: int | None) -> list[Event]:
+    def events(self, workflow_id: WorkflowId, after: int, upto: int | None, *, whole: bool = True) -> list[Event]:
         head = self.head(workflow_id)
         last = head.sequence if upto is None else min(upto, head.sequence)
         if after >= last:
@@ -59,8 +59,9 @@ class JournalReader:
         else:
             raise codec.damage_error(workflow_id, after, "the row is missing")
         rows: Any = self._queries.rows("read_events", head.no, after, last)
+        blobs, starts = self._blobs(head.no), None if whole else self._blob_starts(head.no)
         events, digest = codec.decode_rows(
-            workflow_id, rows, after=after, previous=previous, blobs=self._blobs(head.no)
+            workflow_id, rows, after=after, previous=previous, blobs=blobs, starts=starts
         )
         if not events or events[-1].seq != last:
             raise codec.damage_error(workflow_id, (events[-1].seq if events else after) + 1, "the row is missing")
@@ -74,6 +75,13 @@ class JournalReader:
             return None if row is None else row[0]
 
         return body
+
+    def _blob_starts(self, no: int) -> codec.Blobs:
+        def start(digest: bytes) -> bytes | None:
+            row = self._one("read_blob_start", no, digest, codec.EXCERPT)
+            return None if row is None else row[0]
+
+        return start
 
     def _one(self, name: str, *arguments: Any) -> tuple[Any, ...] | None:
         return next(iter(self._queries.rows(name, *arguments)), None)

@@ -258,8 +258,13 @@ class StorePort(Protocol):
     def open_line(self) -> Line | None:
         """None where the store has none, or none to spare: then `append`."""
 
-    def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
-        """The events with after < seq <= upto, digest chain checked, large outputs put back in place."""
+    def read_events(
+        self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None, whole: bool = True
+    ) -> list[Event]:
+        """The events with after < seq <= upto, digest chain checked, large outputs put back in place.
+
+        Not `whole`: of an output that has a blob of its own only the beginning is read. That is no JSON, nor checked.
+        """
 
     def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
         """The base plan of a revision; the newest where none is given."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,12 +15,10 @@ from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
 from agentos.cli.render.failure_text import raised_lines
 from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short, short_middle, until
-from agentos.cli.render.value_text import covers_lines, given_lines, unwrap_shell_output, usage_text
+from agentos.cli.render.value_text import covers_lines, given_lines, stored_in_short, usage_text
 from agentos.client.types import events as ev
-from agentos.client.views import GateView, RunView, TaskView, money, next_command, read_run, run_view
-
-if TYPE_CHECKING:
-    from agentos.client.types import CheckpointRecord
+from agentos.client.views import GateView, RunView, StoredRun, TaskView, money, next_command, read_run, run_view
+from agentos.ids import TaskId
 
 OUTPUT = RunView
 
@@ -50,16 +47,16 @@ machine. Nothing is written, and the workflow's file is not needed.
 @json_option
 @repo_option
 def command(run: str | None, as_json: bool, repo: Path | None) -> None:
-    journal = read_run(run, repo)
-    view = run_view(journal)
+    journal = read_run(run, repo, whole=as_json)
+    view = run_view(journal, values=as_json)
     if as_json:
         print_json(view)
         return
-    for line in _lines(view, journal.checkpoints, datetime.now(UTC)):
+    for line in _lines(view, journal, datetime.now(UTC)):
         click.echo(printable(line))  # whatever a journal says, an imported one included
 
 
-def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime) -> Iterator[str]:
+def _lines(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
     yield f"{printable(view.workflow_id)}  {printable(view.name)}  {view.status}"
     yield f"  began {ago(view.created_at, now)}, last event {ago(view.updated_at, now)}"
     host = f" on {printable(view.host)}" if view.host not in ("", platform.node()) else ""
@@ -72,22 +69,22 @@ def _lines(view: RunView, checkpoints: Sequence[CheckpointRecord], now: datetime
         yield f"  labels {', '.join(map(printable, view.labels))}"
     if view.usage.calls:
         yield f"  models were paid {usage_text(view.usage)}, {count(view.usage.calls, 'call')}"
-    yield from _layers(view, now)
+    yield from _layers(view, journal, now)
     if view.gates:
         yield from ("", "Gates")
         for gate in view.gates:
             yield from _gate(gate, now)
-    if checkpoints:
+    if journal.checkpoints:
         yield from ("", "Checkpoints")
-        for cut in checkpoints:
+        for cut in journal.checkpoints:
             left = "  (rolled back)" if cut.abandoned else ""
             files = f"  files {cut.snapshot[:12]}" if cut.snapshot else ""
             yield f"  {cut.id}  layer {cut.layer + 1}  {ago(cut.timestamp, now)}{files}{left}"
-    if following := next_command(view, checkpoints):
+    if following := next_command(view, journal.checkpoints):
         yield from ("", f"Next: {printable(following)}")
 
 
-def _layers(view: RunView, now: datetime) -> Iterator[str]:
+def _layers(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
     by_layer: dict[int, list[TaskView]] = {}
     for task in view.tasks:
         by_layer.setdefault(task.layer, []).append(task)
@@ -95,12 +92,22 @@ def _layers(view: RunView, now: datetime) -> Iterator[str]:
     for layer, tasks in by_layer.items():
         yield from ("", f"Layer {layer + 1}")
         for task in tasks[:MOST_TASKS]:
-            yield from _task(view, task, width, now)
+            yield from _task(view, task, _output(journal, task), width, now)
         if len(tasks) > MOST_TASKS:
             yield f"  … and {len(tasks) - MOST_TASKS} more: agentos show {shlex.quote(view.workflow_id)} --json"
 
 
-def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[str]:
+def _output(journal: StoredRun, task: TaskView) -> str:
+    if task.output is not msgspec.UNSET:  # of a saved state
+        stored = msgspec.json.encode(task.output)
+    elif task.status == "complete":
+        stored = bytes(journal.facts.task(TaskId(task.id)).output)
+    else:
+        return ""
+    return stored_in_short(stored, 70, printed=task.kind == "shell")
+
+
+def _task(view: RunView, task: TaskView, output: str, width: int, now: datetime) -> Iterator[str]:
     status = "interrupted" if view.is_cut_off(task) else task.status
     notes = [status.ljust(11)]
     if task.attempts > 1:
@@ -115,9 +122,8 @@ def _task(view: RunView, task: TaskView, width: int, now: datetime) -> Iterator[
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
     if isinstance(task.usage, ev.Usage):
         notes.append(money(task.usage.cost_usd) if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
-    if task.output is not msgspec.UNSET and task.output is not None:
-        output = msgspec.json.encode(unwrap_shell_output(task.output)).decode()
-        notes.append(short(printable(output), 70))
+    if output:
+        notes.append(output)
     yield f"  {short_middle(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
     if isinstance(task.error, msgspec.Struct):
         lines = [short(line, 160) for line in printable_lines(f"{task.error.type}: {task.error.text}")]

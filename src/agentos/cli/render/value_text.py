@@ -14,6 +14,8 @@ from agentos.values import decode_value
 
 SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
 MOST_LINES = 8
+_READ_WHOLE = 900
+"""Bytes of a stored value that are looked at to show its beginning; of large ones a little more is read."""
 """So many more lines of a value of several are shown."""
 
 
@@ -29,6 +31,16 @@ def value_in_short(stored: msgspec.Raw, limit: int = 200) -> str:
     value = unwrap_shell_output(decode_value(stored))
     text = value if isinstance(value, str) else bytes(stored).decode(errors="replace")
     return short(printable(text.strip()), limit)
+
+
+def stored_in_short(stored: bytes, limit: int, *, printed: bool) -> str:
+    """The beginning of a stored value, which may be all there is of it; empty for null. `printed`: by a command."""
+    if len(stored) <= _READ_WHOLE:
+        value = unwrap_shell_output(msgspec.json.decode(stored))
+        text = "" if value is None else msgspec.json.encode(value).decode()
+    else:
+        text = stored[:_READ_WHOLE].decode(errors="ignore").removeprefix('{"stdout":' if printed else "")
+    return short(printable(text), limit)
 
 
 def given_lines(inputs: str) -> list[str]:

@@ -211,11 +211,13 @@ class PostgresStore:
         crashpoints.reach("commit.after")
 
     @verb
-    def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
+    def read_events(
+        self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None, whole: bool = True
+    ) -> list[Event]:
         with read_transaction(self._pool, self.scopes) as session:
             journal = JournalReader(session)
             head = journal.head(workflow_id)
-            events = journal.events(workflow_id, after, upto)
+            events = journal.events(workflow_id, after, upto, whole=whole)
         if upto is None:
             self._watch.saw_events(head.no, head.sequence)
             self._watch.follow(head.no)

@@ -59,6 +59,9 @@ SELECT digest FROM event WHERE no = (? << 40) + ?;
 -- read_blob: a large output of a run; here all runs share them
 SELECT CAST(body AS BLOB) FROM blob WHERE ?1 IS NOT NULL AND digest = ?2;
 
+-- read_blob_start: the first characters of it
+SELECT CAST(substr(body, 1, ?3) AS BLOB) FROM blob WHERE ?1 IS NOT NULL AND digest = ?2;
+
 -- find_revision: the number of the newest plan
 SELECT no, plan_revision FROM run WHERE id = ?;
 

@@ -269,9 +269,11 @@ class SqliteStore:
         self._connection.execute(_Q["insert_plan"], (no, revision, body, digest))
 
     @verb
-    def read_events(self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None) -> list[Event]:
+    def read_events(
+        self, workflow_id: WorkflowId, *, after: int = 0, upto: int | None = None, whole: bool = True
+    ) -> list[Event]:
         with self._reading:
-            return self._journal.events(workflow_id, after, upto)
+            return self._journal.events(workflow_id, after, upto, whole=whole)
 
     @verb
     def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:

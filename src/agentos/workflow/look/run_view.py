@@ -137,7 +137,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
 
     record: RunRecord
     events: Sequence[Event]
-    """All of them, those of abandoned epochs included."""
+    """All of them, those of abandoned epochs included. Where not `whole` was asked for, large outputs only begin."""
     facts: Facts
     plan: Plan | None
     """With the run's own changes applied. None for a run of saved states."""
@@ -149,10 +149,10 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.events[seq - 1].at if 0 < seq <= len(self.events) else None
 
 
-def read_journal(store: StorePort, workflow_id: WorkflowId) -> StoredRun:
+def read_journal(store: StorePort, workflow_id: WorkflowId, *, whole: bool = True) -> StoredRun:
     """A run as it was at one moment, even while somebody writes on."""
     record = store.find_run(workflow_id)
-    events = store.read_events(record.workflow_id, upto=record.sequence)
+    events = store.read_events(record.workflow_id, upto=record.sequence, whole=whole)
     facts = fold(record.workflow_id, events)
     plan = None
     if record.plan_revision:
@@ -162,17 +162,17 @@ def read_journal(store: StorePort, workflow_id: WorkflowId) -> StoredRun:
     return StoredRun(record=record, events=events, facts=facts, plan=plan, checkpoints=checkpoints)
 
 
-def run_view(journal: StoredRun) -> RunView:
-    """What `agentos show` shows."""
+def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
+    """What `agentos show` shows. Without `values`, outputs and state stay where they are: unread."""
     record, facts = journal.record, journal.facts
     return RunView(
         **{name: getattr(record, name) for name in _OF_RECORD},
         driver=str(record.holder) if record.holder else None,
         labels=list(record.labels),
         usage=facts.spent_in_all,
-        tasks=_tasks(journal),
+        tasks=_tasks(journal, values),
         gates=gate_views(facts),
-        state=stored_form(workflow_state(facts)),
+        state=stored_form(workflow_state(facts)) if values else None,
     )
 
 
@@ -203,7 +203,7 @@ def gate_views(facts: Facts) -> list[GateView]:
     ]
 
 
-def _tasks(journal: StoredRun) -> list[TaskView]:
+def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
     facts = journal.facts
     if facts.saved is not None:
         return [
@@ -234,7 +234,7 @@ def _tasks(journal: StoredRun) -> list[TaskView]:
             needs=task.definition.needs if task else (),
             started_at=started.get(task_id),
             execution_time_ms=known.execution_time_ms if known.ended else None,
-            output=msgspec.json.decode(known.output) if known.status == "complete" else UNSET,
+            output=msgspec.json.decode(known.output) if values and known.status == "complete" else UNSET,
             error=known.error if known.error is not None else UNSET,
             not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
             usage=facts.spent.get(task_id, UNSET),

@@ -106,6 +106,9 @@ SELECT digest FROM $schema.event WHERE run = $1 AND seq = $2;
 -- read_blob: a large output of a run
 SELECT convert_to(body, 'UTF8') FROM $schema.blob WHERE run = $1 AND digest = $2;
 
+-- read_blob_start: the first characters of it
+SELECT convert_to(left(body, $3), 'UTF8') FROM $schema.blob WHERE run = $1 AND digest = $2;
+
 -- find_revision: the number of the newest plan
 SELECT no, plan_revision FROM $schema.run WHERE id = $1 AND scope = ANY ($scope::bigint[]);
 
