@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentos.exceptions import AgentosError, RunFailedError
     from agentos.machine.state import WorkflowState
     from agentos.tasks.context import Context
+    from agentos.value_codecs import register_codec
     from agentos.workflow.drive.result import RunPaused, RunResult, RunWaiting
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "aresume",
     "arun",
     "fork",
+    "register_codec",
     "resume",
     "run",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "RunWaiting": "agentos.workflow.drive.result",
     "Workflow": "agentos.dag.define.workflow",
     "WorkflowState": "agentos.machine.state",
+    "register_codec": "agentos.value_codecs",
 }
 
 

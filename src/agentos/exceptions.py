@@ -110,7 +110,8 @@ class ValueEncodingError(AgentosError):
         self.path = path
         super().__init__(
             f"the value at {path} cannot be stored: {why}",
-            next_step="Return JSON values, bytes, dates, decimals, enums, dataclasses, msgspec or pydantic objects.",
+            next_step="Return JSON values, bytes, dates, decimals, paths, sets, enums, dataclasses, msgspec or "
+            "pydantic objects, or say how its class is stored: agentos.register_codec.",
         )
 
 

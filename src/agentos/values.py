@@ -3,9 +3,14 @@
 | Python                                       | stored                                                             |
 |----------------------------------------------|--------------------------------------------------------------------|
 | None, bool, int, float, str, list, dict      | JSON (dicts keep their order, keys must be text)                   |
-| tuple                                        | list                                                               |
+| tuple, named tuple                           | list                                                               |
+| set, frozenset                               | list, sorted                                                       |
 | Enum                                         | its value                                                          |
-| dataclass, msgspec Struct, pydantic model    | object                                                             |
+| Path, UUID                                   | text                                                               |
+| dataclass, msgspec Struct                    | object                                                             |
+| pydantic model                               | what its JSON mode makes of it                                     |
+| numpy scalar                                 | the Python value it stands for                                     |
+| what `agentos.register_codec` was told of    | what its codec makes of it                                         |
 | bytes, bytearray                             | `{"$agentos": "bytes", "v": base64}`                               |
 | datetime, date, time                         | `{"$agentos": "datetime", "v": ISO 8601, "zone"?: …, "fold"?: 1}`  |
 | timedelta                                    | `{"$agentos": "timedelta", "v": [days, seconds, microseconds]}`    |
@@ -14,6 +19,8 @@
 | an int of more than 1024 bits                | `{"$agentos": "int", "v": hexadecimal}`                            |
 | text with NUL or lone surrogates             | `{"$agentos": "text", "v": base64 of UTF-8 with surrogates}`       |
 | a dict with such keys, or the key `$agentos` | `{"$agentos": "dict", "v": [[key, value], …]}`                     |
+
+No class is named in it: `value_types` makes what the annotation of a parameter says.
 """
 
 from __future__ import annotations
@@ -24,13 +31,14 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
-from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from pathlib import PurePath
+from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
-from agentos import typed
-from agentos.exceptions import AttemptError, CheckpointCorruptedError, NewerSchemaError, ValueEncodingError
+from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError, ValueEncodingError
+from agentos.value_codecs import Codec, codec_of, is_dataclass, is_numpy_scalar
 
 TAG: Final = "$agentos"
 MAX_DEPTH: Final = 200
@@ -129,6 +137,8 @@ def _is_plain(value: object, depth: int) -> bool:
 
 def _tagged_value(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
     """The same value in plain JSON types, tagged where needed. `above` holds the ids of what encloses it."""
+    if (codec := codec_of(type(value))) is not None:
+        return _tagged_value(_encoded_by(codec, value, path), path, _enter(value, path, above), sort)
     match value:
         case enum.Enum():
             return _tagged_value(value.value, path, above, sort)
@@ -144,19 +154,54 @@ def _tagged_value(value: object, path: Path, above: tuple[int, ...], sort: bool)
             return _tag("bytes", b64encode(value).decode())
         case datetime() | date() | time() | timedelta() | Decimal():
             return _tagged_scalar(value, path)
+        case PurePath() | UUID():
+            return tagged_text(str(value))
+        case _ if is_numpy_scalar(type(value)):
+            return _tagged_value(_numpy_item(value, path), path, above, sort)
         case _:
-            return _tagged_container(value, path, above, sort)
+            return _tagged_container(value, path, _enter(value, path, above), sort)
 
 
-def _tagged_container(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
+def _enter(value: object, path: Path, above: tuple[int, ...]) -> tuple[int, ...]:
     if id(value) in above:
         raise ValueEncodingError(_format_path(path), "it contains itself")
     if len(above) >= MAX_DEPTH + _ROOM:
         raise ValueEncodingError(_format_path(path), f"it is nested more than {MAX_DEPTH} levels deep")
-    above = (*above, id(value))
+    return (*above, id(value))
+
+
+def _tagged_container(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
     if isinstance(value, (list, tuple)):
         return [_tagged_value(item, (*path, index), above, sort) for index, item in enumerate(value)]
-    return _tagged_map(_as_dict(value, path), path, above, sort)
+    if isinstance(value, (set, frozenset)):
+        return sorted((_tagged_value(item, path, above, sort) for item in value), key=_place_in_set)
+    if (fields := _fields(value)) is not None:
+        return _tagged_map(fields, path, above, sort)
+    if callable(getattr(type(value), "model_dump", None)):
+        return _tagged_value(_dump_model(value, path), path, above, sort)
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise ValueEncodingError(_format_path(path), f"{name} has no stored form")
+
+
+def _place_in_set(stored: object) -> tuple[int, Any]:
+    """Sets have no order; equal sets are stored in one: numbers, then text, then the rest by its JSON."""
+    kind = type(stored)
+    return (0, stored) if kind is int or kind is float else (1, stored) if kind is str else (2, _sorted.encode(stored))
+
+
+def _numpy_item(value: Any, path: Path) -> object:
+    item = value.item()
+    # A time finer than Python's comes as a bare count, a number wider than Python's as itself.
+    if is_numpy_scalar(type(item)) or (value.dtype.kind in "mM" and not isinstance(item, (date, timedelta))):
+        raise ValueEncodingError(_format_path(path), f"numpy's {value.dtype} has no exact counterpart in Python")
+    return item
+
+
+def _encoded_by(codec: Codec, value: object, path: Path) -> object:
+    try:
+        return codec.encode(value)
+    except Exception as error:  # users' code
+        raise ValueEncodingError(_format_path(path), f"its codec raised {type(error).__name__}: {error}") from error
 
 
 def _tag(kind: str, value: object, **more: object) -> dict[str, object]:
@@ -196,7 +241,7 @@ def _zone(value: datetime | time) -> dict[str, object]:
     return more | ({"fold": 1} if value.fold else {})
 
 
-def _as_dict(value: object, path: Path) -> dict[object, object]:
+def _fields(value: object) -> dict[object, object] | None:
     kind: Any = type(value)
     if isinstance(value, dict):
         return value
@@ -206,29 +251,18 @@ def _as_dict(value: object, path: Path) -> dict[object, object]:
         config = value.__struct_config__
         tag = {} if config.tag_field is None else {config.tag_field: config.tag}
         return tag | {name: item for name, item in fields.items() if item is not msgspec.UNSET}
-    if _is_dataclass(kind):
+    if is_dataclass(kind):
         from dataclasses import fields as fields_of
 
         return {field.name: getattr(value, field.name) for field in fields_of(kind)}
-    if callable(getattr(kind, "model_dump", None)):
-        return _dump_model(value, path)
-    hint = "; a set has no order, return a sorted list" if isinstance(value, (set, frozenset)) else ""
-    raise ValueEncodingError(_format_path(path), f"{kind.__module__}.{kind.__qualname__} has no stored form{hint}")
+    return None
 
 
-def _is_dataclass(kind: Any) -> bool:
-    """As `dataclasses.is_dataclass` has it, which takes a millisecond to load: who has none need not wait for it."""
-    return hasattr(kind, "__dataclass_fields__")
-
-
-def _dump_model(model: Any, path: Path) -> dict[object, object]:
+def _dump_model(model: Any, path: Path) -> object:
     try:
-        dumped = model.model_dump(by_alias=True)
+        return model.model_dump(mode="json", by_alias=True)
     except Exception as error:  # the model's own code runs here
         raise ValueEncodingError(_format_path(path), f"model_dump raised {type(error).__name__}: {error}") from error
-    if not isinstance(dumped, dict):
-        raise ValueEncodingError(_format_path(path), f"model_dump gave {type(dumped).__name__}, not a dict")
-    return dumped
 
 
 def _tagged_map(source: dict[object, object], path: Path, above: tuple[int, ...], sort: bool) -> object:
@@ -301,112 +335,3 @@ _UNTAG: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "text": lambda v, _: b64decode(v, validate=True).decode(errors="surrogatepass"),
     "dict": lambda v, _: {_untag(key): _untag(item) for key, item in v},
 }
-
-
-# --- to the type a parameter is annotated with --------------------------------------------------------------------
-
-
-def convert_to(value: Any, annotation: Any) -> Any:
-    """The decoded value as the annotated type, where that is one this module gives a stored form, or holds such.
-
-    Anything else comes back unchanged: annotations are not enforced. AttemptError where a value does not fit.
-    """
-    try:
-        return _convert(value, annotation)
-    except (msgspec.ValidationError, ValueError) as error:
-        name = getattr(annotation, "__qualname__", None) or str(annotation)
-        raise AttemptError(
-            f"a value does not fit its parameter's type {name}: {error}",
-            next_step="Change the annotation, or what the task before it returns.",
-        ) from error
-
-
-def converts(annotation: Any) -> bool:
-    """Whether `convert_to` makes anything of a value for this annotation."""
-    origin = get_origin(annotation)
-    if origin is None:
-        return isinstance(annotation, type) and annotation not in _AS_IS
-    if origin in (Annotated, Union, UnionType, dict, list, tuple):
-        return True
-    return _is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct))
-
-
-def _convert(value: Any, annotation: Any) -> Any:
-    origin = get_origin(annotation)
-    if origin is not None:
-        return _convert_generic(value, annotation, origin)
-    if not isinstance(annotation, type) or annotation in _AS_IS:
-        return value
-    if issubclass(annotation, enum.Enum):
-        return _member(value, annotation)
-    if hasattr(annotation, "model_validate"):
-        return annotation.model_validate(value)
-    if _is_dataclass(annotation) or issubclass(annotation, _CONVERTED):
-        return _by_msgspec(value, annotation)
-    return tuple(value) if annotation is tuple and isinstance(value, list) else value
-
-
-_AS_IS = frozenset({str, int, float, bool, bytes, list, dict, object, NoneType})
-_CONVERTED = (msgspec.Struct, datetime, date, time, timedelta, Decimal)
-
-
-def _convert_generic(value: Any, annotation: Any, origin: Any) -> Any:
-    args = get_args(annotation)
-    if origin is Annotated:
-        return _convert(value, args[0])
-    if origin is Union or origin is UnionType:
-        return _convert_union(value, args)
-    if origin is dict and len(args) == 2 and isinstance(value, dict):
-        return {key: _convert(item, args[1]) for key, item in value.items()}
-    if origin is list and args and isinstance(value, list):
-        return [_convert(item, args[0]) for item in value]
-    if origin is tuple and isinstance(value, list):
-        kinds = [args[0]] * len(value) if args[1:] == (...,) else args
-        if len(kinds) != len(value):
-            raise ValueError(f"expected {len(kinds)} elements, got {len(value)}")
-        return tuple(_convert(item, kind) for item, kind in zip(value, kinds, strict=True))
-    if _is_dataclass(origin) or (isinstance(origin, type) and issubclass(origin, msgspec.Struct)):
-        return _by_msgspec(value, annotation)
-    return value
-
-
-def _convert_union(value: Any, arms: tuple[Any, ...]) -> Any:
-    if value is None and NoneType in arms:
-        return None
-    # A value that already is of an arm's type stays as it is: `str | date` does not turn text into a date.
-    if any(isinstance(arm, type) and type(value) is arm for arm in arms):
-        return value
-    failures, refused = [], True
-    for arm in arms:
-        if arm in _AS_IS:
-            continue
-        try:
-            converted = _convert(value, arm)
-        except (msgspec.ValidationError, ValueError) as error:
-            failures.append(str(error))
-            continue
-        if converted is not value:
-            return converted
-        refused = False
-    if refused and failures:
-        raise ValueError("; ".join(failures))
-    return value
-
-
-def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
-    stored = canonical_json(value)
-    for member in kind:
-        if canonical_json(member.value) == stored:
-            return member
-    return kind(value)
-
-
-def _by_msgspec(value: Any, annotation: Any) -> Any:
-    try:
-        return typed.convert(value, annotation, dec_hook=_custom, str_keys=True)
-    except TypeError:  # msgspec does not know a type inside: no business of ours to refuse it
-        return value
-
-
-def _custom(kind: Any, value: Any) -> Any:
-    return kind.model_validate(value) if hasattr(kind, "model_validate") else value

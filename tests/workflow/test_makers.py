@@ -62,6 +62,29 @@ def test_a_later_process_makes_the_same_workflow_again(repo: Path) -> None:
     assert (kept["maker"], kept["arguments"]) == ("greeting", {"names": ["ada", "grace"]})
 
 
+TYPED = """
+from pathlib import Path
+from agentos import Workflow
+from agentos.dag.define.workflow import maker
+
+@maker
+def reading(*, files: set[Path], name: str = "reading"):
+    flow = Workflow(name)
+    for file in files:
+        flow.add(file.stem, "shell", run="true")
+    return flow
+
+made = reading(files={Path("a.txt"), Path("b.txt")})
+"""
+
+
+def test_its_arguments_are_again_of_the_types_they_are_annotated_with(tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "flow.py").write_text(TYPED)
+    arguments = {"files": ["a.txt", "b.txt"], "name": "again"}
+    again = load_workflow(record(maker="reading", arguments=arguments, name="again"), tmp_git_repo)
+    assert sorted(draft.id for draft in again.drafts) == ["a", "b"]
+
+
 def test_only_what_is_marked_is_called(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repo)
     with pytest.raises(RunRefusedError, match="no longer defines"):

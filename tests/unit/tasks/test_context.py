@@ -67,7 +67,7 @@ def test_changing_an_object_after_the_call_changes_nothing() -> None:
 @pytest.mark.parametrize("verb", ["set", "message", "inject"])
 def test_a_value_without_a_stored_form_raises_at_the_call(verb: str) -> None:
     context = a_context()
-    value = {"deep": [1, {2, 3}]}
+    value = {"deep": [1, {2j, 3j}]}
 
     with pytest.raises(ValueEncodingError) as caught:
         context.inject("id", inputs=value) if verb == "inject" else getattr(context, verb)("k", value)

@@ -16,7 +16,7 @@ import msgspec
 
 from agentos.exceptions import AttemptError
 from agentos.tasks.context import Context
-from agentos.values import convert_to, converts
+from agentos.value_types import convert_to, converts
 
 CONTEXT_PARAMETER = "ctx"
 

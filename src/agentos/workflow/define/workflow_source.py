@@ -128,9 +128,11 @@ def _call_maker(module: ModuleType, record: SourceRecord) -> object:
     make = vars(module).get(record.maker)
     if getattr(make, MAKER, False) is not True or not callable(make):
         return None
+    from agentos.tasks.python.functions import callee_of  # few runs need it
+
     with being_loaded(Path(record.file)):
         try:
-            made: object = make(**from_stored(record.arguments))
+            made: object = make(**callee_of(make).bind(from_stored(record.arguments), None))
             return made
         except (AgentosError, KeyboardInterrupt):
             raise
