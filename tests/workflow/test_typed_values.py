@@ -110,6 +110,41 @@ def test_a_value_that_does_not_fit_fails_its_task_by_name(tmp_git_repo: Path) ->
     assert "argument 'folder': int does not fit its type Path: a path is text" in said
 
 
+def test_a_step_gives_what_its_function_says_the_first_time_and_later(tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "steps.py").write_text(STEPS)
+    killed = start([sys.executable, "steps.py"], cwd=tmp_git_repo, at="step.after:3", env=environment())
+    assert killed.killed, killed.stderr
+    done = start([sys.executable, "steps.py"], cwd=tmp_git_repo, env=environment())
+    assert done.stdout == "Part(where=PosixPath('a')) {'where': 'b'} Part(where=PosixPath('c')) {'where': 'd'}\n"
+
+
+STEPS = """
+from dataclasses import dataclass
+from pathlib import Path
+from agentos import Workflow, run
+
+@dataclass
+class Part:
+    where: Path
+
+def said(name) -> Part:
+    return Part(Path(name))
+
+def silent(name):
+    return Part(Path(name))
+
+flow = Workflow("steps")
+
+@flow.task
+async def work(ctx):
+    made = [await ctx.step(said, "a"), await ctx.step(silent, "b"), await ctx.step(Part, Path("c"))]
+    return " ".join(map(str, [*made, await ctx.step(silent, "d")]))
+
+if __name__ == "__main__":
+    print(run(flow, workflow_id="s").outputs["work"])
+"""
+
+
 def test_what_cannot_be_resolved_or_is_plain_comes_as_it_is_stored(tmp_git_repo: Path) -> None:
     @dataclass
     class Local:

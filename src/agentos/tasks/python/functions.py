@@ -44,7 +44,7 @@ class Callee:
         bound = dict(arguments)
         for name, annotation in self.types:
             if name in bound:
-                bound[name] = _fit(name, bound[name], annotation)
+                bound[name] = _fit(f"argument {name!r}", bound[name], annotation)
         if context is not None:
             bound[CONTEXT_PARAMETER] = context
         return bound
@@ -112,13 +112,19 @@ def _annotation_source(function: Any) -> Any:
     return function if hasattr(function, "__annotations__") else type(function).__call__
 
 
-def _fit(name: str, value: Any, annotation: Any) -> Any:
+def _fit(what: str, value: Any, annotation: Any) -> Any:
     try:
         return convert_to(value, annotation)
     except AttemptError as error:
-        raise AttemptError(f"argument {name!r}: {error.message}", next_step=error.next_step) from error
-    except Exception as error:  # a model's own validators run here
-        raise AttemptError(f"argument {name!r}: {type(error).__name__}: {error}") from error
+        raise AttemptError(f"{what}: {error.message}", next_step=error.next_step) from error
+    except Exception as error:  # an annotation's own code runs here
+        raise AttemptError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def give_back(function: Callable[..., Any], value: Any) -> Any:
+    """What the function returned, made from its stored form. AttemptError where that does not fit its annotation."""
+    annotation = function if isinstance(function, type) else _hints(function).get("return", Any)
+    return _fit("the result", value, annotation) if _may_change(annotation) else value
 
 
 # --- by name ------------------------------------------------------------------------------------------------------

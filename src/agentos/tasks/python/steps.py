@@ -14,6 +14,7 @@ from agentos.dag.plan.checks import changes_files
 from agentos.exceptions import AttemptError, StepsChangedError
 from agentos.machine.facts.facts import StepFacts
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
+from agentos.tasks.python.functions import give_back
 from agentos.tasks.python.threads import DaemonThreads
 from agentos.values import decode_value, encode_value
 
@@ -43,12 +44,12 @@ class Steps:
                     next_step=f"`agentos resume {self._spec.workflow_id} --rerun {self._spec.task_id}` begins without "
                     "the steps that were made.",
                 )
-            return decode_value(known.output)
+            return give_back(function, decode_value(known.output))
         output = encode_value(await self._call(function, args, named))
         reach("step.before")
         await self._host.record_step(number, name, self._inputs, output)
         reach("step.after")
-        return decode_value(output)
+        return give_back(function, decode_value(output))
 
     @cached_property
     def _inputs(self) -> str:
