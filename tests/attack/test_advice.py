@@ -112,6 +112,16 @@ def test_other_parameters_take_another_id(agentos: Agentos, repo: Path) -> None:
     assert "another id" in told.err
 
 
+def test_a_run_that_failed_can_go_on_with_other_parameters(agentos: Agentos, repo: Path) -> None:
+    (repo / "broken").touch()
+    assert agentos("run", "flow.yaml", "--id", "r", cwd=repo).code == 1
+    (repo / "broken").unlink()
+    told = agentos("run", "flow.yaml", "--id", "r", "-p", "size=very large", cwd=repo)
+    (command,) = advised(told.err)
+    assert agentos(*command, cwd=repo).code == 0
+    assert agentos("run", "flow.yaml", "--id", "r", "-p", "size=very large", cwd=repo).code == 0, "the same run now"
+
+
 # --- and what else was said wrong -------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     "prove": (Typed(("prove", FILE)),),
     "graph": (Typed(("graph", FILE)), opening("graph", RUN, nowhere=2)),
     "schema": (Typed(("schema", "list")),),
+    "help": (Typed(("help",)),),
     "run": (opening("run", FILE), opening("run", FILE, "--id", "another", "--params", FILE)),
     "resume": (
         opening("resume", RUN),

@@ -565,7 +565,7 @@ def test_checkpoint_save_failure_does_not_stop_execution(place: Place, caplog: p
     assert [cut.layer for cut in of_type(events, ev.Checkpointed)] == [0, 2]
     [record] = [r for r in caplog.records if "Checkpoint failed, workflow not resumable" in r.message]
     assert record.levelno == logging.ERROR
-    assert "layer 1 of w" in record.message
+    assert "layer 2 of w" in record.message, "people count from one"
     assert "no room for checkpoints" in record.message
     assert [one.layer for one in CheckpointManager(place.database).list_checkpoints("w")] == [0, 2], "no made-up id"
 
@@ -613,7 +613,7 @@ def test_checkpoint_save_failure_right_after_going_back(place: Place) -> None:
 
 def test_checkpoint_save_failure_stops_if_strict(place: Place) -> None:
     ran: list[str] = []
-    with pytest.raises(CheckpointCutError, match="checkpoint of layer 1 failed: no room for checkpoints"):
+    with pytest.raises(CheckpointCutError, match="checkpoint of layer 2 failed: no room for checkpoints"):
         drive(_cuts_fail(place, lambda layer: layer == 1), layered(3, ran=ran), id="w", strict_checkpoints=True)
 
     events = journal(place, "w")
@@ -1001,7 +1001,7 @@ def test_resume_with_corrupted_state_raises_checkpoint_corrupted_error(place: Pl
     sql(place, "UPDATE event SET body = replace(body, 'l2t0', 'l2tX') WHERE seq > ?", sound.sequence)
     with pytest.raises(CheckpointCorruptedError) as caught:
         go_on(place, "w", flow)
-    assert f"newest sound checkpoint is {sound.id} (layer 1)" in str(caught.value)
+    assert f"newest sound checkpoint is {sound.id} (layer 2)" in str(caught.value)
 
 
 def test_state_update_that_breaks_an_invariant_leaves_the_old_state(place: Place) -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from agentos.crashpoints import reach
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.language.references import as_text
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import EPOCH, TaskId, WorkflowId, new_id
@@ -144,10 +145,12 @@ def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
         go_on = f"Choose another id, or go on with {'it as it began' if is_made else 'the edited workflow'}: {resume}`."
         raise RunRefusedError(f"{exists}, with another definition", next_step=edited.get(known.status, go_on))
     if run_fingerprint(accepted) != run_fingerprint(plan):
-        raise RunRefusedError(
-            f"{exists}, with other parameters",
-            next_step=f"Choose another id, or go on with other parameters: {resume} --param NAME=VALUE`.",
-        )
+        go_on = ""
+        if known.status not in ("complete", "aborted"):
+            changed = (name for name, value in plan.params.items() if accepted.params.get(name) != value)
+            given = " ".join(shlex.quote(f"--param={name}={as_text(plan.params[name])}") for name in changed)
+            go_on = f", or go on with these: {resume} {given}`"
+        raise RunRefusedError(f"{exists}, with other parameters", next_step=f"Choose another id{go_on}.")
 
 
 def find_fork_point(store: StorePort, target: str) -> CheckpointRecord:
