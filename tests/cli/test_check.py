@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -232,6 +233,22 @@ def test_what_speaks_against_running_a_task_twice_is_a_warning(agentos: Agentos,
         ],
         ["task 'note' may not be safe to run twice: it opens 'log' for appending"],
     ]
+
+
+def test_an_agent_that_is_not_signed_in_is_told(
+    agentos: Agentos, tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "codex").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "codex").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path))
+    (tmp_git_repo / "flow.yaml").write_text("tasks:\n  fix: {agent: codex, prompt: x}\n")
+    said = "codex seems not to be signed in: start `codex` once, or set OPENAI_API_KEY"
+    assert said in agentos("check", "flow.yaml", cwd=tmp_git_repo).out
+    assert said not in agentos("check", "flow.yaml", cwd=tmp_git_repo, env={"OPENAI_API_KEY": "sk-1"}).out
+    (tmp_path / "auth.json").touch()
+    assert said not in agentos("check", "flow.yaml", cwd=tmp_git_repo).out
 
 
 def test_what_is_not_installed_and_what_a_budget_relies_on(

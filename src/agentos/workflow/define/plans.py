@@ -248,15 +248,21 @@ def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
     agents = [task.definition.agent for task in plan.tasks.values() if task.definition.agent is not None]
     told = []
     if agents:
+        import os
         import shutil
 
-        from agentos.tasks.agents.adapters.known import AGENTS
+        from agentos.tasks.agents.adapters.known import AGENTS, seems_signed_in
 
         traits = {work.agent: AGENTS[work.agent].TRAITS for work in agents if work.agent in AGENTS}
         told = [
             f"{name} is not installed here, or not on PATH: `npm install -g {one.package}`, then sign in"
             for name, one in sorted(traits.items())
             if one.program and shutil.which(one.program) is None
+        ]
+        told += [
+            f"{name} seems not to be signed in: start `{one.program}` once, or set {one.sign_in.variables[0]}"
+            for name, one in sorted(traits.items())
+            if one.sign_in is not None and shutil.which(one.program) and not seems_signed_in(one, os.environ)
         ]
     try:
         refuse_unpriced(plan, models)

@@ -47,6 +47,13 @@ class TranscriptLocation(msgspec.Struct, frozen=True):
     """Of the file in it: `{id}` of the session, `{short}` for the first eight signs of that."""
 
 
+class SignIn(msgspec.Struct, frozen=True):
+    """What an agent that is signed in has: one of these variables, or this file where its transcripts are."""
+
+    variables: tuple[str, ...]
+    file: str
+
+
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What one agent can be told, and what it cannot."""
 
@@ -68,6 +75,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Takes a list of allowed tools."""
     transcript: TranscriptLocation | None = None
     """None: it keeps no file that could be copied."""
+    sign_in: SignIn | None = None
+    """None: it has too many ways."""
     takes_schema: bool = False
     """Answers by a JSON schema. Others are asked for it in the prompt."""
 

@@ -13,6 +13,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentOutcome,
     AgentVerdict,
     Ask,
+    SignIn,
     StreamUpdate,
     Traits,
     TranscriptLocation,
@@ -33,6 +34,7 @@ TRAITS = Traits(
     counts_turns=True,
     takes_schema=True,
     transcript=TranscriptLocation("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
+    sign_in=SignIn(("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"), ".credentials.json"),
 )
 
 _MODES = {"read": "dontAsk", "edit": "acceptEdits", "full": "bypassPermissions"}

@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentInvocation,
     AgentVerdict,
     Ask,
+    SignIn,
     StreamUpdate,
     Traits,
     TranscriptLocation,
@@ -30,6 +31,7 @@ TRAITS = Traits(
     takes_tools=False,
     takes_schema=True,
     transcript=TranscriptLocation("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
+    sign_in=SignIn(("OPENAI_API_KEY", "CODEX_API_KEY"), "auth.json"),
 )
 
 _SANDBOXES = {"read": "read-only", "edit": "workspace-write", "full": "danger-full-access"}

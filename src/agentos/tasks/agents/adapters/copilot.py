@@ -11,6 +11,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentInvocation,
     AgentVerdict,
     Ask,
+    SignIn,
     StreamUpdate,
     Traits,
     TranscriptLocation,
@@ -26,6 +27,7 @@ TRAITS = Traits(
     program="copilot",
     package="@github/copilot",
     transcript=TranscriptLocation("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"),
+    sign_in=SignIn(("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"), "config.json"),
 )
 
 _FLAGS = {

@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentOutcome,
     AgentVerdict,
     Ask,
+    SignIn,
     StreamUpdate,
     Traits,
     TranscriptLocation,
@@ -26,6 +27,7 @@ TRAITS = Traits(
     program="gemini",
     package="@google/gemini-cli",
     transcript=TranscriptLocation("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"),
+    sign_in=SignIn(("GEMINI_API_KEY", "GOOGLE_API_KEY"), ".gemini/oauth_creds.json"),
 )
 
 _MODES = {"read": "plan", "edit": "auto_edit", "full": "yolo"}

@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from agentos.tasks.agents.adapters import claude, codex, command, copilot, gemini, opencode
-from agentos.tasks.agents.adapters.adapter import Agent
+from agentos.tasks.agents.adapters.adapter import Agent, Traits
 
 VERSION_S = 20.0
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")
@@ -45,6 +46,14 @@ def installed_agents() -> list[InstalledAgent]:
             path = shutil.which(program) or ""
             found.append(InstalledAgent(agent=name, path=path, version=version_of(path) if path else ""))
     return found
+
+
+def seems_signed_in(traits: Traits, env: Mapping[str, str]) -> bool:
+    """Whether anything speaks for it. Elsewhere than on Linux keys may lie in a keychain, and nothing is said."""
+    sign_in, kept = traits.sign_in, traits.transcript
+    if sign_in is None or kept is None or sys.platform != "linux" or any(env.get(name) for name in sign_in.variables):
+        return True
+    return Path(env.get(kept.variable) or Path.home() / kept.folder, sign_in.file).exists()
 
 
 def version_of(path: str) -> str:
