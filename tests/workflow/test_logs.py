@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -311,3 +312,26 @@ def test_what_was_printed_is_on_the_disk_where_somebody_asks_for_it(
     file.close()
     writer.close()
     assert [data.count(b"\n") for data in synced] == [1]
+
+
+def test_without_a_thread_to_be_had_what_is_printed_is_kept_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    folder = logs_folder(place.kept_beside)
+    assert folder is not None
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    logs = LogWriter(folder, "r")
+    with monkeypatch.context() as scarce:
+        scarce.setattr(threading.Thread, "start", refuse)
+        file = logs.open("a", 1)
+        file.write("stdout", b"first\n")
+    file.write("stdout", b"second\n")
+    file.close()
+    logs.close()
+    assert [line.text for line in read_logs(log_files(place.kept_beside, WorkflowId("r"), ["a"]))] == [
+        "first",
+        "second",
+    ]

@@ -88,9 +88,14 @@ class LogWriter:
         """Have the thread do something, after all that was put before."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="agentos-logs", daemon=True)
-                self._thread.start()
-        self._work.put(work)
+                thread = threading.Thread(target=self._serve, name="agentos-logs", daemon=True)
+                with suppress(RuntimeError):  # the system gives no more threads
+                    thread.start()
+                    self._thread = thread
+            if self._thread is not None:
+                self._work.put(work)
+                return
+        work()
 
     def make(self, name: str) -> int:
         """A descriptor to append to the log with, in a folder that is really ours. Called in the thread."""
