@@ -16,7 +16,9 @@ AGENTS := .npm-agents
 LANGUAGE_SERVER := .npm-language-server
 
 INSTALL := -m pip --disable-pip-version-check install --quiet
-LOCKED := $(INSTALL) --require-hashes -r
+# The locks are whole. Left to look for itself, pip finds a newer release for a name with an extra (`coverage[toml]`),
+# and then refuses it, because the lock has no hash for it.
+LOCKED := $(INSTALL) --no-deps --require-hashes -r
 # What it builds with is in the lock too, so that nothing is fetched without a hash.
 EDITABLE := $(INSTALL) --no-build-isolation --no-deps -e .
 
