@@ -39,14 +39,14 @@ def test_a_dry_run_gives_each_task_a_verdict_and_a_reason(agentos: Agentos, fail
     assert done.code == 0
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in done.out.splitlines()}
     assert rows["TASK"] == ["VERDICT", "REASON"]
-    assert rows["good"] == ["reuse", "finished, unchanged"]
+    assert rows["good"] == ["reuse", "finished, definition unchanged"]
     assert rows["bad"] == ["rerun", "failed"]
     assert rows["after"][0] == "run"
     assert "mine: 1 reused · 1 reruns · 1 to run." in done.err
     shown = json.loads(agentos("resume", "mi", "--dry-run", "--json", cwd=failed).out)
     assert shown["workflow_id"] == "mine"
     assert shown["counts"] == {"reuse": 1, "rerun": 1, "run": 1}
-    assert shown["tasks"][0] == {"id": "good", "verdict": "reuse", "reason": "finished, unchanged"}
+    assert shown["tasks"][0] == {"id": "good", "verdict": "reuse", "reason": "finished, definition unchanged"}
     assert (failed / "bad-ran").read_text() == "x\n"
 
 

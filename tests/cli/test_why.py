@@ -68,7 +68,7 @@ def test_what_a_resume_decided_is_told_with_what_it_compared(agentos: Agentos, t
     assert notes["verdict"] == "reuse, changed"
     assert "in plan revision 2" in notes["compared"]
     assert notes["plan_revision"] == 2
-    assert (lint["verdict"], lint["reason"]) == ("reuse", "finished, unchanged")
+    assert (lint["verdict"], lint["reason"]) == ("reuse", "finished, definition unchanged")
     assert "the same as before" in lint["compared"]
     assert (broken["verdict"], broken["reason"]) == ("rerun", "failed")
     said = agentos("why", "waits", "notes", cwd=tmp_git_repo).out

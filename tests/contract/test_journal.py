@@ -39,6 +39,13 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
     ev.CheckpointFailed: {"layer": 0, "error": FAILURE},
     ev.FilesCaptured: {"snapshot": "abc", "tree": "def", "why": "attempt", "task_id": "a", "partial": ("big",)},
     ev.TaskSession: {"task_id": "a", "layer": 0, "attempt": 1, "session": ev.AgentSession(agent="claude", id="s")},
+    ev.TaskSources: {
+        "task_id": "a",
+        "layer": 0,
+        "attempt": 1,
+        "sources": ev.SourcesRecord(digest="0f", variables={"MODE": "1e"}, salt="run"),
+        "names": {"src/a.py": "0f"},
+    },
     ev.TaskStep: {
         "task_id": "a",
         "layer": 0,

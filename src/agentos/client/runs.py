@@ -21,7 +21,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import AgentosError, UntrustedSettingsError, WorktreeBusyError
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
-from agentos.machine.resume import ResumeOptions
+from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 from agentos.workflow.define.python_modules import refuse_while_loading
 from agentos.workflow.drive.conductor import conduct
@@ -354,6 +354,8 @@ class Driven(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     began: bool
     """False: nothing was left to do, and nobody drove anything."""
+    plan: ResumePlan | None = None
+    """Where it did not begin: what was compared, and is kept."""
 
 
 async def drive(
@@ -379,7 +381,7 @@ async def drive(
 
     ready = await _prepare_in_turn(prepare_and_remember, on_wait)
     if isinstance(ready, Finished):
-        return Driven(facts=ready.facts, began=False)
+        return Driven(facts=ready.facts, began=False, plan=ready.plan)
     if not adopts:
         return Driven(facts=await conduct(ready, started=started), began=True)
     from agentos.tasks.process.ancestors import adopt_orphans

@@ -11,5 +11,6 @@ board          plan, facts and frontier together; `emit` is the only way to chan
 frontier       which tasks can go next
 rules          what follows from what, one matter a module
 command_words  the words of a command that may name files
+sources        whether what a task depends on is still what it was
 resume         what a resume keeps, repeats and asks: a verdict for each task
 """

@@ -91,6 +91,16 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Fingerprint of the task it is about: one that was edited since starts anew."""
 
 
+class SourcesRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the sources of a task were when an attempt of it began."""
+
+    digest: str
+    """Of its files: paths and contents."""
+    variables: dict[str, str] = {}
+    """By name, each with a digest of its value that `salt` went into; empty for one that was not set."""
+    salt: str = ""
+
+
 class MergeConflict(msgspec.Struct, frozen=True, kw_only=True):
     """A path that was changed in ways that do not go together."""
 
@@ -248,6 +258,19 @@ class TaskStep(Event, frozen=True, kw_only=True):
     inputs: str
     """A digest of what the task's function was given: with other inputs the step does not count."""
     output: Raw = NOTHING
+
+
+class TaskSources(Event, frozen=True, kw_only=True):
+    """What the attempt depends on, as it found it: durable before the attempt has an effect, or an end."""
+
+    type: ClassVar[str] = "task_sources"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    sources: SourcesRecord
+    names: dict[str, str] | None = None
+    """The files, or the folders they lie in, each with a short digest: to name what changes later. None where an
+    earlier event of the run has those of the same digest."""
 
 
 class TaskUsage(Event, frozen=True, kw_only=True):
@@ -563,6 +586,10 @@ class RunForked(Event, frozen=True, kw_only=True):
     changes: tuple[PlanChanged, ...] = ()
     ask: tuple[TaskId, ...] = ()
     """Tasks whose external effect the parent had started."""
+    sources: dict[TaskId, SourcesRecord] = {}
+    """What the sources of these results were."""
+    source_names: dict[str, dict[str, str]] = {}
+    """By the digest of each: the `names` of `task_sources`."""
 
 
 class StateSaved(Event, frozen=True, kw_only=True):
@@ -621,6 +648,7 @@ JournaledEvent = (
     | TaskUsage
     | CoverChanged
     | TaskStep
+    | TaskSources
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""
 

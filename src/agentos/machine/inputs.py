@@ -17,6 +17,7 @@ from agentos.machine.events import (
     FilesRestored,
     MergeConflict,
     RunForked,
+    SourcesRecord,
     TaskFailure,
     Usage,
 )
@@ -110,6 +111,23 @@ class StepEnded(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     inputs: str
     output: Raw
+
+
+class SourcesSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt that begins depends on, as it finds it."""
+
+    task_id: TaskId
+    attempt: int
+    sources: SourcesRecord
+    names: dict[str, str]
+
+
+class SourcesChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt changed files that finished tasks depend on which come after it."""
+
+    task_id: TaskId
+    stale: dict[TaskId, str]
+    """These tasks, each with the reason."""
 
 
 class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +239,8 @@ Input = (
     | ChildStarted
     | SessionKnown
     | StepEnded
+    | SourcesSeen
+    | SourcesChanged
     | UsageKnown
     | CommandArrived
     | CommandUnreadable

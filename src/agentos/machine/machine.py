@@ -38,6 +38,8 @@ from agentos.machine.inputs import (
     MergeEnded,
     Planned,
     SessionKnown,
+    SourcesChanged,
+    SourcesSeen,
     StepEnded,
     StopAsked,
     Tick,
@@ -104,6 +106,10 @@ class Machine(Board):
                 attempts.session_known(self, given)
             case StepEnded():
                 attempts.step_ended(self, given)
+            case SourcesSeen():
+                attempts.sources_seen(self, given)
+            case SourcesChanged():
+                attempts.sources_changed(self, given)
             case UsageKnown():
                 attempts.usage_known(self, given)
             case CommandArrived(asked=asked):

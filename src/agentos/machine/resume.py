@@ -32,6 +32,7 @@ _FILES: Mapping[FilesAre, str] = {
 }
 
 _DEFINITION = "definition"
+_WORK: tuple[Verdict, ...] = ("rerun", "run", "ask", "new")
 MAX_CUTS = 3
 """So many attempts in a row cut short by a dead driver, and somebody is asked before the next."""
 
@@ -45,6 +46,8 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse any difference between the workflow and the plan last accepted."""
     missing: Mapping[TaskId, Sequence[str]] = {}
     """Finished tasks of which something they `produce` is no longer there, and what."""
+    stale: Mapping[TaskId, str] = {}
+    """Finished tasks whose sources are not what they were, and why each is not reused."""
     files: FilesAre = "unknown"
     restored_to: int = 0
     """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
@@ -74,6 +77,11 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> dict[str, int]:
         return dict(Counter(verdict.verdict for verdict in self.verdicts))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything runs, or is asked, that has not ended for good."""
+        return any(row.verdict in _WORK for row in self.verdicts)
 
     @property
     def noteworthy(self) -> tuple[PlannedVerdict, ...]:
@@ -116,6 +124,28 @@ def plan_follow_up(plan: Plan, facts: Facts, changed: TaskId) -> ResumePlan:
         judge.follow(task, f"{changed} ran again with another result")
     judge.follow_skipped()
     return judge.plan(facts.plan_revision)
+
+
+def plan_stale(plan: Plan, facts: Facts, changed: TaskId, stale: Mapping[TaskId, str]) -> ResumePlan:
+    """What follows where a task changed files: the `stale` ones that come after it run again, where they have ended."""
+    judge = _Judge(plan, plan, facts, ResumeOptions())
+    for task in tasks_after(plan, changed):
+        if task.id in stale and facts.task(task.id).status in SUCCEEDED:
+            judge.follow(task, stale[task.id])
+    judge.follow_skipped()
+    return judge.plan(facts.plan_revision)
+
+
+def tasks_after(plan: Plan, task_id: TaskId) -> list[PlannedTask]:
+    """All that depends on a task, itself or through others, in plan order."""
+    found: dict[TaskId, PlannedTask] = {}
+    ahead = [task_id, fan_out_of(plan.tasks[task_id]) or task_id]
+    while ahead:
+        for task in _dependants(plan, ahead.pop()):
+            if task.id not in found:
+                found[task.id] = task
+                ahead.append(task.id)
+    return sorted(found.values(), key=lambda task: (task.layer, task.place))
 
 
 def plan_repeat(plan: Plan, facts: Facts, outdated: TaskId) -> ResumePlan:
@@ -273,7 +303,7 @@ class _Judge:
                 task, "reuse, changed", f"finished, but its {compared} changed since; --rerun changed runs it"
             )
         else:
-            self._add_verdict(task, "reuse", "finished, unchanged")
+            self._add_verdict(task, "reuse", finished_reason(task))
 
     def _reason_to_expand_again(self, task: PlannedTask) -> str:
         if task.definition.for_each is None:
@@ -290,7 +320,7 @@ class _Judge:
             return f"its {'definition or code' if changed == _DEFINITION else changed} changed"
         if task.id in self.options.missing:
             return f"something it produces is gone ({', '.join(self.options.missing[task.id])})"
-        return ""
+        return self.options.stale.get(task.id, "")
 
     def _judge_failed(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         if _was_rejected(was):
@@ -401,6 +431,11 @@ def changed_part(old: Plan, new: Plan, task: PlannedTask) -> str:
     references = [one for _, one in references_of(task.definition, task.definition.inputs, [])]
     taken = [one.path[1:2] for one in (*references, *references_in(new.settings.env)) if one.root == "params"]
     return next((f"parameter {name!r}" for name in names if () in taken or (name,) in taken), "")
+
+
+def finished_reason(task: PlannedTask) -> str:
+    """Why a finished task is reused: what was compared."""
+    return f"finished, {'definition and sources' if task.definition.sources else 'definition'} unchanged"
 
 
 def _edit_note(changed: str) -> str:

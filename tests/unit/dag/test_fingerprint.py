@@ -23,7 +23,7 @@ from agentos.dag.define import code
 from agentos.dag.define.code import code_digest
 from agentos.dag.define.mapping import task_from_mapping
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
-from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, SourceVariable, TaskDef
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.fingerprint import changed_fingerprint, plan_fingerprint, task_fingerprint
 from agentos.dag.plan.plan import compile_plan
@@ -121,6 +121,7 @@ COSMETIC: dict[str, tuple[Any, Any]] = {
     "budget": (Budget(tokens=1), Budget(tokens=2)),
     "description": ("better words", "the best"),
     "concurrency": (Concurrency(group="g"), Concurrency(group="h")),
+    "sources": (("src/**",), ("src/**", SourceVariable(env="MODE"))),
 }
 COUNTS: dict[str, tuple[Any, Any]] = {
     "id": ("b", "c"),

@@ -201,4 +201,4 @@ def test_a_task_that_changed_nothing_beside_one_that_a_stop_cut_off_is_kept() ->
     run.fail("b", type="TaskCancelledError", cancelled=True, retryable=False, captured=left)
     files = decided(run)
     assert (files.target, files.as_left) == ("before", "after")
-    assert reason(run, files) == "reuse: finished, unchanged"
+    assert reason(run, files) == "reuse: finished, definition unchanged"

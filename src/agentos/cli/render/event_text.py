@@ -13,6 +13,7 @@ from agentos.client.types import events as ev
 LINE = 500
 """Characters of a line that come from a workflow; the whole text is in the journal and the logs."""
 NAMED = 3
+MOST_KEPT = 12
 """Tasks that are named in a line; the rest is counted, or stands for itself."""
 
 _DECIDED: Mapping[ev.Verdict, str] = {
@@ -129,6 +130,8 @@ def _describe_detail(event: ev.Event) -> str:
             return f"{task_id}: {session.agent} session {session.id or session.title}"
         case ev.TaskStep(task_id=task_id, number=number, name=name):
             return f"{task_id}: step {number + 1}, {name}, is done"
+        case ev.TaskSources(task_id=task_id, sources=sources):
+            return f"{task_id} depends on files {sources.digest[:12]}{' and variables' * bool(sources.variables)}"
         case ev.TaskUsage(task_id=task_id, usage=usage):
             return f"{task_id}: {usage_text(usage)}"
         case ev.CoverChanged(gate_id=gate_id, task_id=task_id, files=files):
@@ -194,6 +197,15 @@ def resume_in_short(counts: Mapping[str, int], verdicts: Iterable[ev.PlannedVerd
         f"{number} {words}{_name_tasks(by_verdict.get(verdict, ()))}" for number, words, verdict in parts if number
     ]
     return " · ".join(lines) or "nothing to do"
+
+
+def kept_in_short(counts: Mapping[str, int], verdicts: Sequence[ev.PlannedVerdict]) -> str:
+    """As `resume_in_short` where nothing runs: those that are reused are named, too."""
+    kept = [row.task_id for row in verdicts if row.verdict == "reuse"]
+    named = f" ({', '.join(kept[:MOST_KEPT])}{', …' * (len(kept) > MOST_KEPT)})" if kept else ""
+    others = {verdict: number for verdict, number in counts.items() if verdict != "reuse"}
+    said = [resume_in_short(others, verdicts)] if others else []
+    return " · ".join([f"{len(kept)} reused{named}", *said])
 
 
 def _name_tasks(rows: Sequence[ev.PlannedVerdict]) -> str:

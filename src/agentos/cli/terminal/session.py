@@ -20,6 +20,7 @@ import msgspec
 
 from agentos.cli.exits import Exit, exit_of_signal
 from agentos.cli.output import say
+from agentos.cli.render.event_text import kept_in_short
 from agentos.cli.render.report import exit_of, report
 from agentos.cli.render.text import printable, printable_lines
 from agentos.cli.terminal.feed import Feed, View
@@ -191,7 +192,7 @@ class _Session:
         if driven.began:
             print_report(driven.facts, self._place, stopped=stopping.received is not None)
         else:
-            self._print_nothing_to_do(driven.facts)
+            self._print_nothing_to_do(driven)
 
     def _on_start(self, begun: Drive, stopping: StopSignals) -> None:
         stopping.attach(begun)
@@ -227,10 +228,13 @@ class _Session:
                 self._view.close()
             self._closing.close()
 
-    def _print_nothing_to_do(self, facts: Facts) -> None:
+    def _print_nothing_to_do(self, driven: Driven) -> None:
+        facts = driven.facts
         if self._manner.show == "json":
             last = Client(place=self._place).events(facts.workflow_id, after=facts.sequence - 1)
             open_view("json", RunModel(facts.workflow_id)).show(last)
+        if driven.plan is not None:
+            say(printable(kept_in_short(driven.plan.counts, driven.plan.verdicts)))
         say(f"Nothing is left to do: run {facts.workflow_id} is {facts.status}.")
 
 

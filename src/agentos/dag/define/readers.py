@@ -13,7 +13,7 @@ import msgspec
 from agentos import typed
 from agentos.dag.define.model_calls import WORK_OF, Budget
 from agentos.dag.define.stored_values import to_stored
-from agentos.dag.define.task import Approve, Concurrency, Effect, ForEach, Repeat, Retry
+from agentos.dag.define.task import Approve, Concurrency, Effect, ForEach, Repeat, Retry, SourceVariable
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.findings import Problem, nearest
 from agentos.exceptions import ValueEncodingError
@@ -91,6 +91,14 @@ def paths(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(path, str) for path in given):
         raise BadSetting(f"{name} takes a path or a list of paths, not {value!r}")
     return tuple(given)
+
+
+def sources(name: str, value: Any) -> tuple[str | SourceVariable, ...]:
+    given = [value] if isinstance(value, (str, Mapping, SourceVariable)) else value
+    if not isinstance(given, (list, tuple)):
+        raise BadSetting(f"{name} takes a path, a map {{env: NAME}}, or a list of these, not {value!r}")
+    expected = "paths, and maps {env: NAME}"
+    return tuple(one if isinstance(one, str) else _struct(name, one, SourceVariable, expected) for one in given)
 
 
 def _named_values(name: str, value: Any) -> Mapping[str, Any]:

@@ -15,11 +15,23 @@ import msgspec
 from agentos.dag.define import readers
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.readers import EFFECTS, IDEMPOTENT, Reader
-from agentos.dag.define.task import A_REFERENCE, Approve, Concurrency, ForEach, Isolation, Kind, Output, Repeat, Retry
+from agentos.dag.define.task import (
+    A_REFERENCE,
+    Approve,
+    Concurrency,
+    ForEach,
+    Isolation,
+    Kind,
+    Output,
+    Repeat,
+    Retry,
+    SourceVariable,
+)
 
 KINDS: tuple[str, ...] = get_args(Kind)
 SCALAR = {"type": ["string", "number", "boolean", "null"]}
 Need = str | Callable[..., Any]
+Source = str | SourceVariable | Mapping[str, str]
 
 
 class TaskSetting(msgspec.Struct, frozen=True):
@@ -146,6 +158,16 @@ TaskSettings = TypedDict(
         ],
         "produces": Annotated[
             str | Iterable[str], TaskSetting("Paths that must exist for its result to be reused.", readers.paths)
+        ],
+        "sources": Annotated[
+            Source | Iterable[Source],
+            TaskSetting(
+                "Files (`src/**`) and variables (`{env: NAME}`) that it depends on: reused only while they are as they "
+                "were.",
+                readers.sources,
+                shared=True,
+                counts=False,  # compared by content, not by what is written here
+            ),
         ],
         "description": Annotated[str, TaskSetting("For people.", readers.text, counts=False)],
         "call": Annotated[

@@ -73,6 +73,12 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     slots: Annotated[int, AT_LEAST_1] = 1
 
 
+class SourceVariable(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable of the environment that a task depends on."""
+
+    env: str
+
+
 class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One task as defined. Values inside `inputs`, `env` and `run` may hold `${{ references }}`."""
 
@@ -112,6 +118,8 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     item: Any = msgspec.UNSET
     """A task that came from a fan-out: the item it works on, in stored form."""
     produces: tuple[str, ...] = ()
+    sources: tuple[str | SourceVariable, ...] = ()
+    """What its result depends on: patterns of paths from the root, which may hold references, and variables."""
     output: Output = ""
     description: str = ""
 

@@ -12,8 +12,9 @@ import msgspec
 from agentos.dag.define.limits import limit_problems
 from agentos.dag.define.model_calls import agent_problems, llm_problems
 from agentos.dag.define.settings import SETTINGS
-from agentos.dag.define.task import Approve, ForEach, TaskDef
+from agentos.dag.define.task import Approve, ForEach, SourceVariable, TaskDef
 from agentos.dag.language.conditions import parse_condition
+from agentos.dag.language.path_patterns import overlaps, pattern_problem
 from agentos.dag.language.references import OPEN, Reference, format_path, references_in, whole_reference
 from agentos.dag.language.shell_references import check_script
 from agentos.dag.language.tokens import NAME, RESERVED, ROOTS, SECRETS
@@ -85,6 +86,7 @@ def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple
         ("env", definition.env),
         ("cwd", definition.cwd),
         ("produces", definition.produces),
+        ("sources", [one for one in definition.sources if isinstance(one, str)] if definition.sources else ()),
     ):
         if value:
             yield where, value, False
@@ -198,6 +200,8 @@ def setting_problems(definition: TaskDef) -> Iterator[Found]:
     yield from (("env", problem) for problem in env_problems(definition.env))
     if "" in definition.produces:
         yield "produces", "produces holds an empty path"
+    if definition.sources:
+        yield from (("sources", f"sources: {problem}") for problem in _source_problems(definition))
     if definition.approve is not None:
         yield from (("approve", f"approve: {problem}") for problem in _approve_problems(definition.approve))
     if definition.for_each is not None:
@@ -248,6 +252,25 @@ def _run_problems(run: str | tuple[str, ...]) -> Iterator[str]:
         yield "run: a command cannot hold NUL"
     elif isinstance(run, str) and OPEN in run:
         yield from (f"run: {problem}" for problem in check_script(run))
+
+
+def _source_problems(definition: TaskDef) -> Iterator[str]:
+    if definition.kind == "approval" or definition.repeat is not None:
+        yield f"{'an approval' if definition.kind == 'approval' else 'a repeat'} runs nothing that depends on files"
+    for source in definition.sources:
+        if isinstance(source, SourceVariable):
+            if not source.env or "=" in source.env or "\0" in source.env:
+                yield f"{source.env!r} cannot be the name of a variable"
+            elif source.env in definition.env:
+                yield f"the task itself says what {source.env} is, in env: leave it out here"
+        elif OPEN in source:
+            continue  # looked at when an attempt begins
+        elif problem := pattern_problem(source):
+            yield problem
+        else:
+            own = [path for path in definition.produces if OPEN not in path and overlaps(source, path)]
+            if own:
+                yield f"it produces {own[0]!r}, which is one of its own sources ({source!r}): it would never be reused"
 
 
 def _approve_problems(approve: Approve) -> Iterator[str]:

@@ -238,6 +238,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What each task has paid for, all attempts together, also those that were rolled back."""
     spent_in_all: ev.Usage = ev.Usage()
     """The sum of these."""
+    sources: PersistentMap[TaskId, ev.SourcesRecord] = PersistentMap()
+    """What the sources of each task that has some were when its newest attempt began."""
+    source_names: PersistentMap[str, dict[str, str]] = PersistentMap()
+    """By the digest of each: the files, or folders, to name what changed."""
     own_output: tuple[str, ...] = ()
     """Files of the worktree that drives of this run printed to."""
     unmerged: PersistentMap[TaskId, ev.TaskFiles] = PersistentMap()

@@ -182,6 +182,8 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
         added=PersistentMap(),
         ask=PersistentMap(dict.fromkeys(event.ask, "the parent run had begun it")),
         unmerged=PersistentMap(),  # its checkpoint comes after its merge
+        sources=PersistentMap(event.sources),
+        source_names=PersistentMap(event.source_names),
     )
 
 
@@ -277,6 +279,8 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
         case ev.TaskStep():
             return task_reducers.task_step(facts, event)
+        case ev.TaskSources():
+            return task_reducers.task_sources(facts, event)
         case ev.TaskUsage():
             return task_reducers.task_usage(facts, event)
         case ev.DecisionRequired():

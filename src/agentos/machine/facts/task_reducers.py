@@ -102,6 +102,16 @@ def task_step(facts: Facts, event: ev.TaskStep) -> Facts:
     )
 
 
+def task_sources(facts: Facts, event: ev.TaskSources) -> Facts:
+    names = facts.source_names
+    return replace(
+        facts,
+        sequence=event.seq,
+        sources=facts.sources.set(event.task_id, event.sources),
+        source_names=names.set(event.sources.digest, event.names) if event.names is not None else names,
+    )
+
+
 def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
     was, output = facts.tasks.get(event.task_id, PENDING), event.output
     if event.gathered:

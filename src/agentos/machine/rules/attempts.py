@@ -18,8 +18,16 @@ from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import Board, failed_status, failure_of
 from agentos.machine.facts.facts import result_mark
 from agentos.machine.facts.fold import TaskFacts
-from agentos.machine.inputs import AttemptEnded, ChildStarted, SessionKnown, StepEnded, UsageKnown
-from agentos.machine.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat
+from agentos.machine.inputs import (
+    AttemptEnded,
+    ChildStarted,
+    SessionKnown,
+    SourcesChanged,
+    SourcesSeen,
+    StepEnded,
+    UsageKnown,
+)
+from agentos.machine.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat, plan_stale
 from agentos.machine.rules import drives, files
 from agentos.machine.rules.plan_changes import apply_change
 
@@ -59,6 +67,26 @@ def step_ended(board: Board, given: StepEnded) -> None:
                 output=given.output,
             )
         )
+
+
+def sources_seen(board: Board, given: SourcesSeen) -> None:
+    if board.facts.running.get(given.task_id) == given.attempt:
+        board.emit(
+            ev.TaskSources(
+                task_id=given.task_id,
+                layer=board.plan.tasks[given.task_id].layer,
+                attempt=given.attempt,
+                sources=given.sources,
+                names=None if given.sources.digest in board.facts.source_names else given.names,
+            )
+        )
+
+
+def sources_changed(board: Board, given: SourcesChanged) -> None:
+    """Set back finished tasks that depend on what the task did to files."""
+    planned = plan_stale(board.plan, board.facts, given.task_id, given.stale)
+    if planned.reset:
+        drives.follow_up(board, planned)
 
 
 def usage_known(board: Board, given: UsageKnown) -> None:

@@ -15,7 +15,7 @@ from agentos.crashpoints import reach
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import PlannedTask
-from agentos.exceptions import AgentosError, AttemptError, SnapshotError, TaskCancelledError
+from agentos.exceptions import AgentosError, AttemptError, EvaluationError, SnapshotError, TaskCancelledError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.attempt_result import AttemptResult
@@ -25,12 +25,15 @@ from agentos.machine.inputs import (
     ChildStarted,
     EffectsHeld,
     SessionKnown,
+    SourcesChanged,
+    SourcesSeen,
     StepEnded,
     UsageKnown,
 )
 from agentos.machine.machine import Machine
 from agentos.machine.rules.budgets import remaining_budget
 from agentos.machine.rules.gates import approving_gate, changed_files
+from agentos.machine.sources import SourcesNow, changes_since, named_files, reason_of
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
 from agentos.tasks.failures import failure_of, plain_failure
@@ -49,6 +52,7 @@ from agentos.workflow.start.interrupted_agents import is_continued
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
+    from agentos.workflow.files.source_files import SourceLooks
     from agentos.workflow.files.worktree_files import IsolatedWorktree
 
 _LARGE = 1 << 18
@@ -170,6 +174,7 @@ class Attempts:
                     result = await self._perform_between_looks(task, self._perform(task, spec, host))
                 if machine.facts.gates and changes and not result.put_off:
                     await run_uncancelled(self.files.compare_covered(covered, task.id))
+                await self._report_stale(task, result)
             if log_file is not None and result.error is not None and result.error.traceback:
                 # As the interpreter would: where people look for what a task printed.
                 log_file.write("stderr", masked_text(result.error.traceback, setting.masker).encode())
@@ -197,7 +202,53 @@ class Attempts:
                 error = AttemptError(f"{', '.join(changed)} changed after {gate.opened.gate_id} was approved")
                 return AttemptResult(error=plain_failure(error), put_off=True)
         runner = self.setting.runner
-        return await runner.wait(runner.start(spec, host))
+        looks = self.files.sources if task.definition.sources else None
+        if looks is None:
+            return await runner.wait(runner.start(spec, host))
+        try:
+            look, noted = await self._note_sources(task, spec, looks)
+        except AgentosError as error:
+            return AttemptResult(error=plain_failure(error), retryable=not isinstance(error, EvaluationError))
+        result = await runner.wait(runner.start(spec, host))
+        if changed := changes_since(noted.sources, noted.names, await run_uncancelled(look())):
+            warning = f"its {reason_of(changed)} while it ran; a resume runs it again"
+            result = msgspec.structs.replace(result, warnings=(*result.warnings, warning))
+        return result
+
+    async def _note_sources(
+        self, task: PlannedTask, spec: AttemptSpec, looks: SourceLooks
+    ) -> tuple[Callable[[], Coroutine[Any, Any, SourcesNow]], SourcesSeen]:
+        """Write down what the attempt depends on, as it finds it; and give a way to look again."""
+        from agentos.workflow.files.source_files import SourceLooks, SourceReader, patterns_of, variables_of
+
+        plan, facts = self.machine.plan, self.machine.facts
+        patterns, salt = patterns_of(plan, facts, task), str(facts.workflow_id)
+        if is_isolated(task) and spec.worktree is not None:
+            looks = SourceLooks(SourceReader(spec.worktree))
+        variables = await asyncio.to_thread(variables_of, plan, task, salt)
+
+        async def look() -> SourcesNow:
+            return msgspec.structs.replace(await looks.look(patterns), variables=variables)
+
+        now = await look()
+        record = ev.SourcesRecord(digest=now.digest, variables=variables, salt=salt if variables else "")
+        seen = SourcesSeen(
+            task_id=task.id, attempt=facts.running.get(task.id, 0), sources=record, names=named_files(now.files)
+        )
+        if task.definition.effects == ("none",):
+            self.mail.submit(seen)  # on record before its end, which comes after
+        else:
+            await self.mail.submit_and_wait(seen)
+        return look, seen
+
+    async def _report_stale(self, task: PlannedTask, result: AttemptResult) -> None:
+        """Where the attempt changed files: say which finished tasks after it depend on what is not so any more."""
+        plan, facts = self.machine.plan, self.machine.facts
+        changed = result.files is not None if is_isolated(task) else changes_files(task.definition)
+        if not changed or result.error is not None or not facts.sources or self.files.sources is None:
+            return
+        if stale := await run_uncancelled(self.files.sources.stale_after(plan, facts, task)):
+            self.mail.submit(SourcesChanged(task_id=task.id, stale=stale))
 
     async def _perform_between_looks(
         self, task: PlannedTask, performed: Coroutine[Any, Any, AttemptResult]

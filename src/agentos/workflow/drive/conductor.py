@@ -33,6 +33,7 @@ from agentos.workflow.start.ready_run import Ready, run_fingerprint
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
+    from agentos.workflow.files.source_files import SourceLooks
     from agentos.workflow.files.worktree_files import WorktreeFiles
 
 log = logging.getLogger("agentos")
@@ -60,6 +61,11 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
 
         return FileAttempts(ready.files)
 
+    def source_looks() -> SourceLooks:
+        from agentos.workflow.files.source_files import SourceLooks, reader_for  # most tasks name no sources
+
+        return SourceLooks(reader_for(ready.place))
+
     drive = Drive(
         base=ready.base,
         accepted=ready.accepted,
@@ -74,6 +80,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         models=ready.options.models,
         logs=logs,
         files=file_attempts,
+        sources=source_looks,
     )
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
     try:

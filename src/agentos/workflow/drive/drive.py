@@ -38,6 +38,7 @@ from agentos.workflow.drive.mailbox import Letter, Mailbox, command_input, comma
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
+    from agentos.workflow.files.source_files import SourceLooks
 
 log = logging.getLogger("agentos")
 
@@ -61,6 +62,7 @@ class Drive:
         models: ModelSettings = NO_MODEL_SETTINGS,
         logs: LogWriter | None = None,
         files: Callable[[], FileAttempts] | None = None,
+        sources: Callable[[], SourceLooks] | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.machine = machine
@@ -78,7 +80,7 @@ class Drive:
         self._commands_seen: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self._mail = Mailbox(now)
-        self.files = DriveFiles(files, machine, self._mail, root, masker, self._in_background)
+        self.files = DriveFiles(files, sources, machine, self._mail, root, masker, self._in_background)
         setting = AttemptSetting(runner=runner, functions=functions, root=root, masker=masker, models=models, logs=logs)
         self._attempts = Attempts(setting, machine, self._mail, self.stream, self.files, self._in_background)
 

@@ -18,6 +18,7 @@ from agentos.workflow.drive.patience import in_thread
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
+    from agentos.workflow.files.source_files import SourceLooks
 
 Digests = dict[tuple[GateId, TaskId], dict[str, str]]
 """For each approval and its task: the files that the task's command names, each with a digest."""
@@ -29,6 +30,7 @@ class DriveFiles:
     def __init__(
         self,
         make: Callable[[], FileAttempts] | None,
+        make_sources: Callable[[], SourceLooks] | None,
         machine: Machine,
         mail: Mailbox,
         root: Path,
@@ -38,6 +40,8 @@ class DriveFiles:
         machine.captures = make is not None
         self._make = make
         self._made: FileAttempts | None = None
+        self._make_sources = make_sources
+        self._sources: SourceLooks | None = None
         self._machine = machine
         self._mail = mail
         self._root = root
@@ -60,8 +64,17 @@ class DriveFiles:
         """The same, if it was made."""
         return self._made
 
+    @property
+    def sources(self) -> SourceLooks | None:
+        """What looks at the sources of tasks, made with the first that has some. None: nothing of the run is kept."""
+        if self._sources is None and self._make_sources is not None:
+            self._sources = self._make_sources()
+        return self._sources
+
     async def close(self) -> None:
         """Let go of worktrees of attempts, where there are any; no attempt is under way any more."""
+        if self._sources is not None:
+            await in_thread(self._sources.reader.save)
         if self._made is not None:
             await self._made.close()
 

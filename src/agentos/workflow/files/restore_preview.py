@@ -14,6 +14,7 @@ from agentos.ids import EPOCH
 from agentos.machine.events import Event
 from agentos.workflow.files.decisions import BEAT_S, Decided, FilesChoice, last_written
 from agentos.workflow.files.restore import LOOK, FileChange, LeftAlone, file_changes
+from agentos.workflow.files.source_files import digest_of
 from agentos.workflow.files.worktree_files import last_beat
 from agentos.worktree.git import path_text
 from agentos.worktree.restore.changes import preview_changes
@@ -22,7 +23,7 @@ from agentos.worktree.restore.restore import capture_current
 from agentos.worktree.snapshots.snapshots import find
 from agentos.worktree.snapshots.store import Worktree, known_worktree
 from agentos.worktree.snapshots.survey import read_head
-from agentos.worktree.snapshots.trees import PathChange
+from agentos.worktree.snapshots.trees import PathChange, blob_reader
 
 _SLACK_S = 1.0
 _PATIENCE_S = 5.0
@@ -98,6 +99,28 @@ def look_at_files(
         disputed=[path_text(change.path) for change in disputed],
         problem="",
     )
+
+
+def restored_digests(root: Path, workflow_id: str, target: str, protected: Iterable[str]) -> dict[str, str | None]:
+    """The files that a restore of the snapshot `target` would change: a digest of what each becomes, as of sources.
+
+    None for one that goes. Nothing where that cannot be found out: then the restore itself fails, and says why.
+    """
+    worktree = known_worktree(root)
+    if worktree is None:
+        return {}
+    try:
+        wanted = find(worktree, target)
+        now = capture_current(worktree, wanted, workflow_id=workflow_id, name=LOOK, patience_s=_PATIENCE_S)
+        changes, _ = preview_changes(worktree, wanted, now, protected=tuple(protected))
+        with blob_reader(worktree.store_git()) as read:
+            return {
+                change.path: digest_of(read(change.new_oid), change.new_mode) if change.status != "D" else None
+                for change in changes
+                if change.status == "D" or change.new_oid  # else only permission bits, or a folder
+            }
+    except AgentosError:
+        return {}
 
 
 def _changed_since_kill(

@@ -15,7 +15,7 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
 from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
-from agentos.machine.resume import changed_part
+from agentos.machine.resume import changed_part, finished_reason
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED, TaskStatus
@@ -253,7 +253,7 @@ def _last_verdict(store: StorePort, journal: StoredRun, task_id: TaskId) -> Last
     new = _plan_at(store, journal, before, event.plan_revision)
     if task_id not in new.tasks and task_id not in old.tasks:
         return None  # it came into being later
-    verdict, reason = (row.verdict, row.reason) if row else _uneventful(before.task(task_id))
+    verdict, reason = (row.verdict, row.reason) if row else _uneventful(before.task(task_id), new.tasks.get(task_id))
     return LastVerdict(
         verdict=verdict,
         reason=reason,
@@ -269,10 +269,10 @@ def _plan_at(store: StorePort, journal: StoredRun, facts: Facts, revision: int) 
     return current_plan(base, facts.changes)[0]
 
 
-def _uneventful(was: TaskFacts) -> tuple[ev.Verdict, str]:
+def _uneventful(was: TaskFacts, task: PlannedTask | None) -> tuple[ev.Verdict, str]:
     """Plain `reuse` and `run` are only counted in the journal: what they said follows from how the task stood."""
     if was.status in ("complete", "failed_safe"):
-        return "reuse", "finished, unchanged"
+        return "reuse", finished_reason(task) if task is not None else "finished"
     if was.status == "skipped":
         return "reuse", f"skipped because of {was.because}" if was.because else "skipped by its condition"
     if was.status in ("failed", "cancelled"):

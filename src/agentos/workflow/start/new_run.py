@@ -48,7 +48,7 @@ from agentos.workflow.start.ready_run import (
     run_fingerprint,
     space_warnings,
 )
-from agentos.workflow.start.resume import ParamsFor, ResumeRequest, recompile_plan, resume_record
+from agentos.workflow.start.resume import ParamsFor, ResumeRequest, recompile_plan, resume_record, stale_sources
 
 log = logging.getLogger("agentos")
 
@@ -212,7 +212,11 @@ def fork_run(
     )
     plan, problems = current_plan(base, forked.changes)
     facts = fold(run.workflow_id, [replace(forked, seq=1)])
-    choices = ResumeOptions(rerun=frozenset(rerun), missing=missing_products(plan, facts, home.root))
+    choices = ResumeOptions(
+        rerun=frozenset(rerun),
+        missing=missing_products(plan, facts, home.root),
+        stale=stale_sources(home, plan, facts),
+    )
     resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
     store = home.open(create=into is not None)
     with closed_on_error(store):
@@ -287,6 +291,8 @@ def forked_event(
         results=results,
         changes=tuple(_bare(change) for change in facts.changes),
         ask=tuple(sorted({task_id for task_id in begun if _external(plan, task_id)}.union(facts.ask))),
+        sources=dict(facts.sources),
+        source_names={one.digest: facts.source_names.get(one.digest, {}) for one in facts.sources.values()},
     )
 
 

@@ -19,7 +19,7 @@ from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import Begin
 from agentos.machine.machine import Machine
-from agentos.machine.resume import ResumeOptions
+from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.store.port import LEASE_S, Lease, StorePort
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.workflow.define.workflow_source import source_files
@@ -107,6 +107,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """A run that needs no drive."""
 
     facts: Facts
+    plan: ResumePlan | None = None
+    """Why: every task is kept. None where nothing was compared."""
 
 
 async def prepare_run(prepare: Callable[[], Ready | Finished]) -> Ready | Finished:

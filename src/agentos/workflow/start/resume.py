@@ -19,13 +19,14 @@ from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import (
+    AgentosError,
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     FilesChangedError,
     RunNotFoundError,
     RunRefusedError,
 )
-from agentos.ids import WorkflowId
+from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.events import Event
 from agentos.machine.facts.fold import Facts, fold
@@ -191,16 +192,26 @@ def resume_record(
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
     back_to = _older_checkpoint(asked, store, record, named)
-    if record.status == "complete" and back_to is None and not asked.choices.rerun:
-        if asked.params is not None:
-            raise RunRefusedError(
-                f"run {record.workflow_id} is complete: other parameters change nothing of it",
-                next_step="Run again what uses them, with --rerun changed, or begin a new run.",
-            )
-        finished = Finished(facts=fold(record.workflow_id, _sound_journal(store, record.workflow_id)))
+    complete = record.status == "complete" and back_to is None and not asked.choices.rerun
+    if complete and asked.params is not None:
+        raise RunRefusedError(
+            f"run {record.workflow_id} is complete: other parameters change nothing of it",
+            next_step="Run again what uses them, with --rerun changed, or begin a new run.",
+        )
+    try:
+        found = _gather(asked, store, record, named, back_to)
+    except AgentosError as error:
+        if not complete or _names_sources(decode_plan(store.read_plan(record.workflow_id))):
+            raise
+        facts = fold(record.workflow_id, _sound_journal(store, record.workflow_id))
+        if record.source:
+            log.warning("whether tasks were added to %s since is not known: %s", record.workflow_id, error.message)
         store.close()
-        return finished
-    found = _gather(asked, store, record, named, back_to)
+        return Finished(facts=facts)
+    if complete and not (planned := _plan(asked, found)).resume.has_work:
+        store.close()
+        return Finished(facts=planned.facts, plan=planned.resume)
+    _refuse_unready(asked, found)
     refuse_foreign(asked.place.kept_beside, record.workflow_id)
     lease = take_lease(store, record.workflow_id, asked.options.lease_s)
     try:
@@ -236,13 +247,12 @@ def preview_resume(
     finally:
         store.close()
     planned, files = _plan(asked, found), None
+    if planned.resume.has_work:
+        _refuse_unready(asked, found)
     if planned.decided.target:
-        from agentos.workflow.files.restore_preview import preview_restore
-        from agentos.workflow.files.worktree_files import own_output  # most runs change no files
+        from agentos.workflow.files.restore_preview import preview_restore  # most runs change no files
 
-        outputs = (*planned.facts.own_output, *own_output(place.root))
-        protected = (SETTINGS, *source_files(_source(asked, record)), *outputs)
-        run = record.workflow_id
+        protected, run = _protected(asked, record, planned.facts), record.workflow_id
         files = preview_restore(place.root, run, planned.decided, found.events, options.files, protected)
     return Previewed(record=record, plan=planned.resume, files=files)
 
@@ -290,8 +300,6 @@ def _gather(
         flow = asked.workflow or load_workflow(record.source, asked.place.root)
         changed = asked.params(flow) if asked.params is not None else {}
         base, functions = recompile_plan(flow, accepted, asked.options, changed), flow.functions
-    refuse_unset(base)
-    refuse_untrusted_models(base, asked.options.models)
     return _Found(
         record=record,
         events=_sound_journal(store, record.workflow_id),  # a damaged one is left as it is, down to its lease
@@ -303,6 +311,12 @@ def _gather(
     )
 
 
+def _refuse_unready(asked: ResumeRequest, found: _Found) -> None:
+    """Refuse a run that has work left and cannot do it: secrets that are not set, models that nobody accepted."""
+    refuse_unset(found.base)
+    refuse_untrusted_models(found.base, asked.options.models)
+
+
 def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
     """A verdict for each task, and what becomes of the files: the same whether it is shown or done."""
     record = found.record
@@ -312,22 +326,57 @@ def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
     goes_on = at_work_on if found.back_to is None else None
     decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on)
     refuse_files_elsewhere(asked.place, record, facts, decided, asked.options.files)
-    choices = msgspec.structs.replace(
-        asked.choices,
-        missing=missing_products(plan, facts, asked.place.root),
-        files=decided.files,
-        restored_to=decided.restored_to,
-        continues=decided.continues,
-        starts_anew=decided.starts_anew,
-    )
     if found.back_to is not None:  # the facts as they would be after going back
         back = rollback_to(Machine(at_work_on, facts), found.back_to.id, reason="")
         then = fold(record.workflow_id, [*found.events, msgspec.structs.replace(back, seq=facts.sequence + 1)])
     before, _ = current_plan(found.accepted, then.changes)
     now, _ = current_plan(found.base, then.changes)
+    choices = msgspec.structs.replace(
+        asked.choices,
+        missing=missing_products(plan, facts, asked.place.root),
+        stale=stale_sources(asked.place, now, then, lambda: _restored(asked, record, facts, decided)),
+        files=decided.files,
+        restored_to=decided.restored_to,
+        continues=decided.continues,
+        starts_anew=decided.starts_anew,
+    )
     edited = run_fingerprint(found.base) != run_fingerprint(found.accepted)
     resume = plan_resume(before, now, then, choices, revision=record.plan_revision + edited)
     return _Planned(facts=facts, plan=plan, resume=resume, decided=decided, choices=choices, problems=tuple(problems))
+
+
+def _names_sources(plan: Plan) -> bool:
+    return any(task.definition.sources for task in plan.tasks.values())
+
+
+def stale_sources(
+    place: Place, plan: Plan, facts: Facts, changes: Callable[[], Mapping[str, str | None]] = dict
+) -> dict[TaskId, str]:
+    """Finished tasks whose sources are not what they were, each with what changed.
+
+    `changes` are made to the files before anything runs: a digest for each path, None where it goes.
+    """
+    if not _names_sources(plan):
+        return {}
+    from agentos.workflow.files.source_files import reader_for, stale_tasks  # most tasks name no sources
+
+    return stale_tasks(plan, facts, reader_for(place), plan.tasks.values(), changes())
+
+
+def _restored(asked: ResumeRequest, record: RunRecord, facts: Facts, decided: Decided) -> Mapping[str, str | None]:
+    if not decided.target:
+        return {}
+    from agentos.workflow.files.restore_preview import restored_digests  # most runs change no files
+
+    protected = _protected(asked, record, facts)
+    return restored_digests(asked.place.root, record.workflow_id, decided.target, protected)
+
+
+def _protected(asked: ResumeRequest, record: RunRecord, facts: Facts) -> tuple[str, ...]:
+    """Paths that are never put back."""
+    from agentos.workflow.files.worktree_files import own_output  # most runs change no files
+
+    return (SETTINGS, *source_files(_source(asked, record)), *facts.own_output, *own_output(asked.place.root))
 
 
 def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, planned: _Planned) -> Ready:
