@@ -14,6 +14,7 @@ from pathlib import Path
 from bench import docs, machine, report
 from bench.cases import FULL, QUICK, Case, Sizes
 from bench.cases.files import FILES
+from bench.cases.fresh import FRESH
 from bench.cases.postgres import POSTGRES
 from bench.cases.recovery import RESUME, SAVE, SEED
 from bench.cases.starting import BUDGETS, LOCATION, START
@@ -23,7 +24,22 @@ from bench.sampling import missing, take
 
 CASES: dict[str, Case] = {
     case.name: case
-    for case in (CHAIN, WIDE, GROWING, RESUME, SAVE, SLEEPS, START, BUDGETS, LOCATION, SCALE, SEED, FILES, POSTGRES)
+    for case in (
+        CHAIN,
+        WIDE,
+        GROWING,
+        RESUME,
+        SAVE,
+        SLEEPS,
+        START,
+        BUDGETS,
+        LOCATION,
+        SCALE,
+        SEED,
+        FILES,
+        FRESH,
+        POSTGRES,
+    )
 }
 
 

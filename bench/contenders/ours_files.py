@@ -18,8 +18,8 @@ TIMES = 7
 def snapshots(folder: Path, *, files: int, many: int) -> Metrics:
     """Median times with 0, 10 and `many` changed files. Git's commands and ours take turns, each on its own copy."""
     ours, theirs = folder / "ours", folder / "theirs"
-    _make(theirs, files)
-    _git(folder, "clone", "--quiet", str(theirs), str(ours))
+    make_repository(theirs, files)
+    git(folder, "clone", "--quiet", str(theirs), str(ours))
     worktree = open_worktree(ours.resolve())
     names = itertools.count()
 
@@ -28,7 +28,7 @@ def snapshots(folder: Path, *, files: int, many: int) -> Metrics:
 
     metrics: Metrics = {"first_ms": timed(snapshot)[0] * 1000}
     time.sleep(2.1)  # files as young as the index are compared byte by byte, by git and so by us
-    _git(theirs, "status")
+    git(theirs, "status")
     snapshot()
     chance = random.Random(1)
     for changed, label in ((0, "none"), (10, "ten"), (many, "many")):
@@ -37,8 +37,8 @@ def snapshots(folder: Path, *, files: int, many: int) -> Metrics:
             for root in (ours, theirs):
                 _edit(root, files, changed, chance)
             taken["snapshot"] += timed(snapshot)
-            taken["status"] += timed(lambda: _git(theirs, "status", "--porcelain"))
-            taken["stash"] += timed(lambda: _git(theirs, "stash", "create"))
+            taken["status"] += timed(lambda: git(theirs, "status", "--porcelain"))
+            taken["stash"] += timed(lambda: git(theirs, "stash", "create"))
         for what, seconds in taken.items():
             metrics[f"{what}_{label}_ms"] = in_ms(seconds)["p50_ms"]
     return metrics
@@ -48,15 +48,15 @@ def _path(root: Path, number: int) -> Path:
     return root / f"d{number // 100}/e{number // 10 % 10}/f{number}.txt"
 
 
-def _make(root: Path, files: int) -> None:
+def make_repository(root: Path, files: int) -> None:
     for number in range(files):
         path = _path(root, number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"file {number}\n" * 300)
     (root / ".gitignore").write_text("*.o\nbuild/\n")
-    _git(root, "init", "--quiet")
-    _git(root, "add", "--all")
-    _git(root, "-c", "user.name=B", "-c", "user.email=b@example.invalid", "commit", "--quiet", "--message", "all")
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=B", "-c", "user.email=b@example.invalid", "commit", "--quiet", "--message", "all")
 
 
 def _edit(root: Path, files: int, changed: int, chance: random.Random) -> None:
@@ -64,6 +64,6 @@ def _edit(root: Path, files: int, changed: int, chance: random.Random) -> None:
         _path(root, number).write_text(f"{chance.random()}\n" * 200)
 
 
-def _git(root: Path, *argv: str) -> None:
+def git(root: Path, *argv: str) -> None:
     identity = ("-c", "user.name=B", "-c", "user.email=b@example.invalid")  # `stash create` makes commits
     subprocess.run(["git", *identity, *argv], cwd=root, check=True, capture_output=True)

@@ -29,10 +29,8 @@ class SourcesNow(msgspec.Struct, frozen=True, kw_only=True):
 
 def files_digest(files: Mapping[str, str]) -> str:
     """Equal for equal files at equal paths."""
-    digest = blake2b(digest_size=16)
-    for path in sorted(files):
-        digest.update(f"{path}\0{files[path]}\0".encode(errors="surrogatepass"))
-    return digest.hexdigest()
+    listed = "\0".join(f"{path}\0{files[path]}" for path in sorted(files))
+    return blake2b(listed.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def named_files(files: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 _WILD = re.compile(r"[*?\[]")
@@ -32,7 +32,8 @@ def pattern_problem(pattern: str) -> str:
     if parts[0] in (".git", ".agentos"):
         return f"{pattern!r} lies in {parts[0]}, which no task depends on"
     try:
-        _expression(pattern)
+        if "[" in pattern:
+            _expression(pattern)
     except re.error as error:
         return f"{pattern!r} cannot be read: {error}"
     return ""
@@ -52,14 +53,17 @@ def fixed_part(pattern: str) -> str:
     return "/".join(parts[:wild])
 
 
-def matching(pattern: str, names: Sequence[str]) -> Iterator[str]:
+def matching(pattern: str, names: Sequence[str]) -> Sequence[str]:
     """Those of `names`, which are in order, that the pattern matches. Looks at no more than its fixed part allows."""
-    matches, start = _expression(pattern).fullmatch, fixed_part(pattern)
-    at = bisect_left(names, start)
-    while at < len(names) and names[at].startswith(start):
-        if matches(names[at]):
-            yield names[at]
-        at += 1
+    start = fixed_part(pattern)
+    below = names[bisect_left(names, f"{start}/") : bisect_left(names, f"{start}0")] if start else names
+    if is_literal(pattern):
+        at = bisect_left(names, start)
+        return [*names[at : at + 1], *below] if names[at : at + 1] == [start] else below
+    if pattern in ("**", f"{start}/**"):  # what most people write
+        return below
+    matches = _expression(pattern).fullmatch
+    return [name for name in below if matches(name)]
 
 
 def overlaps(pattern: str, path: str) -> bool:

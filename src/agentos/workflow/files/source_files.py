@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-from agentos import typed
 from agentos.dag.define.task import SourceVariable
 from agentos.dag.language.path_patterns import fixed_part, is_literal, matching, pattern_problem
 from agentos.dag.language.references import OPEN, as_text, resolve
@@ -35,9 +34,9 @@ from agentos.machine.sources import SourcesNow, changes_since, files_digest, rea
 from agentos.machine.state import SUCCEEDED
 from agentos.secrets import ENVIRONMENT
 from agentos.workflow.place.place import Place
-from agentos.worktree.git import PART, Git, clean_env, path_text, split_names
+from agentos.worktree.git import PART, REPOSITORY, Git, clean_env, path_text, split_names
 
-_OURS = (".git", ".agentos")
+_OURS = (".git/", ".agentos/")
 _YOUNG_NS = 2_000_000_000
 """A file that changed so shortly before it was read is read again: clocks of file systems are coarse."""
 _ROUNDS = 20_000
@@ -49,7 +48,7 @@ _MOST = 100_000
 _TIMEOUT_S = 300.0
 
 Signature = tuple[int, ...]
-"""Of a file: times, size, inode and mode. Equal means unchanged."""
+"""Of a file: times, size and inode. Equal means unchanged."""
 Patterns = tuple[str, ...]
 
 
@@ -78,20 +77,15 @@ class SourceReader:
         with self._lock:
             if self._known is None:
                 self._known = _load(self._memory)
-            names = self._names(dict.fromkeys(pattern for patterns in asked for pattern in patterns), changes or {})
-            digests: dict[str, str | None] = {}
-            found: dict[str, list[str]] = {}
+            every = dict.fromkeys(pattern for patterns in asked for pattern in patterns)
+            names = self._names(every, changes or {})
+            found = {pattern: matching(pattern, names) for pattern in every}
+            digests = {name: self._digest(name) for names in found.values() for name in names}
+            digests.update(changes or {})
             read: dict[Patterns, SourcesNow] = {}
             for patterns in asked:
-                files: dict[str, str] = {}
-                for pattern in patterns:
-                    if pattern not in found:
-                        found[pattern] = list(matching(pattern, names))
-                    for name in found[pattern]:
-                        if name not in digests:
-                            digests[name] = changes[name] if changes and name in changes else self._digest(name)
-                        if (digest := digests[name]) is not None:
-                            files[path_text(name)] = digest
+                matched = (name for pattern in patterns for name in found[pattern])
+                files = {name: digest for name in matched if (digest := digests[name]) is not None}
                 read[patterns] = _sources(files)
             return read
 
@@ -105,7 +99,8 @@ class SourceReader:
                 self._known = {name: known for name, known in self._known.items() if name in self._seen}
             fresh = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
             with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(msgspec.json.encode(self._known))
+                rows = zip(*((name, *seen, digest) for name, (seen, digest) in self._known.items()), strict=True)
+                file.write(msgspec.json.encode(list(rows)))
             os.replace(fresh, self._memory)
 
     # --- which files ------------------------------------------------------------------------------------------------
@@ -114,30 +109,35 @@ class SourceReader:
         tops = {fixed_part(pattern).partition("/")[0] for pattern in patterns}
         listed = self._listed_by_git(sorted(tops))
         names = set(listed) if listed is not None else set(self._walk("", tops))
-        # Git names a repository inside, and does not enter it.
-        for name in [name for name in names if name.endswith("/") or _is_folder(f"{self.root}/{name}")]:
-            names.discard(name)
-            names.update(self._walk(name.rstrip("/")))
-        names = {name for name in names if name.partition("/")[0] not in _OURS}
         names.update(name for name, digest in changes.items() if digest is not None)
-        ordered = sorted(names)
+        ordered = sorted(name for name in names if not name.startswith(_OURS))
         for pattern in patterns:
-            if is_literal(pattern) and next(matching(pattern, ordered), None) is None:
+            if is_literal(pattern) and not matching(pattern, ordered):
                 path = fixed_part(pattern)
                 names.update(self._walk(path) if _is_folder(f"{self.root}/{path}") else [path])
-        return ordered if len(names) == len(ordered) else sorted(names)
+        return ordered if len(names) == len(ordered) else sorted(name for name in names if not name.startswith(_OURS))
 
     def _listed_by_git(self, tops: list[str]) -> list[str] | None:
         """What is tracked or not ignored, of these names in the root; None outside a repository."""
         git = Git(cwd=self.root, env=clean_env(os.environ), timeout_s=_TIMEOUT_S)
         below = [] if "" in tops or len(tops) > _FEW else ["--", *tops]
-        argv = ("--literal-pathspecs", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *below)
+        tracked = git.start("--literal-pathspecs", "ls-files", "-z", "--stage", *below)
+        others = git.start("--literal-pathspecs", "ls-files", "-z", "--others", "--exclude-standard", *below)
         try:
-            return split_names(git.ask(*argv))
+            names, inside = list[str](), list[str]()
+            for about, _, name in (entry.partition("\t") for entry in split_names(tracked.end().stdout)):
+                (inside if about.startswith(REPOSITORY) else names).append(name)
+            for name in split_names(others.end().stdout):
+                (inside if name.endswith("/") else names).append(name.rstrip("/"))
+            # Git names a repository inside, and does not enter it.
+            return [*names, *(name for folder in inside for name in self._walk(folder))]
         except GitError as error:
             if "not a git repository" in error.said or error.status == 127:
                 return None
             raise
+        finally:
+            tracked.stop()
+            others.stop()
 
     def _walk(self, folder: str, tops: Iterable[str] = ("",)) -> Iterator[str]:
         """Everything below a folder that is no folder."""
@@ -149,7 +149,7 @@ class SourceReader:
                 for entry in entries:
                     name = f"{inside}/{entry.name}" if inside else entry.name
                     if entry.is_dir(follow_symlinks=False):
-                        waiting += [name] if entry.name not in _OURS else []
+                        waiting += [name] if f"{entry.name}/" not in _OURS else []
                     else:
                         yield name
 
@@ -162,7 +162,7 @@ class SourceReader:
             found = os.lstat(path)
         except (OSError, ValueError):
             return None
-        seen = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode)
+        seen = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         assert self._known is not None
         self._seen.add(name)
         known = self._known.get(name)
@@ -171,14 +171,15 @@ class SourceReader:
         before_ns = time.time_ns()
         digest, steady = _read(path, found)
         old = max(found.st_mtime_ns, found.st_ctime_ns) < before_ns - _YOUNG_NS
-        if digest is not None and steady and old and path_text(name) == name:
+        if digest is not None and steady and old and (name.isascii() or path_text(name) == name):
             self._known[name] = seen, digest
             self._news = True
         return digest
 
 
 def _sources(files: dict[str, str]) -> SourcesNow:
-    return SourcesNow(files=files, digest=files_digest(files))
+    plain = {name if name.isascii() else path_text(name): digest for name, digest in files.items()}
+    return SourcesNow(files=plain, digest=files_digest(plain))
 
 
 def _is_folder(path: str) -> bool:
@@ -221,8 +222,9 @@ def digest_of(parts: Iterable[bytes], mode: str) -> str:
 
 def _load(memory: Path | None) -> dict[str, tuple[Signature, str]]:
     if memory is not None:
-        with suppress(OSError, msgspec.MsgspecError):
-            return typed.decode(memory.read_bytes(), dict[str, tuple[Signature, str]])
+        with suppress(OSError, ValueError, TypeError):  # whatever it holds, it is only remembered
+            names, *seen, digests = msgspec.json.decode(memory.read_bytes())
+            return dict(zip(names, zip(zip(*seen, strict=True), digests, strict=True), strict=True))
     return {}
 
 
