@@ -263,14 +263,17 @@ class _Judge:
         parent = fan_out_of(task)
         if parent is not None and self.facts.task(parent).ended:
             self.reset[parent] = None  # keeps its list, and gathers the results anew
-        if self._asks_before_repeating(task, undone=undone) and self.facts.task(task.id).attempts:
+        # Who names sources wants it to run again once they change: what it did to files then is no reason to ask.
+        repeatable = bool(task.definition.sources) and not task.definition.external
+        asks = self._asks_before_repeating(task, undone=undone) and not repeatable
+        if asks and self.facts.task(task.id).attempts:
             self._ask(task, f"{reason}, but its effect may not be repeated unasked")
             return
         self._add_verdict(task, "rerun", reason)
         if task.id in self.facts.children:
             self.regrown[task.id] = None
         for child in self.facts.children.get(task.id, ()):
-            if child in self.new.tasks and needs_answer(task) and self.facts.task(child).attempts:
+            if child in self.new.tasks and needs_answer(task) and not repeatable and self.facts.task(child).attempts:
                 self._ask(self.new.tasks[child], f"{reason}, but its effect may not be repeated unasked")
 
     # --- one by one ----------------------------------------------------------------------------------------------

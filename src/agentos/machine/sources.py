@@ -12,6 +12,7 @@ from agentos.machine.events import SourcesRecord
 MOST_NAMED = 100
 """So many files are noted one by one; more are put together by folders."""
 _SHOWN = 3
+_ROOT = "./"
 
 UNRECORDED = "what its sources were is not on record"
 
@@ -51,9 +52,9 @@ def changes_since(record: SourcesRecord | None, names: Mapping[str, str] | None,
     variables = tuple(f"${name}" for name in sorted(both) if record.variables.get(name) != now.variables.get(name))
     if record.digest == now.digest:
         return variables
-    folders = [name.count("/") for name in names or () if name.endswith("/")]
-    files = _by_folder(now.files, max(folders)) if folders else {path: one[:8] for path, one in now.files.items()}
     then = names or {}
+    folders = [0 if name == _ROOT else name.count("/") for name in then if name.endswith("/")]
+    files = _by_folder(now.files, max(folders)) if folders else {path: one[:8] for path, one in now.files.items()}
     changed = sorted(name for name in {*then, *files} if then.get(name) != files.get(name))
     return (*(changed if names is not None and changed else ("files",)), *variables)
 
@@ -68,14 +69,11 @@ def reason_of(changes: tuple[str, ...]) -> str:
 
 def _folder(path: str, depth: int) -> str:
     parts = path.split("/")
-    return path if len(parts) <= depth else "/".join([*parts[:depth], ""])
+    return path if len(parts) <= depth else "/".join([*parts[:depth], ""]) or _ROOT
 
 
 def _by_folder(files: Mapping[str, str], depth: int) -> dict[str, str]:
     inside: dict[str, dict[str, str]] = {}
     for path, digest in files.items():
         inside.setdefault(_folder(path, depth), {})[path] = digest
-    return {
-        name: files_digest(below)[:8] if name.endswith("/") or not name else files[name][:8]
-        for name, below in inside.items()
-    }
+    return {name: files_digest(below)[:8] if name.endswith("/") else files[name][:8] for name, below in inside.items()}
