@@ -78,7 +78,8 @@ Examples:
   agentos resume --all                every run that a crash or a reboot interrupted
 
 The workflow is read again from its file and compared with the plan last accepted. The run or checkpoint is named by its
-id or a unique beginning; an older checkpoint takes the run back to it. A complete run is left alone.
+id or a unique beginning; an older checkpoint takes the run back to it. Of a complete run what is stale (its `sources`
+changed) or new runs; else it is left alone.
 
 A task that was killed while it changed files starts again from the files it began with: they are put back first. Where
 they changed since, nothing is touched until you choose. After an orderly stop they are put back only if they are what
