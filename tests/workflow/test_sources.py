@@ -266,6 +266,32 @@ def test_a_variable_counts_and_its_value_is_nowhere(repo: Path, monkeypatch: pyt
     ]
 
 
+def test_equal_values_look_different_in_other_runs_and_are_still_known_in_a_fork(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Workflow("w")
+    flow.add("a", "shell", run=note("a"), effects="none", sources={"env": "MODE"})
+    monkeypatch.setenv("MODE", "1")
+    run(flow, workflow_id="r")
+    run(flow, workflow_id="s")
+    fork("r", workflow=flow, workflow_id="f")
+    assert ran(repo, "a") == "2"
+    seen = [one for id in "rs" for one in Client().events(id) if isinstance(one, ev.TaskSources)]
+    assert seen[0].sources.variables != seen[1].sources.variables
+    monkeypatch.setenv("MODE", "2")
+    assert reasons("f", workflow=flow) == {"a": "rerun: sources changed: $MODE"}
+
+
+def test_a_preview_leaves_nothing_behind(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow_old(monkeypatch)
+    run(ci(), workflow_id="r")
+    assert list((repo / ".agentos").glob("sources-*"))
+    for memory in (repo / ".agentos").glob("sources-*"):
+        memory.unlink()
+    assert reasons("r", workflow=ci())["test"].startswith("reuse")
+    assert not list((repo / ".agentos").glob("sources-*"))
+
+
 def test_a_task_that_changes_its_own_sources_is_told_so_and_is_stale(repo: Path) -> None:
     flow = Workflow("w")
     flow.add("format", "shell", run="echo >> src/a.py", sources="src/**")
@@ -304,6 +330,15 @@ def test_an_isolated_task_is_compared_with_what_its_worktree_held(repo: Path) ->
     assert (repo / "gen.py").read_text() == "a = 2\n"
     assert ran(repo, "use") == "2"
     assert set(reasons("r", workflow=flow).values()) == {"reuse: finished, definition and sources unchanged"}
+
+
+def test_an_isolated_task_that_changes_its_own_sources_is_told_so(repo: Path) -> None:
+    flow = Workflow("w")
+    flow.add("format", "shell", run="echo >> src/a.py", sources="src/**", isolation="worktree")
+    run(flow, workflow_id="r")
+    (warning,) = (one for one in Client().events("r") if isinstance(one, ev.TaskWarning))
+    assert warning.message == "its sources changed: src/a.py while it ran; a resume runs it again"
+    assert reasons("r", workflow=flow) == {"format": "rerun: sources changed: src/a.py"}
 
 
 def test_each_item_has_sources_of_its_own(repo: Path) -> None:

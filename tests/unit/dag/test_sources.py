@@ -70,7 +70,8 @@ def test_a_pattern_means_these_paths(pattern: str, found: list[str]) -> None:
 )
 def test_what_makes_no_sense_is_refused(written: Any, why: str) -> None:
     flow = Workflow("w")
-    flow.add("a", "shell", run="true", env={"MODE": "1"}, sources=[written] if written != 7 else 7)
+    sources: Any = written if written == 7 else [written]
+    flow.add("a", "shell", run="true", env={"MODE": "1"}, sources=sources)
     with pytest.raises(WorkflowDefinitionError, match=why.replace(".", r"\.")):
         compile_plan(flow)
 

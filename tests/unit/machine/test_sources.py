@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -150,7 +151,7 @@ def test_many_files_are_kept_by_folders_and_a_few_are_named() -> None:
 # --- verdicts -------------------------------------------------------------------------------------------------------
 
 
-def verdicts(run: Run, **options: object) -> dict[str, str]:
+def verdicts(run: Run, **options: Any) -> dict[str, str]:
     return {row.task_id: f"{row.verdict}: {row.reason}" for row in run.planned(**options).verdicts}
 
 

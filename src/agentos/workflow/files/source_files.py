@@ -297,7 +297,6 @@ def stale_tasks(
         names = facts.source_names.get(record.digest) if record is not None else None
         if changed := changes_since(record, names, now):
             stale[task_id] = reason_of(changed)
-    reader.save()
     return stale
 
 

@@ -246,7 +246,7 @@ def preview_resume(
         found = _gather(asked, store, record, named, _older_checkpoint(asked, store, record, named))
     finally:
         store.close()
-    planned, files = _plan(asked, found), None
+    planned, files = _plan(asked, found, writes=False), None
     if planned.resume.has_work:
         _refuse_unready(asked, found)
     if planned.decided.target:
@@ -317,8 +317,11 @@ def _refuse_unready(asked: ResumeRequest, found: _Found) -> None:
     refuse_untrusted_models(found.base, asked.options.models)
 
 
-def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
-    """A verdict for each task, and what becomes of the files: the same whether it is shown or done."""
+def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Planned:
+    """A verdict for each task, and what becomes of the files: the same whether it is shown or done.
+
+    `writes`: it may leave behind what makes the next one quicker.
+    """
     record = found.record
     facts = then = fold(record.workflow_id, found.events)
     plan, problems = current_plan(found.base, facts.changes)
@@ -334,7 +337,7 @@ def _plan(asked: ResumeRequest, found: _Found) -> _Planned:
     choices = msgspec.structs.replace(
         asked.choices,
         missing=missing_products(plan, facts, asked.place.root),
-        stale=stale_sources(asked.place, now, then, lambda: _restored(asked, record, facts, decided)),
+        stale=stale_sources(asked.place, now, then, lambda: _restored(asked, record, facts, decided), remembers=writes),
         files=decided.files,
         restored_to=decided.restored_to,
         continues=decided.continues,
@@ -350,17 +353,27 @@ def _names_sources(plan: Plan) -> bool:
 
 
 def stale_sources(
-    place: Place, plan: Plan, facts: Facts, changes: Callable[[], Mapping[str, str | None]] = dict
+    place: Place,
+    plan: Plan,
+    facts: Facts,
+    changes: Callable[[], Mapping[str, str | None]] = dict,
+    *,
+    remembers: bool = True,
 ) -> dict[TaskId, str]:
     """Finished tasks whose sources are not what they were, each with what changed.
 
-    `changes` are made to the files before anything runs: a digest for each path, None where it goes.
+    `changes` are made to the files before anything runs: a digest for each path, None where it goes. `remembers` keeps
+    what was found out about files for the next time.
     """
     if not _names_sources(plan):
         return {}
     from agentos.workflow.files.source_files import reader_for, stale_tasks  # most tasks name no sources
 
-    return stale_tasks(plan, facts, reader_for(place), plan.tasks.values(), changes())
+    reader = reader_for(place)
+    stale = stale_tasks(plan, facts, reader, plan.tasks.values(), changes())
+    if remembers:
+        reader.save()
+    return stale
 
 
 def _restored(asked: ResumeRequest, record: RunRecord, facts: Facts, decided: Decided) -> Mapping[str, str | None]:
