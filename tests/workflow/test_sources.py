@@ -12,7 +12,7 @@ import pytest
 from agentos import Workflow, fork, resume, run
 from agentos.client import Client
 from agentos.client.definitions import find_workflow
-from agentos.exceptions import RunFailedError, WorkflowFileError
+from agentos.exceptions import GitError, RunFailedError, WorkflowFileError
 from agentos.machine import events as ev
 from agentos.workflow.files import source_files
 from agentos.workflow.files.source_files import SourceReader
@@ -123,6 +123,18 @@ def test_outside_a_repository_every_file_counts(tmp_path: Path) -> None:
     (tmp_path / "top.txt").write_text("a")
     assert sorted(files(tmp_path, "src/**", "top.txt")) == ["src/a.log", "top.txt"]
     assert sorted(files(tmp_path, "**/*.log")) == ["src/a.log"]
+
+
+def test_without_git_every_file_counts(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repo / "src/a.log").write_text("ignored by git alone")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert sorted(files(repo, "src/**")) == ["src/a.log", "src/a.py", "src/b.py"]
+
+
+def test_a_repository_that_git_cannot_read_is_an_error_not_another_answer(repo: Path) -> None:
+    (repo / ".git/index").write_bytes(b"DIRC damaged")
+    with pytest.raises(GitError):
+        files(repo, "src/**")
 
 
 def test_a_pipe_is_no_source_and_keeps_nobody_waiting(repo: Path) -> None:

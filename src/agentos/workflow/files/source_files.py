@@ -15,7 +15,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -80,7 +80,7 @@ class SourceReader:
             every = dict.fromkeys(pattern for patterns in asked for pattern in patterns)
             names = self._names(every, changes or {})
             found = {pattern: matching(pattern, names) for pattern in every}
-            digests = {name: self._digest(name) for names in found.values() for name in names}
+            digests = {name: self._digest(name) for name in {name for names in found.values() for name in names}}
             digests.update(changes or {})
             read: dict[Patterns, SourcesNow] = {}
             for patterns in asked:
@@ -121,23 +121,24 @@ class SourceReader:
         """What is tracked or not ignored, of these names in the root; None outside a repository."""
         git = Git(cwd=self.root, env=clean_env(os.environ), timeout_s=_TIMEOUT_S)
         below = [] if "" in tops or len(tops) > _FEW else ["--", *tops]
-        tracked = git.start("--literal-pathspecs", "ls-files", "-z", "--stage", *below)
-        others = git.start("--literal-pathspecs", "ls-files", "-z", "--others", "--exclude-standard", *below)
-        try:
-            names, inside = list[str](), list[str]()
-            for about, _, name in (entry.partition("\t") for entry in split_names(tracked.end().stdout)):
-                (inside if about.startswith(REPOSITORY) else names).append(name)
-            for name in split_names(others.end().stdout):
-                (inside if name.endswith("/") else names).append(name.rstrip("/"))
-            # Git names a repository inside, and does not enter it.
-            return [*names, *(name for folder in inside for name in self._walk(folder))]
-        except GitError as error:
-            if "not a git repository" in error.said or error.status == 127:
-                return None
-            raise
-        finally:
-            tracked.stop()
-            others.stop()
+        names, inside = list[str](), list[str]()
+        with ExitStack() as closing:
+            try:
+                tracked = git.start("--literal-pathspecs", "ls-files", "-z", "--stage", *below)
+                closing.callback(tracked.stop)
+                others = git.start("--literal-pathspecs", "ls-files", "-z", "--others", "--exclude-standard", *below)
+                closing.callback(others.stop)
+                listed = split_names(tracked.end().stdout), split_names(others.end().stdout)
+            except GitError as error:
+                if "not a git repository" in error.said or error.status == 127:  # or no git at all
+                    return None
+                raise
+        for about, _, name in (entry.partition("\t") for entry in listed[0]):
+            (inside if about.startswith(REPOSITORY) else names).append(name)
+        for name in listed[1]:
+            (inside if name.endswith("/") else names).append(name.rstrip("/"))
+        # Git names a repository inside, and does not enter it.
+        return [*names, *(name for folder in inside for name in self._walk(folder))]
 
     def _walk(self, folder: str, tops: Iterable[str] = ("",)) -> Iterator[str]:
         """Everything below a folder that is no folder."""
