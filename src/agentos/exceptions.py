@@ -53,6 +53,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from agentos.ids import short_id
+
 ModelTrouble = Literal["auth", "rate", "server", "unreachable", "bad_input", "timeout", "cut_off", "garbage", "invalid"]
 
 
@@ -166,10 +168,10 @@ def _short(given: str) -> str:
 
 
 class CheckpointNotFoundError(NotFoundError):
-    def __init__(self, checkpoint_id: str) -> None:
+    def __init__(self, checkpoint_id: str, *, among: str = "checkpoint") -> None:
         self.checkpoint_id = checkpoint_id
         super().__init__(
-            f"no checkpoint {_short(checkpoint_id)}",
+            f"no {among} {_short(checkpoint_id)}",
             next_step="It may have been pruned: `agentos list` shows runs, `agentos checkpoints RUN` what a run keeps.",
         )
 
@@ -284,8 +286,8 @@ class FilesChangedError(AgentosError):
         super().__init__(
             f"a task of run {workflow_id} was interrupted while it changed files, and {why}:{listed}\n"
             "Nothing was touched or run.",
-            next_step=f"`agentos resume {workflow_id} --files restore` puts back what the task began with (what is "
-            f"there now is kept for `agentos undo`); `--files keep` runs it on the files as they are.",
+            next_step=f"`agentos resume {short_id(workflow_id)} --files restore` puts back what the task began with "
+            f"(what is there now is kept for `agentos undo`); `--files keep` runs it on the files as they are.",
         )
 
 

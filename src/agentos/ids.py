@@ -19,6 +19,7 @@ MAX_ID = 200
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _48_BITS = (1 << 48) - 1
+_WHEN = len("01a1ed07-e8ea")
 
 
 def new_id() -> str:
@@ -27,6 +28,15 @@ def new_id() -> str:
     from uuid_utils import uuid7
 
     return str(uuid7())
+
+
+def short_id(workflow_id: str) -> str:
+    """How a printed command names a run: of a UUIDv7 the beginning that says when, of any other id all of it.
+
+    A new run takes no id whose beginning another one has (`start/new_run.py`), so it is a unique prefix.
+    """
+    is_uuid7 = len(workflow_id) == 36 and workflow_id[8:24:5] == "----" and workflow_id[14] == "7"
+    return workflow_id[:_WHEN] if is_uuid7 else workflow_id
 
 
 def checkpoint_id(workflow_id: str, sequence: int, at: datetime) -> CheckpointId:

@@ -12,6 +12,7 @@ import click
 
 from agentos.cli.render.text import escape_json, printable
 from agentos.exceptions import SnapshotError, TryAgainError
+from agentos.ids import short_id
 
 if TYPE_CHECKING:
     from agentos.client.answers import Became
@@ -61,7 +62,8 @@ def say_outcome(found: FoundRun, what: str, became: Became) -> None:
         case "received":
             say(f"{what}: run {run} takes it up when its layer is finished.")
         case "kept":
-            say(f"{what}: kept for run {run}, which takes it up when it goes on: agentos resume {shlex.quote(run)}")
+            resume = f"agentos resume {shlex.quote(short_id(run))}"
+            say(f"{what}: kept for run {run}, which takes it up when it goes on: {resume}")
 
 
 def give_space_back(client: Client) -> None:

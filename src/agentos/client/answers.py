@@ -18,7 +18,7 @@ import msgspec
 from agentos import typed
 from agentos.client.places import FoundRun, PlaceProblem, find_run, survey
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError, WorkflowConfigurationError
-from agentos.ids import GateId
+from agentos.ids import GateId, short_id
 from agentos.machine import events as ev
 from agentos.machine.commands import ApprovalResponse, Command
 from agentos.machine.facts.fold import Facts, fold
@@ -162,7 +162,7 @@ def _asked_now(store: StorePort, facts: Facts) -> list[ev.DecisionRequired]:
 
 
 def _inbox_gate(place: Place, record: RunRecord, facts: Facts, opened: ev.DecisionRequired, where: str) -> InboxGate:
-    subject = f"{shlex.quote(record.workflow_id)} {shlex.quote(opened.gate_id)}{where}"
+    subject = f"{shlex.quote(short_id(record.workflow_id))} {shlex.quote(opened.gate_id)}{where}"
     other = {
         "workflow_id": record.workflow_id,
         "name": record.name,
@@ -249,7 +249,7 @@ def _gate_error(facts: Facts, why: str) -> CommandRefusedError:
     if not opened:
         return CommandRefusedError(
             f"{why}; run {run} waits for no answer",
-            next_step=f"`agentos show {shlex.quote(run)}` shows how it stands, `agentos inbox` what waits.",
+            next_step=f"`agentos show {shlex.quote(short_id(run))}` shows how it stands, `agentos inbox` what waits.",
         )
     questions = ((one.gate_id, one.question) for one in opened)
     listed = "".join(f"\n  {name}: {text if len(text) <= 120 else f'{text[:119]}…'}" for name, text in questions)

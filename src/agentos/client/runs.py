@@ -19,6 +19,7 @@ from agentos.client.places import repo_argument
 from agentos.client.process import StopSignals, keyboard_interrupt, may_catch_ctrl_c
 from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import AgentosError, UntrustedSettingsError, WorktreeBusyError
+from agentos.ids import short_id
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import ResumeOptions, ResumePlan
@@ -458,9 +459,9 @@ async def _drive_until_stopped(
 def _how_it_stopped(facts: Facts | None, place: Place) -> str:
     if facts is None:
         return "Stopped before the run began."
-    run, where = facts.workflow_id, repo_argument(place)
+    run, where = short_id(facts.workflow_id), repo_argument(place)
     if facts.status != "paused":  # its last task was running
-        return f"Run {run} is {facts.status}: agentos show {shlex.quote(run)}{where}"
+        return f"Run {facts.workflow_id} is {facts.status}: agentos show {shlex.quote(run)}{where}"
     call = f"resume({run!r}, repo={str(place.root)!r})" if where else f"resume({run!r})"
     return f"Paused. Go on with: agentos resume {shlex.quote(run)}{where} (or {call})"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from agentos.client.places import FoundRun, find_run
 from agentos.dag.plan.findings import nearest
 from agentos.exceptions import NotFoundError
+from agentos.ids import short_id
 from agentos.machine.facts.fold import fold
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.drive.logs import LogFollower, LogLine, is_selected, log_files, read_logs
@@ -78,7 +79,7 @@ class RunLogs:
         if task is not None and task not in self.task_ids:
             raise NotFoundError(
                 f"run {run_id} has no task {task!r}{nearest(task, self.task_ids)}",
-                next_step=f"`agentos show {shlex.quote(run_id)}` lists its tasks.",
+                next_step=f"`agentos show {shlex.quote(short_id(run_id))}` lists its tasks.",
             )
 
     def read(self, tail: int | None = None) -> Iterable[LogLine]:

@@ -18,7 +18,7 @@ from agentos.cli.render.text import ago, count, duration, printable, printable_l
 from agentos.cli.render.value_text import covers_lines, given_lines, stored_in_short, usage_text
 from agentos.client.types import events as ev
 from agentos.client.views import GateView, RunView, StoredRun, TaskView, money, next_command, read_run, run_view
-from agentos.ids import TaskId
+from agentos.ids import TaskId, short_id
 
 OUTPUT = RunView
 
@@ -94,7 +94,8 @@ def _layers(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
         for task in tasks[:MOST_TASKS]:
             yield from _task(view, task, _output(journal, task), width, now)
         if len(tasks) > MOST_TASKS:
-            yield f"  … and {len(tasks) - MOST_TASKS} more: agentos show {shlex.quote(view.workflow_id)} --json"
+            run = shlex.quote(short_id(view.workflow_id))
+            yield f"  … and {len(tasks) - MOST_TASKS} more: agentos show {run} --json"
 
 
 def _output(journal: StoredRun, task: TaskView) -> str:

@@ -21,6 +21,7 @@ from agentos.client.places import FoundRun, find_run
 from agentos.client.process import StopSignals
 from agentos.client.views import read_run
 from agentos.client.worktree import Client
+from agentos.ids import short_id
 
 HINT = "Ctrl-C stops watching; the run goes on"
 
@@ -60,7 +61,8 @@ def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Pa
     ended = read_run(found)
     if ended.record.status == "interrupted":
         run = found.record.workflow_id
-        say(f"Nobody drives run {printable(run)}: it was interrupted. Go on with: agentos resume {shlex.quote(run)}")
+        again = f"agentos resume {shlex.quote(short_id(run))}"
+        say(f"Nobody drives run {printable(run)}: it was interrupted. Go on with: {again}")
         return Exit.FAILED
     print_report(ended.facts, found.place)
     return OF_STATUS.get(ended.record.status, Exit.COMPLETE)

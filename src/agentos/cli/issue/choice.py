@@ -17,6 +17,7 @@ from agentos.cli.terminal.gate_prompt import is_interactive
 from agentos.client.places import Place, repo_argument
 from agentos.client.worktree import Client
 from agentos.exceptions import RunRefusedError
+from agentos.ids import short_id
 from agentos.workflows.issue import briefs
 
 
@@ -53,7 +54,7 @@ def _brief_of_run(client: Client, name: str) -> Path:
         raise click.UsageError(f"{what}; unfinished: {known}")
     file = client.place.root / str(run.params["brief"])
     if not file.exists():
-        again = f"agentos resume {shlex.quote(run.workflow_id)}{repo_argument(client.place)}"
+        again = f"agentos resume {shlex.quote(short_id(run.workflow_id))}{repo_argument(client.place)}"
         step = f"{again} goes on with what the run keeps of it."
         raise RunRefusedError(f"the brief {file} is gone", next_step=step)
     return file

@@ -82,8 +82,8 @@ def _describe_progress(event: ev.Event) -> str:
             return f"{count(number, 'path')} put back; what was there: agentos undo ({undo[:12]})"
         case ev.FilesMerged(tasks=tasks, tree=tree) if tree:
             return f"changes of {count(len(tasks), 'isolated task')} merged: {', '.join(tasks)}"
-        case ev.Checkpointed(layer=layer, checkpoint_id=checkpoint_id):
-            return f"layer {layer + 1} is done, checkpoint {checkpoint_id}"
+        case ev.Checkpointed(layer=layer):
+            return f"layer {layer + 1} is done"
         case ev.CheckpointFailed(layer=layer, error=error):
             return f"warning: Checkpoint failed, workflow not resumable from layer {layer + 1}: {error.text}"
         case _:

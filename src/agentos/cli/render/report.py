@@ -14,6 +14,7 @@ from agentos.cli.render.value_text import covers_lines, usage_text
 from agentos.client.answers import approval_arguments
 from agentos.client.types import events as ev
 from agentos.exceptions import TryAgainError
+from agentos.ids import short_id
 
 if TYPE_CHECKING:
     from agentos.client.types import Facts
@@ -45,14 +46,13 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     `where` is what each command to type needs besides, to find the run: ` --repo PATH`, or nothing.
     """
     lines = [_tally(facts)]
-    if facts.status == "failed":
-        lines += _failures(facts, where)
+    lines += _failures(facts, where)
     if facts.open_gates:
         lines += _questions(facts, where)
-    run = f"{shlex.quote(facts.workflow_id)}{where}"
+    run = f"{shlex.quote(short_id(facts.workflow_id))}{where}"
     if facts.status in ("failed", "paused", "interrupted", "waiting"):
         done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
-        cut = f", checkpoint of layer {facts.finished_layer + 1}: {_newest_cut(facts)}" if facts.cuts else ""
+        cut = f", checkpoint of layer {facts.finished_layer + 1}" if facts.cuts else ""
         lines += [f"Kept: {count(done, 'finished task')}{cut}"] if done else []
         lines += _retries(facts)
     spent = facts.spent_in_all
@@ -86,9 +86,9 @@ def _failures(facts: Facts, where: str) -> list[str]:
     failed = sorted(
         (task.layer, task.place, task_id)
         for task_id, task in facts.tasks.items()
-        if task.status in ("failed", "cancelled")
+        if task.status == "failed" or (task.status == "cancelled" and facts.status == "failed")
     )
-    run = shlex.quote(facts.workflow_id)
+    run = shlex.quote(short_id(facts.workflow_id))
     lines: list[str] = []
     for _, _, task_id in failed[:MOST]:
         task = facts.task(task_id)
@@ -120,10 +120,6 @@ def _retries(facts: Facts) -> list[str]:
     return lines[:MOST] + ([f"and {len(lines) - MOST} more tasks wait for another attempt"] if lines[MOST:] else [])
 
 
-def _newest_cut(facts: Facts) -> str:
-    return max(facts.cuts.items(), key=lambda row: row[1])[0]
-
-
 def _questions(facts: Facts, where: str) -> list[str]:
     """Each open gate with the exact commands that answer it, from any terminal."""
     lines = []
@@ -135,7 +131,7 @@ def _questions(facts: Facts, where: str) -> list[str]:
             lines.append(f"    about the file {short(opened.file, 500)}")
         if opened.kind == "merge":
             lines += [f"    {short(line, 500)}" for line in printable_lines(opened.inputs)[:LINES]]
-        subject = f"{shlex.quote(facts.workflow_id)} {shlex.quote(gate_id)}{where}"
+        subject = f"{shlex.quote(short_id(facts.workflow_id))} {shlex.quote(gate_id)}{where}"
         lines += [f"    agentos approve {subject}{more}" for more in approval_arguments(facts, opened)]
         lines.append(f"    agentos reject {subject} --reason TEXT")
     if len(facts.open_gates) > MOST:

@@ -10,7 +10,7 @@ from agentos.dag.define.task import Approve
 from agentos.dag.language.references import as_text, resolve
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import AgentosError
-from agentos.ids import GateId, TaskId
+from agentos.ids import GateId, TaskId, short_id
 from agentos.machine import events as ev
 from agentos.machine.command_words import has_command
 from agentos.machine.facts.fold import Facts, GateFacts
@@ -184,7 +184,7 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
 def answer_command(workflow_id: str, gate_id: str, choices: Sequence[str] = ()) -> str:
     """What to type to say yes; of a gate with choices, to the first of them."""
     chosen = f" --choose {shlex.quote(choices[0])}" if choices else ""
-    return f"agentos approve {shlex.quote(workflow_id)} {shlex.quote(gate_id)}{chosen}"
+    return f"agentos approve {shlex.quote(short_id(workflow_id))} {shlex.quote(gate_id)}{chosen}"
 
 
 def only_rejected(facts: Facts) -> bool:

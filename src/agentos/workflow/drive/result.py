@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from agentos.exceptions import RunFailedError
-from agentos.ids import TaskId, WorkflowId
+from agentos.ids import TaskId, WorkflowId, short_id
 from agentos.machine.events import Usage
 from agentos.machine.facts.fold import Facts, TaskFacts, workflow_state
 from agentos.machine.rules.gates import only_rejected
@@ -75,7 +75,7 @@ class RunResult:
         """Itself, unless the run has failed or was aborted: then RunFailedError, with what its tasks raised."""
         if self.status not in ("failed", "aborted"):
             return self
-        run = shlex.quote(self.workflow_id)
+        run = shlex.quote(short_id(self.workflow_id))
         if self.status == "failed" and not self.is_rejected:
             following = f"Mend what failed, then go on: agentos resume {run}"
         else:

@@ -28,7 +28,7 @@ from agentos.exceptions import (
     TryAgainError,
     WorktreeBusyError,
 )
-from agentos.ids import new_id
+from agentos.ids import new_id, short_id
 from agentos.machine.events import CaptureReason, FilesRestored, TaskFiles
 from agentos.machine.inputs import CaptureEnded
 from agentos.store.holder import boot_clock, boot_id, current_holder
@@ -139,7 +139,7 @@ class WorktreeFiles:
             raise RestoreError(
                 f"files are half put back, and this cannot be finished: {error.message}",
                 next_step=f"{error.next_step} Or bring back what was there before (agentos restore {undo[:12]}), "
-                f"or go on with the files as they are (agentos resume {run} --files keep).",
+                f"or go on with the files as they are (agentos resume {short_id(run)} --files keep).",
             ) from error
         _tell_left(done.left if done is not None else ())
 

@@ -19,6 +19,7 @@ import msgspec
 
 from agentos.exceptions import AgentosError, CheckpointCorruptedError, IntegrityError, NotFoundError
 from agentos.excerpts import list_some
+from agentos.ids import short_id
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.store.sqlite.database import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
@@ -355,7 +356,7 @@ def _unfinished_restore(root: Path) -> Iterator[CheckupFinding]:
             severity="wrong",
             what=f"files of run {one_line(begun.workflow_id)} are half put back: this was interrupted",
             mend=f"The next run here finishes it; agentos restore {begun.undo[:12]} brings back what was there before, "
-            f"agentos resume {one_line(begun.workflow_id)} --files keep leaves the files as they are.",
+            f"agentos resume {one_line(short_id(begun.workflow_id))} --files keep leaves the files as they are.",
         )
 
 
@@ -406,7 +407,7 @@ def _runs(runs: list[RunRecord], *, shared: bool) -> Iterator[CheckupFinding]:
             yield CheckupFinding(
                 severity="wrong",
                 what=f"run {one_line(run.workflow_id)} ({one_line(run.name)}) was interrupted; nobody drives it",
-                mend=f"agentos resume {one_line(run.workflow_id)}",
+                mend=f"agentos resume {one_line(short_id(run.workflow_id))}",
             )
 
 
@@ -434,7 +435,7 @@ def _left_behind(place: Place, store: StorePort, runs: list[RunRecord]) -> Itera
             severity="wrong",
             what=f"process {process.pid} ({one_line(process.command)}) is left over from run "
             f"{one_line(run.workflow_id)}",
-            mend=f"agentos resume {one_line(run.workflow_id)} ends it first; or kill {process.pid}",
+            mend=f"agentos resume {one_line(short_id(run.workflow_id))} ends it first; or kill {process.pid}",
         )
     interrupted = {run.workflow_id for run in runs if run.status == "interrupted"}
     for lease in held_leases(place):

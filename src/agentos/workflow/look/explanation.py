@@ -11,7 +11,7 @@ import msgspec
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.excerpts import list_some, shorten
-from agentos.ids import TaskId
+from agentos.ids import TaskId, short_id
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
 from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
@@ -106,7 +106,7 @@ def find_task(journal: StoredRun, given: str) -> TaskId:
         )
     raise NotFoundError(
         f"run {run} has no task {shorten(given, 100)!r}",
-        next_step=f"`agentos show {shlex.quote(run)}` shows its tasks, `agentos list` other runs.",
+        next_step=f"`agentos show {shlex.quote(short_id(run))}` shows its tasks, `agentos list` other runs.",
     )
 
 
@@ -222,7 +222,7 @@ def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:
     if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
         return ""
     return (
-        f"agentos resume {shlex.quote(run)}"
+        f"agentos resume {shlex.quote(short_id(run))}"
         if not known.ended or known.status in ("failed", "cancelled", "skipped")
         else ""
     )

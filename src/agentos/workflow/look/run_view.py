@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from agentos import typed
 from agentos.dag.plan.plan import Plan
-from agentos.ids import WorkflowId
+from agentos.ids import WorkflowId, short_id
 from agentos.machine.commands import Sender
 from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskStart, Usage
 from agentos.machine.facts.fold import Facts, counting, fold, workflow_state
@@ -247,7 +247,7 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
 
 def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) -> str:
     """What to type next to bring the run further; empty where it is complete."""
-    run = shlex.quote(view.workflow_id)
+    run = shlex.quote(short_id(view.workflow_id))
     fork = f"agentos fork {run}" if checkpoints else ""
     errors = [task.error for task in view.tasks if task.status in ("failed", "cancelled")]
     # Where nothing failed but what a gate rejected: no resume would run that.

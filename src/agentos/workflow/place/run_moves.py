@@ -16,7 +16,7 @@ import msgspec
 from agentos.exceptions import AgentosError, NotFoundError, RunRefusedError, SnapshotNotFoundError
 from agentos.store.port import HERE, Lease, RunRecord, Scope, StorePort
 from agentos.workflow.place.place import Place, is_home, is_of_another_host, was_begun_here
-from agentos.workflow.place.run_search import reading
+from agentos.workflow.place.run_search import find_run_or_checkpoint, reading
 
 if TYPE_CHECKING:
     from agentos.machine.facts.fold import Facts
@@ -162,11 +162,8 @@ def _scope_of(place: Place, target: str) -> tuple[Scope, str] | None:
     """The scope of the run or checkpoint meant, and its id."""
     try:
         with reading(place) as store:
-            checkpoint = store.find_checkpoint(target)
-            if checkpoint is not None:
-                return checkpoint.scope, checkpoint.id
-            record = store.find_run(target)
-            return record.scope, record.workflow_id
+            found = find_run_or_checkpoint(store, target)
+            return found.scope, found.workflow_id if isinstance(found, RunRecord) else found.id
     except NotFoundError:
         return None
 

@@ -101,6 +101,20 @@ def newest_run(
         seen, limit = len(runs), 10 * limit
 
 
+def find_run_or_checkpoint(store: StorePort, target: str) -> RunRecord | CheckpointRecord:
+    """What this id or unique prefix names in a store; RunNotFoundError.
+
+    A prefix means a run where it can: commands name runs so, and a checkpoint of another run may begin alike.
+    """
+    try:
+        return store.find_run(target)
+    except RunNotFoundError:
+        checkpoint = store.find_checkpoint(target)
+        if checkpoint is None:
+            raise
+        return checkpoint
+
+
 def find_checkpoint(checkpoint: str, repo: Path | None = None) -> tuple[Place, CheckpointRecord]:
     """The checkpoint of this id or unique prefix, looked for as `find_run` does."""
 

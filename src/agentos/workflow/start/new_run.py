@@ -16,7 +16,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
-from agentos.ids import EPOCH, TaskId, WorkflowId, new_id
+from agentos.ids import EPOCH, TaskId, WorkflowId, new_id, short_id
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import RESULTS, Facts, counting, fold, result_from
 from agentos.machine.inputs import Begin
@@ -38,6 +38,7 @@ from agentos.workflow.define.workflow_source import is_made_from_arguments, load
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place, known_run, refuse_bad_id
+from agentos.workflow.place.run_search import find_run_or_checkpoint
 from agentos.workflow.start.ready_run import (
     DriveOptions,
     Finished,
@@ -90,7 +91,7 @@ def begin_run(
             return resume_record(ResumeRequest(place=place, workflow=workflow, options=options), store, known)
         _refuse_secret_arguments(workflow, masker)
         run = NewRun(
-            workflow_id=WorkflowId(workflow_id or new_id()),
+            workflow_id=WorkflowId(workflow_id or free_id(store)),
             name=plan.name,
             source=source_of(workflow, place.root),
             root=str(place.root),
@@ -119,6 +120,18 @@ def begin_run(
     )
 
 
+def free_id(store: StorePort) -> str:
+    """A fresh id whose short form names no other run of this store."""
+    while True:
+        fresh = new_id()
+        try:
+            store.find_run(short_id(fresh))
+        except RunNotFoundError:
+            return fresh
+        except RunRefusedError:  # several runs begin so
+            continue
+
+
 def _refuse_secret_arguments(workflow: Workflow, masker: Masker) -> None:
     """What a workflow is made from is stored with its run, and unlike a definition stands in no file already."""
     for name, value in (workflow.source.arguments if workflow.source is not None else {}).items():
@@ -131,7 +144,8 @@ def _refuse_secret_arguments(workflow: Workflow, masker: Masker) -> None:
 
 def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
     """What counts is the plan last accepted: a resume may have taken up an edited workflow since."""
-    exists, resume = f"run {known.workflow_id} exists already", f"`agentos resume {shlex.quote(known.workflow_id)}"
+    exists = f"run {known.workflow_id} exists already"
+    resume = f"`agentos resume {shlex.quote(short_id(known.workflow_id))}"
     if known.kind == "states":
         raise RunRefusedError(f"{exists}, and holds saved states alone", next_step="Choose another id.")
     accepted = decode_plan(store.read_plan(known.workflow_id))
@@ -155,17 +169,18 @@ def _refuse_another(store: StorePort, known: RunRecord, plan: Plan) -> None:
 
 def find_fork_point(store: StorePort, target: str) -> CheckpointRecord:
     """A checkpoint by its id, or a unique beginning of it; of a run, its newest."""
-    if (found := store.find_checkpoint(target)) is not None:
-        return found
     try:
-        run = store.find_run(target).workflow_id
+        found = find_run_or_checkpoint(store, target)
     except RunNotFoundError:
-        raise CheckpointNotFoundError(target) from None
+        raise CheckpointNotFoundError(target, among="run or checkpoint") from None
+    if isinstance(found, CheckpointRecord):
+        return found
+    run = found.workflow_id
     kept = [one for one in store.list_checkpoints(run) if not one.abandoned]
     if not kept:
         raise RunRefusedError(
             f"run {run} has no checkpoint yet: no layer of it was finished",
-            next_step=f"Go on with it: agentos resume {shlex.quote(run)}",
+            next_step=f"Go on with it: agentos resume {shlex.quote(short_id(run))}",
         )
     return kept[-1]
 
@@ -195,11 +210,12 @@ def fork_run(
         flow = workflow or load_workflow(parent.source, home.root)
         base = recompile_plan(flow, accepted, options, params(flow) if params is not None else {})
         refuse_untrusted_models(base, options.models)
+        fresh = workflow_id or free_id(origin)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
     finally:
         origin.close()
     run = NewRun(
-        workflow_id=WorkflowId(workflow_id or new_id()),
+        workflow_id=WorkflowId(fresh),
         name=base.name,
         source=parent.source,
         root=str(home.root),

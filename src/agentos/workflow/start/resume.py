@@ -57,7 +57,7 @@ from agentos.workflow.place.run_moves import (
     refuse_elsewhere,
     refuse_files_elsewhere,
 )
-from agentos.workflow.place.run_search import newest_run
+from agentos.workflow.place.run_search import find_run_or_checkpoint, newest_run
 from agentos.workflow.place.settings import SETTINGS
 from agentos.workflow.start.lease_takeover import end_stale_work, take_lease
 from agentos.workflow.start.ready_run import (
@@ -176,15 +176,15 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
         if newest is None:
             raise nothing_unfinished(newest_run(store, partial(is_resumable, elsewhere=True), statuses=UNFINISHED))
         return newest, None
-    checkpoint = store.find_checkpoint(target)
-    if checkpoint is not None:
-        return store.find_run(checkpoint.workflow_id), checkpoint
     try:
-        return store.find_run(target), None
+        found = find_run_or_checkpoint(store, target)
     except RunNotFoundError as error:
         if len(target) == 36 and target.count("-") == 4:  # both ids are UUIDs: a whole one that no run has
             raise CheckpointNotFoundError(target) from error
         raise
+    if isinstance(found, RunRecord):
+        return found, None
+    return store.find_run(found.workflow_id), found
 
 
 def resume_record(
