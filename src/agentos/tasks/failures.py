@@ -12,7 +12,7 @@ from agentos.machine.events import TaskFailure
 
 MAX_TEXT = 16_000
 MAX_TRACEBACK = 32_000
-MAX_FRAMES = 100
+MAX_FRAMES = 2_000
 LEFT_OUT = "\n[… {} characters left out …]\n"
 """Stands where the middle of a text was."""
 

@@ -10,7 +10,7 @@ from agentos.cli.exits import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.render.parameter_text import as_json_text, is_described, parameter_cells
-from agentos.cli.render.text import count, name_some, printable, short
+from agentos.cli.render.text import count, name_some, printable, printable_lines, short
 from agentos.client import definitions
 from agentos.client.definitions import CheckedFile, PlannedRow
 
@@ -64,7 +64,7 @@ def command(files: tuple[str, ...], quiet: bool, as_json: bool, repo: Path | Non
 
 def _print_for_people(checked: CheckedFile, *, quiet: bool) -> None:
     for problem in checked.problems:
-        click.echo(printable(str(problem)))
+        click.echo("\n".join(printable_lines(str(problem))))
     if checked.problems or quiet:
         return
     shape = f"{count(len(checked.tasks), 'task')} in {count(len(checked.layers), 'layer')}"

@@ -50,7 +50,14 @@ def raised_lines(error: ev.TaskFailure, most: int) -> list[str]:
     *before, last = "\n".join(traceback_lines(error)).rpartition(f"{_HEADER}\n")
     lines = list(takewhile(lambda line: line.startswith(" "), last.splitlines()))  # then comes the error itself
     causes = [line for line in "".join(before).splitlines() if line and not line.startswith((" ", *_BETWEEN, _HEADER))]
-    return [*lines[-most:], *(f"  after {cause}" for cause in causes[-1:])]
+    return [*_last_frames(lines, most), *(f"  after {cause}" for cause in causes[-1:])]
+
+
+def _last_frames(lines: list[str], most: int) -> list[str]:
+    """The last lines, beginning with a frame: what is left of one without its place says nothing."""
+    last = lines[-most:]
+    begins = next((index for index, line in enumerate(last) if _FRAME.fullmatch(line)), 0)
+    return last[begins:] if len(lines) > most else last
 
 
 def _is_foreign(frame: re.Match[str]) -> bool:

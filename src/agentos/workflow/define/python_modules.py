@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import ModuleType
 
 from agentos.exceptions import RunRefusedError, WorkflowFileError
 
+_MOST_FRAMES, _SHOWN_FRAMES = 100, 5
 _loading = local()
 """Per thread, the files being imported to find a workflow: a run that one of them starts on import is refused."""
 
@@ -102,11 +104,28 @@ def on_sys_path(folder: Path) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """What somebody else's code raised, for one message. Its `__str__` may raise anything at all."""
+    """What somebody else's code raised, for one message, and where. Its `__str__` may raise anything at all."""
     try:
-        return f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001
-        return f"{type(error).__name__}, whose text cannot be made"
+        text = f"{type(error).__name__}, whose text cannot be made"
+    return "\n".join((text, *_raised_lines(error)))
+
+
+def _raised_lines(error: BaseException) -> list[str]:
+    """The last of the user's own frames, with their source; of a SyntaxError the line that cannot be read."""
+    import traceback  # here: most files can be imported
+
+    foreign = (str(Path(__file__).parents[2]), *sysconfig.get_paths().values(), "<frozen ")
+    try:
+        shown = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES, compact=True)
+        own = [frame for frame in shown.stack if not frame.filename.startswith(foreign)]
+        parts = traceback.StackSummary.from_list(own[-_SHOWN_FRAMES:]).format()
+        if isinstance(error, SyntaxError):
+            parts += list(shown.format_exception_only())[:-1]
+        return [line.rstrip() for part in parts for line in part.splitlines()]
+    except Exception:  # noqa: BLE001 - a hostile exception or loader: the text alone is told
+        return []
 
 
 def _is_from(module: ModuleType, path: Path) -> bool:
