@@ -18,7 +18,7 @@ from bench.cases.fresh import FRESH
 from bench.cases.postgres import POSTGRES
 from bench.cases.recovery import RESUME, SAVE, SEED
 from bench.cases.starting import BUDGETS, LOCATION, START
-from bench.cases.throughput import CHAIN, GROWING, SCALE, SLEEPS, WIDE
+from bench.cases.throughput import CHAIN, GROWING, SCALE, SLEEPS, STEPS, WIDE
 from bench.contenders import CONTENDERS
 from bench.sampling import missing, take
 
@@ -26,6 +26,7 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         CHAIN,
+        STEPS,
         WIDE,
         GROWING,
         RESUME,

@@ -73,6 +73,47 @@ def _wide(series: Series, sizes: Sizes) -> Chapter:
     return Chapter(rows=[*rows, *_planning(series)], goals=goals, to="raw")
 
 
+# --- steps of one task ------------------------------------------------------------------------------------------
+
+_STEPPERS = {
+    "agentos-steps": ("agentos", "steps", "agentos, ctx.step in a loop, in one task"),
+    "agentos": ("agentos", "chain", "agentos, a chain of tasks"),
+    "dbos": ("dbos", "chain", "DBOS on SQLite, as shipped: steps in one workflow"),
+    "dbos-wal": ("dbos-wal", "chain", "DBOS, its file set to WAL: steps in one workflow"),
+}
+
+
+def _steps_probes(sizes: Sizes) -> list[Probe]:
+    return [
+        Probe(key=key, contender=contender, workload=workload, parameters={"tasks": sizes.tasks})
+        for key, (contender, workload, _) in _STEPPERS.items()
+    ]
+
+
+def _steps(series: Series, sizes: Sizes) -> Chapter:
+    ours = "agentos-steps"
+    rows = [
+        row(series, key, "ms_per_task", "ms", what=_STEPPERS[key][2], to="agentos")
+        for key in asked(series, list(_STEPPERS))
+    ]
+    goals = [
+        Goal(
+            what="within 1.2× of our own chain of tasks",
+            limit=1.2,
+            unit="×",
+            value=series.ratio(ours, "ms_per_task", "agentos"),
+        ),
+        Goal(
+            what="no slower than DBOS steps",
+            limit=1,
+            unit="×",
+            value=series.ratio(ours, "ms_per_task", "dbos"),
+            note=series.problem("dbos"),
+        ),
+    ]
+    return Chapter(rows=rows, goals=goals, to="our chain")
+
+
 # --- growing ----------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +231,12 @@ CHAIN = Case(
     title=lambda sizes: f"A chain of {sizes.tasks:,} durable tasks, each using the result before it (ms a task)",
     probes=_chain_probes,
     read=_chain,
+)
+STEPS = Case(
+    name="steps",
+    title=lambda sizes: f"{sizes.tasks:,} durable steps in a loop, each using the result before it (ms a step)",
+    probes=_steps_probes,
+    read=_steps,
 )
 WIDE = Case(
     name="wide",

@@ -94,10 +94,14 @@ def _run(flow: Workflow) -> tuple[RunResult, float]:
 
 def count_finished(root: Path) -> int:
     """Finished tasks as plain SQL finds them in the file."""
+    return _count_events(root, "task_complete")
+
+
+def _count_events(root: Path, name: str) -> int:
     connection = sqlite3.connect(root / DATABASE)
     try:
-        code = "SELECT code FROM event_type WHERE name = 'task_complete'"
-        count: int = connection.execute(f"SELECT count(*) FROM event WHERE type = ({code})").fetchone()[0]
+        code = "SELECT code FROM event_type WHERE name = ?"
+        count: int = connection.execute(f"SELECT count(*) FROM event WHERE type = ({code})", (name,)).fetchone()[0]
         return count
     finally:
         connection.close()
@@ -113,6 +117,29 @@ def _measured(root: Path, flow: Workflow, tasks: int, fresh: Workflow) -> Metric
 
 def chain(folder: Path, *, tasks: int) -> Metrics:
     return _measured(in_repository(folder), chain_flow(tasks), tasks, chain_flow(tasks))
+
+
+async def _in_steps(ctx: Context, steps: int) -> dict[str, Any]:
+    value = START
+    for _ in range(steps):
+        value = await ctx.step(_next, value)
+    return value
+
+
+def steps_flow(steps: int) -> Workflow:
+    flow = Workflow("steps")
+    flow.add("all", _in_steps, inputs={"steps": steps})
+    return flow
+
+
+def steps(folder: Path, *, tasks: int) -> Metrics:
+    """As many steps in a loop as a chain has tasks, all in one task."""
+    root = in_repository(folder)
+    _run(steps_flow(WARM_UP))
+    result, seconds = _run(steps_flow(tasks))
+    check("last result", result.outputs["all"]["n"], tasks)
+    check_stored(_count_events(root, "task_step"), tasks + WARM_UP)
+    return {"seconds": seconds, "ms_per_task": seconds / tasks * 1000}
 
 
 def wide(folder: Path, *, layers: int, width: int, concurrency: int = 100) -> Metrics:

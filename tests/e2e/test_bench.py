@@ -19,15 +19,20 @@ def bench(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_our_own_part_of_it_runs_and_prints_what_it_found(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     done = bench(
-        "--quick", "--only", "chain", "--contenders", "asyncio,raw,agentos", "--json", str(results), folder=tmp_path
-    )
+        "--quick", "--only", "chain,steps", "--contenders", "asyncio,raw,agentos", "--json", str(results),
+        folder=tmp_path,
+    )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr
     for text in ("sqlite:", "load:", "python -m bench --quick", "| agentos ", "within 2× of raw SQLite"):
         assert text in done.stdout
-    case = json.loads(results.read_text())["cases"]["chain"]
+    cases = json.loads(results.read_text())["cases"]
+    case = cases["chain"]
     assert [sample["ms_per_task"] > 0 for sample in case["samples"]["agentos"]] == [True]
     assert {goal["what"]: goal["met"] for goal in case["goals"]}["at least 5× faster than DBOS"] is None
+    assert {goal["what"]: goal["met"] is None for goal in cases["steps"]["goals"]} == {
+        "within 1.2× of our own chain of tasks": False, "no slower than DBOS steps": True,
+    }  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"], "it leaves nothing behind"
 
 
