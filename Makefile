@@ -96,8 +96,8 @@ recording: $(VENV)/.test ## run the demo in a terminal and write docs/demo.svg f
 mutants: $(VENV)/.test ## break promises on purpose, one at a time, and see that a test notices (MUTANTS="name …", long)
 	$(VENV)/bin/python tools/mutate.py $(MUTANTS)
 
-bench: $(BENCH_VENV)/.bench ## measure ourselves against raw SQLite, asyncio, LangGraph and DBOS
-	$(BENCH_VENV)/bin/python -m bench
+bench: $(BENCH_VENV)/.bench ## measure ourselves against raw SQLite, asyncio, LangGraph and DBOS (ONLY=chain,steps)
+	$(BENCH_VENV)/bin/python -m bench $(if $(ONLY),--only $(ONLY))
 
 lock: $(LOCK_VENV)/.lock ## renew requirements/*.txt (LOCK_ARGS=--upgrade for newer releases)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \

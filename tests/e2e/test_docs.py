@@ -291,6 +291,11 @@ def test_the_first_run_fits_on_a_screen() -> None:
     assert len(typed(session)) <= 4
 
 
+def test_the_first_run_in_python_takes_less_than_twelve_lines() -> None:
+    [program] = [block for block in blocks(DOCUMENTS["README.md"]) if block.mark == "file=first.py"]
+    assert len(program.text.splitlines()) < 12
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_python_block_is_one_that_is_run(document: str) -> None:
     known = re.compile(r"run(?: all)?|file=[a-z_/]+\.(?:py|yaml)")
