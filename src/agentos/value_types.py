@@ -6,7 +6,7 @@ import enum
 from collections import abc
 from pathlib import PurePath
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 
@@ -69,6 +69,8 @@ def _convert(value: Any, annotation: Any) -> Any:
         return _made(_model, annotation, value)
     if annotation in SCALARS or _has_known_fields(annotation):
         return _by_msgspec(value, annotation)
+    if is_typeddict(annotation):
+        return _by_keys(value, annotation)
     if issubclass(annotation, PurePath):
         if not isinstance(value, str):
             raise ValueError("a path is text")
@@ -184,6 +186,17 @@ def _by_msgspec(value: Any, annotation: Any) -> Any:
         return typed.convert(value, annotation, dec_hook=lambda kind, part: _convert(part, kind), str_keys=True)
     except (TypeError, NameError):  # it does not know a type inside, or how to tell those of a union apart
         return _by_fields(value, annotation)
+
+
+def _by_keys(value: Any, kind: Any) -> Any:
+    """A TypedDict, each key by its own annotation; which keys there are is not enforced."""
+    try:
+        hints = get_type_hints(kind)
+    except _UNRESOLVED:
+        return value
+    if not isinstance(value, dict):
+        return value
+    return {key: _convert(item, hints[key]) if key in hints else item for key, item in value.items()}
 
 
 def _by_fields(value: Any, kind: Any) -> Any:

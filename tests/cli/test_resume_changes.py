@@ -114,7 +114,7 @@ def test_a_renamed_file_is_named_once(agentos: Agentos, failed: Path) -> None:
     lost = agentos("resume", "mine", cwd=failed)
     assert lost.code == 2
     assert "serve.yaml: the workflow's file is not there" in lost.err
-    assert "agentos resume --workflow FILE" in lost.err
+    assert "agentos resume mine --workflow FILE" in lost.err
     looked = agentos("resume", "mine", "--workflow", "moved.yaml", "--dry-run", "--json", cwd=failed)
     assert verdicts(looked.out) == {"first": "reuse", "listen": "reuse", "greet": "reuse", "last": "rerun"}
     assert agentos("resume", "mine", cwd=failed).code == 2, "a dry run remembers nothing"

@@ -342,6 +342,20 @@ class Shape(TypedDict):
     name: str
 
 
+class Place(TypedDict, total=False):
+    file: Path
+    days: list[date]
+    near: Shape
+
+
+def test_the_keys_of_a_typed_dict_come_back_as_annotated() -> None:
+    stored = {"file": "a/b", "days": ["2026-01-02"], "near": {"name": "x"}, "more": "c"}
+    meant = {"file": Path("a/b"), "days": [date(2026, 1, 2)], "near": {"name": "x"}, "more": "c"}
+    assert convert_to(stored, Place) == meant
+    assert convert_to([stored], list[Place]) == [meant]
+    assert convert_to({"name": 1}, Shape) == {"name": 1}
+
+
 @pytest.mark.parametrize(
     "annotation",
     [int, str, list, dict, list[int], Mapping[str, Any], int | None, Callable[[], int], Iterator[str], "Part", None],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from importlib import import_module
@@ -24,6 +25,7 @@ from agentos.exceptions import (
     WorkflowNotFoundError,
 )
 from agentos.excerpts import list_some
+from agentos.ids import short_id
 from agentos.workflow.define.python_modules import being_loaded, describe_error, import_workflow_file, module_name
 from agentos.worktree import git
 
@@ -78,8 +80,12 @@ def source_of(workflow: Workflow, root: Path) -> str:
     return msgspec.json.encode(record).decode()
 
 
-def load_workflow(source: str, root: Path) -> Workflow:
-    """The workflow as its file defines it now: Python is imported, never as `__main__`; YAML is read."""
+def load_workflow(source: str, root: Path, run: str = "RUN") -> Workflow:
+    """The workflow as its file defines it now: Python is imported, never as `__main__`; YAML is read.
+
+    `run` names the run in the command that says where a file that moved is now.
+    """
+    moved = f"agentos resume {shlex.quote(short_id(run))} --workflow FILE"
     if not source:
         raise RunRefusedError(
             "this run's workflow was not defined in a file",
@@ -94,7 +100,7 @@ def load_workflow(source: str, root: Path) -> Workflow:
         raise WorkflowFileError(
             path_from_here(path),
             "the workflow's file is not there",
-            next_step="Bring it back, or say where the workflow is now: agentos resume --workflow FILE.",
+            next_step=f"Bring it back, or go on where the workflow is now: {moved}",
         )
     if path.suffix in YAML:
         found = [read_yaml(path, root)]
@@ -106,7 +112,7 @@ def load_workflow(source: str, root: Path) -> Workflow:
     if not found:
         raise RunRefusedError(
             f"{path if record.file else record.module} no longer defines a workflow named {record.name!r}",
-            next_step="Give the workflow back its name, or name the file it is in: agentos resume --workflow FILE.",
+            next_step=f"Give the workflow back its name, or name the file it is in: {moved}",
         )
     return found[0]
 

@@ -207,7 +207,7 @@ def fork_run(
         checkpoint = find_fork_point(origin, checkpoint_id)
         parent = origin.find_run(checkpoint.workflow_id)
         accepted = decode_plan(origin.read_plan(parent.workflow_id))
-        flow = workflow or load_workflow(parent.source, home.root)
+        flow = workflow or load_workflow(parent.source, home.root, parent.workflow_id)
         base = recompile_plan(flow, accepted, options, params(flow) if params is not None else {})
         refuse_untrusted_models(base, options.models)
         fresh = workflow_id or free_id(origin)

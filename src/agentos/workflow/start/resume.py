@@ -297,7 +297,7 @@ def _gather(
     if asked.as_stored and asked.params is not None:
         raise RunRefusedError("a plan that is used as it is stored takes no other parameters")
     if not asked.as_stored:
-        flow = asked.workflow or load_workflow(record.source, asked.place.root)
+        flow = asked.workflow or load_workflow(record.source, asked.place.root, record.workflow_id)
         changed = asked.params(flow) if asked.params is not None else {}
         base, functions = recompile_plan(flow, accepted, asked.options, changed), flow.functions
     return _Found(
