@@ -128,3 +128,11 @@ def test_what_does_not_fit_is_refused_with_the_type_and_what_came(agentos: Agent
     (repo / "p.yaml").write_text("version: 1.10\n")
     from_file = agentos("run", "serve.yaml", "--params", "p.yaml", cwd=repo)
     assert "the parameter 'version' takes a string, not 1.1: write it in quotes" in from_file.err
+
+
+def test_what_is_no_parameter_at_all_is_no_fault_of_the_definition(agentos: Agentos, repo: Path) -> None:
+    done = agentos("run", "serve.yaml", "-p", "version=1", "-p", "version=2", "-p", "x", cwd=repo)
+    assert done.code == 2
+    assert "'version' is given twice" in done.err
+    assert "'x' is not NAME=VALUE" in done.err
+    assert "Nothing was run; give each once, as --param NAME=VALUE." in done.err

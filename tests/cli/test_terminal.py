@@ -287,6 +287,16 @@ def test_a_stale_question_is_not_asked_while_the_task_it_quotes_runs_again(
     screen.until("▸ build")
     screen.until("1.2")
     assert "Ship 1.1?" not in screen.shown
+    assert agentos("inbox", cwd=repo).out == ""
+    assert "approve:ship  not asked while what it is about runs again" in agentos("show", "mine", cwd=repo).out
+    why = agentos("why", "mine", "ship", cwd=repo).out
+    assert "its question is not asked while what it is about runs again" in why
+    assert "agentos approve" not in why
+    for named in ((), ("approve:ship",)):
+        early = agentos("approve", "mine", *named, cwd=repo)
+        assert early.code == 2
+        assert "is not asked now: what it is about runs again" in early.err
+        assert early.err.rstrip().endswith("agentos watch mine")
     (repo / "wake").touch()
     screen.until(SHIP)
     assert "approve:ship#2 asks: Ship 1.2?" in screen.shown

@@ -222,12 +222,19 @@ def find_gate(run: FoundRun | str | None, given: str | None = None, repo: str | 
     found = find_run(run, repo)
     with reading(found.place) as store:
         events = store.read_events(found.record.workflow_id)
-    facts = fold(found.record.workflow_id, events)
+        facts = fold(found.record.workflow_id, events)
+        asked = {gate.gate_id for gate in _asked_now(store, facts)}
+    exact = GateId(given or "")
+    if (facts.open_gates and not asked) or (exact in facts.open_gates and exact not in asked):
+        run = shlex.quote(short_id(facts.workflow_id))
+        raise CommandRefusedError(
+            f"{f'gate {given!r}' if given else 'the open gate'} is not asked now: what it is about runs again",
+            next_step=f"It is asked anew, if at all, once that has ended: agentos watch {run}",
+        )
     if given is None:
-        if len(facts.open_gates) != 1:
-            raise _gate_error(facts, f"{len(facts.open_gates) or 'no'} gates are open")
-        return next(iter(facts.open_gates))
-    exact = GateId(given)
+        if len(asked) != 1:
+            raise _gate_error(facts, f"{len(asked) or 'no'} gates are open")
+        return next(iter(asked))
     if exact in facts.open_gates:
         return exact
     if (known := facts.gates.get(exact)) is not None:

@@ -150,6 +150,8 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
         bare = gate.command.removesuffix(first)
         for command in [f"{bare} --choose {shlex.quote(choice)}" for choice in gate.choices] or [gate.command]:
             yield f"      {printable(command)}"
+    elif gate.held:
+        yield f"  {printable(gate.id)}  not asked while what it is about runs again: {question}"
     elif gate.answer:
         reason = f": {short(printable(gate.reason), 120)}" if gate.reason else ""
         answer = printable(gate.choice or gate.answer)

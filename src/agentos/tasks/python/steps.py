@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import shlex
 from collections.abc import Callable
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -13,7 +12,6 @@ from typing import Any
 from agentos.crashpoints import reach
 from agentos.dag.plan.checks import changes_files
 from agentos.exceptions import AttemptError, StepsChangedError
-from agentos.ids import short_id
 from agentos.machine.facts.facts import StepFacts
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.python.functions import give_back
@@ -43,8 +41,8 @@ class Steps:
             if known.name != name:
                 raise StepsChangedError(
                     f"step {number + 1} was {known.name!r} in an earlier attempt, and is {name!r} now",
-                    next_step=f"`agentos resume {shlex.quote(short_id(self._spec.workflow_id))} --rerun "
-                    f"{shlex.quote(self._spec.task_id)}` begins without the steps that were made.",
+                    next_step=f"`agentos resume {self._spec.workflow_id} --rerun {self._spec.task_id}` begins without "
+                    "the steps that were made.",
                 )
             return give_back(function, decode_value(known.output))
         output = encode_value(await self._call(function, args, named))

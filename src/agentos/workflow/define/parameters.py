@@ -67,7 +67,9 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
         if ENVIRONMENT.get(variable) is None
     ]
     if findings:
-        raise WorkflowDefinitionError(tuple(findings), name="parameters")
+        raise WorkflowDefinitionError(
+            tuple(findings), name="parameters", next_step="Nothing was run; give each once, as --param NAME=VALUE."
+        )
     return params
 
 

@@ -16,6 +16,7 @@ from agentos.machine import events as ev
 from agentos.machine.commands import Sender
 from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
 from agentos.machine.resume import changed_part, finished_reason
+from agentos.machine.rules.gates import is_held
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED, TaskStatus
@@ -171,6 +172,8 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
             return f"its condition was false: {condition}" if condition else "its condition was false"
         case "waiting":
             asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
+            if journal.plan is not None and any(is_held(journal.plan, facts, gate) for gate in asked):
+                return "its question is not asked while what it is about runs again"
             return "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
         case "retrying":
             error = known.error.in_short if known.error else "an error"
@@ -216,8 +219,9 @@ def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | Non
 def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:
     facts, run = journal.facts, journal.record.workflow_id
     for gate_id in facts.open_gates:
-        if facts.gates[gate_id].opened.task_id in (task_id, None):
-            return answer_to(facts, facts.gates[gate_id].opened)
+        opened = facts.gates[gate_id].opened
+        if opened.task_id in (task_id, None) and not (journal.plan and is_held(journal.plan, facts, opened)):
+            return answer_to(facts, opened)
     status = journal.record.status
     if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
         return ""

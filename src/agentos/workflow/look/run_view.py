@@ -16,10 +16,11 @@ from msgspec import UNSET, UnsetType
 
 from agentos import typed
 from agentos.dag.plan.plan import Plan
-from agentos.ids import WorkflowId, short_id
+from agentos.ids import GateId, WorkflowId, short_id
 from agentos.machine.commands import Sender
 from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskStart, Usage
 from agentos.machine.facts.fold import Facts, counting, fold, workflow_state
+from agentos.machine.rules.gates import is_held
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import TaskStatus
@@ -91,6 +92,8 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     sender: Sender | None
     """Who answered as the system knows it: user, host and processes."""
     reason: str | None
+    held: bool = False
+    """Not asked now: a task that it is about runs again, and may give something else."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +174,7 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
         labels=list(record.labels),
         usage=facts.spent_in_all,
         tasks=_tasks(journal, values),
-        gates=gate_views(facts),
+        gates=[_held_view(journal, gate) for gate in gate_views(facts)],
         state=stored_form(workflow_state(facts)) if values else None,
     )
 
@@ -179,6 +182,13 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
 def stored_form(value: object) -> Any:
     """A state, or a value of it, in its stored form, as plain JSON values: what the SQL view shows, too."""
     return msgspec.json.decode(encode_value(value, around=True))
+
+
+def _held_view(journal: StoredRun, gate: GateView) -> GateView:
+    asked = journal.facts.gates[GateId(gate.id)].opened
+    if not gate.open or journal.plan is None or not is_held(journal.plan, journal.facts, asked):
+        return gate
+    return msgspec.structs.replace(gate, open=False, held=True)
 
 
 def gate_views(facts: Facts) -> list[GateView]:
