@@ -22,7 +22,7 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     workflow_id: str
     layer: int
-    """The finished layer it was cut after."""
+    """The finished layer it was cut after, counted from 0."""
     timestamp: datetime
     seq: int
     """Its place in the journal."""
@@ -72,7 +72,7 @@ def command(run: str | None, as_json: bool, repo: Path | None) -> None:
         [
             (
                 row.id,
-                str(row.layer),
+                str(row.layer + 1),
                 str(row.sequence),
                 ago(row.timestamp, now),
                 row.snapshot[:12] or "-",
