@@ -43,3 +43,17 @@ def test_long_names_keep_both_ends(agentos: Agentos, tmp_git_repo: Path) -> None
     shown = agentos("show", "r", cwd=tmp_git_repo, env={"COLUMNS": "60"}).out
     names = re.findall(r"each\[\S+\]", shown)
     assert [name[-8:] for name in names] == ["/one.py]", "/two.py]"]
+
+
+def test_an_aborted_run_asks_nothing_and_names_the_fork(agentos: Agentos, tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "flow.yaml").write_text(
+        "tasks:\n  a: {run: 'true', effects: none}\n  b: {needs: a, run: 'true', approve: Go?, effects: none}\n"
+    )
+    assert agentos("run", "flow.yaml", "--id", "r", cwd=tmp_git_repo).code == 3
+    assert agentos("abort", "r", cwd=tmp_git_repo).code == 0
+    looks = (("watch", "r"), ("show", "r"), ("why", "r", "b"), ("inbox",), ("resume", "r"))
+    told = [agentos(*words, cwd=tmp_git_repo) for words in looks]
+    assert [done for done in told if "agentos approve" in done.out + done.err] == []
+    assert told[-1].err.endswith("agentos fork r\n")
+    forked = agentos("fork", "r", "--gates", "reject", cwd=tmp_git_repo)
+    assert forked.code == 1, forked.err

@@ -47,7 +47,7 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     """
     lines = [_tally(facts)]
     lines += _failures(facts, where)
-    if facts.open_gates:
+    if facts.open_gates and facts.status != "aborted":
         lines += _questions(facts, where)
     run = f"{shlex.quote(short_id(facts.workflow_id))}{where}"
     if facts.status in ("failed", "paused", "interrupted", "waiting"):

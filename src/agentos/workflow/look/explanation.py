@@ -170,6 +170,8 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
                 return f"skipped because of {cause}"
             condition = planned.definition.condition if planned else ""
             return f"its condition was false: {condition}" if condition else "its condition was false"
+        case "waiting" if facts.status == "aborted":
+            return "not run: the run is aborted"
         case "waiting":
             asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
             if journal.plan is not None and any(is_held(journal.plan, facts, gate) for gate in asked):
@@ -202,6 +204,8 @@ def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | Non
         return f"its effect may have happened ({facts.ask[task_id]}); you are asked before it runs"
     if planned is None:
         return "it is no longer in the workflow"
+    if facts.status == "aborted":
+        return "not yet run: the run is aborted"
     waits = [need for need in planned.definition.needs if not facts.task(need).ended]
     if waits:
         return "not yet run: it needs " + ", ".join(f"{need} ({facts.task(need).status})" for need in waits[:5])
@@ -218,12 +222,14 @@ def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | Non
 
 def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:
     facts, run = journal.facts, journal.record.workflow_id
+    if facts.status == "aborted":
+        return ""
     for gate_id in facts.open_gates:
         opened = facts.gates[gate_id].opened
         if opened.task_id in (task_id, None) and not (journal.plan and is_held(journal.plan, facts, opened)):
             return answer_to(facts, opened)
     status = journal.record.status
-    if status in ("running", "complete", "aborted") or (known.error and known.error.type == "GateRejected"):
+    if status in ("running", "complete") or (known.error and known.error.type == "GateRejected"):
         return ""
     return (
         f"agentos resume {shlex.quote(short_id(run))}"

@@ -200,7 +200,7 @@ def gate_views(facts: Facts) -> list[GateView]:
             id=opened.gate_id,
             opened_at=opened.at,
             answer=gate.answer or None,
-            open=opened.gate_id in facts.open_gates,
+            open=opened.gate_id in facts.open_gates and facts.status != "aborted",
             covers=None if gate.covers is None else tuple(gate.covers),
             command=answer_to(facts, opened),
             choice=gate.choice or None,

@@ -7,6 +7,7 @@ and the lease is ours.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from agentos.exceptions import (
     RunNotFoundError,
     RunRefusedError,
 )
-from agentos.ids import TaskId, WorkflowId
+from agentos.ids import TaskId, WorkflowId, short_id
 from agentos.machine import events as ev
 from agentos.machine.events import Event
 from agentos.machine.facts.fold import Facts, fold
@@ -272,7 +273,7 @@ def _older_checkpoint(
     if record.status == "aborted":
         raise RunRefusedError(
             f"run {record.workflow_id} was aborted, which is final",
-            next_step="Fork one of its checkpoints to go on from there in a new run.",
+            next_step=f"Go on in a new run: agentos fork {shlex.quote(short_id(record.workflow_id))}",
         )
     if named is None:
         return None
