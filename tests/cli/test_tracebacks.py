@@ -76,8 +76,11 @@ def test_a_deep_one_keeps_the_tasks_own_frame_and_show_begins_with_a_frame(
         "from agentos import Workflow\nflow = Workflow('f')\n"
         "def down(n):\n    if n:\n        down(n - 1)\n    raise ValueError('at the bottom')\n"
         "@flow.task\ndef deep():\n    down(300)\n@flow.task\ndef low():\n    down(4)\n"
+        "@flow.task\ndef bare():\n    raise LookupError\n"
     )
     ran = agentos("run", "flow.py", "--id", "r", cwd=tmp_git_repo)
+    assert "bare failed: LookupError (flow.py:15)\n" in ran.out, "without a colon, where it says nothing"
+    assert "bare failed: LookupError\n" in ran.err
     assert 'File "flow.py", line 9, in deep\n        down(300)' in ran.err
     assert "[Previous line repeated 297 more times]" in ran.err
     lines = agentos("show", "r", cwd=tmp_git_repo).out.splitlines()

@@ -37,7 +37,7 @@ class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
     def in_short(self) -> str:
         """Its first line: whoever wants the rest finds it with the attempt."""
         first, *rest = self.text.splitlines() or [""]
-        return f"{self.type}: {first}{' …' if rest else ''}"
+        return f"{self.type}: {first}{' …' if rest else ''}" if self.text else self.type
 
 
 class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):

@@ -95,7 +95,8 @@ def _failures(facts: Facts, where: str) -> list[str]:
         attempt = f" (attempt {task.attempts})" if task.attempts > 1 else ""
         error = task.error or ev.TaskFailure(type="Error", text="it did not say why")
         first, *rest = printable_lines(error.text)
-        lines.append(f"  {task_id}{attempt} {task.status}: {error.type}: {short(first, 500)}")
+        what = f"{error.type}: {short(first, 500)}" if error.text else error.type
+        lines.append(f"  {task_id}{attempt} {task.status}: {what}")
         if len(rest) > LINES:
             lines.append(f"    … {count(len(rest) - LINES, 'line')} more")
         lines += [f"    {short(line, 500)}" for line in rest[-LINES:]]
