@@ -109,9 +109,13 @@ def test_a_resume_says_what_it_compared_and_shows_each_task_once(terminal: Open,
         f"{flow}flow.add('nap', 'shell', run='while ! test -e wake; do sleep 0.05; done')\n"
     )
     screen = terminal("resume", "mine", columns=240)
+    screen.until("Run the changed ones again, and what used their results? [y/N]")
+    assert screen.shown.startswith("changed: lint (kept) · new: sign, nap · gone: check\n")
+    screen.type("\r")
     screen.until("▸ nap")
     screen.until("✓ sign")
-    compared, picture = screen.shown.split("\n", 1)
+    compared = next(line for line in screen.shown.splitlines() if "reused" in line)
+    picture = screen.shown.partition(compared)[2]
     assert "1 reused though changed (lint: finished, but its definition changed since" in compared
     assert "2 new (sign, nap)" in compared
     assert "1 gone (check: no longer in the workflow; not run)" in compared
@@ -119,7 +123,49 @@ def test_a_resume_says_what_it_compared_and_shows_each_task_once(terminal: Open,
     (repo / "wake").touch()
     assert screen.end() == 0
     assert screen.shown.count("reused though changed") == 1
+    assert screen.shown.count("changed: lint") == 1
     assert screen.shown.count("✓ lint") == 1
+
+
+@pytest.mark.parametrize("typed", quick_first(["y", "n"]))
+def test_the_changed_ones_are_run_again_only_after_a_yes(
+    terminal: Open, agentos: Agentos, repo: Path, typed: str
+) -> None:
+    flow = (
+        "from agentos import Workflow\n"
+        "flow = Workflow('edited')\n"
+        "flow.add('lint', 'shell', run='echo one >> ran', effects='none')\n"
+        "flow.add('ship', 'shell', run='echo ship >> ran', needs=['lint'], approve='Ship?', effects='none')\n"
+    )
+    (repo / "edited.py").write_text(flow)
+    assert agentos("run", "edited.py", "--id", "mine", cwd=repo).code == 3
+    (repo / "edited.py").write_text(flow.replace("echo one", "echo two"))
+    screen = terminal("approve", "mine", columns=120)
+    screen.until("changed: lint (kept)")
+    screen.until("[y/N]")
+    screen.type(f"{typed}\r")
+    assert screen.end() == 0
+    ran = (repo / "ran").read_text().split()
+    assert ran == (["one", "two", "ship"] if typed == "y" else ["one", "ship"])
+
+
+def test_nobody_is_asked_about_what_changed_where_the_command_says_it(
+    terminal: Open, agentos: Agentos, repo: Path
+) -> None:
+    flow = (
+        "from agentos import Workflow\n"
+        "flow = Workflow('edited')\n"
+        "flow.add('lint', 'shell', run='echo one >> ran', effects='none')\n"
+        "flow.add('last', 'shell', run='test -e wake', needs=['lint'], effects='none')\n"
+    )
+    (repo / "edited.py").write_text(flow)
+    assert agentos("run", "edited.py", "--id", "mine", cwd=repo).code == 1
+    (repo / "edited.py").write_text(flow.replace("echo one", "echo two"))
+    (repo / "wake").touch()
+    screen = terminal("resume", "mine", "--rerun", "changed")
+    assert screen.end() == 0
+    assert "[y/N]" not in screen.scrollback
+    assert (repo / "ran").read_text().split() == ["one", "two"]
 
 
 @pytest.mark.full

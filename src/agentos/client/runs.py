@@ -35,6 +35,7 @@ from agentos.workflow.place.place import Place, find_place
 from agentos.workflow.place.settings import Settings, load_settings
 from agentos.workflow.place.worktree_index import remember
 from agentos.workflow.start import resume as resuming
+from agentos.workflow.start.comparison import NO_DIFFERENCE, Comparison
 from agentos.workflow.start.new_run import begin_run, fork_run
 from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
 from agentos.workflow.start.resume import ParamsFor, Previewed, resume_run
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
     from agentos.workflow.start.fork_worktree import ForkWorktree
 
 __all__ = [
-    "DriveOptions", "Driven", "Durability", "FilesChoice", "ParamsFor", "Previewed", "ResumeOptions", "aresume", "arun",
-    "begin_run", "drive", "fork", "in_thread", "preview_resume", "resolve_drive_options", "resume", "resume_run",
-    "run", "with_fork",
+    "NO_DIFFERENCE", "Comparison", "DriveOptions", "Driven", "Durability", "FilesChoice", "ParamsFor", "Previewed",
+    "ResumeOptions", "aresume", "arun", "begin_run", "drive", "fork", "in_thread", "preview_resume",
+    "resolve_drive_options", "resume", "resume_run", "run", "with_fork",
 ]  # fmt: skip
 
 Durability = Literal["full", "process"]

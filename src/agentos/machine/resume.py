@@ -71,6 +71,8 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Finished tasks that run again only because what they did to files is put back with that of another."""
     steps_forgotten: tuple[TaskId, ...] = ()
     """Tasks that were asked for, or edited and asked for: they begin without the steps they had made."""
+    changed: tuple[TaskId, ...] = ()
+    """Tasks whose definition, code or parameters differ from the plan last accepted; items go with their fan-out."""
     revision: int = 1
     """Of the base plan this drive uses."""
 
@@ -182,6 +184,7 @@ class _Judge:
         self.outdated: set[TaskId] = set()
         self.undone: list[TaskId] = []
         self.steps_forgotten: list[TaskId] = []
+        self.changed: dict[TaskId, None] = {}
         self.differences: list[str] = []
 
     def plan(self, revision: int) -> ResumePlan:
@@ -194,6 +197,7 @@ class _Judge:
             regrown=tuple(self.regrown),
             undone=tuple(self.undone),
             steps_forgotten=tuple(self.steps_forgotten),
+            changed=tuple(self.changed),
             revision=revision,
         )
 
@@ -203,6 +207,8 @@ class _Judge:
         changed = changed_part(self.old, self.new, task)
         if changed:
             self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
+            if known is not None and fan_out_of(task) not in self.changed:
+                self.changed[task.id] = None
         if was.steps and (task.id in self.options.rerun or (changed and "changed" in self.options.rerun)):
             self.steps_forgotten.append(task.id)
         if fan_out_of(task) in self.regrown:

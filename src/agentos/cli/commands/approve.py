@@ -129,15 +129,20 @@ def command(
 def _go_on(found: FoundRun, files: FilesChoice) -> int:
     """Resume the run in this terminal, as `agentos resume` does; the exit code."""
     from agentos.cli.drive_flags import DriveFlags  # most answers are given to a run that is driven elsewhere
-    from agentos.cli.terminal.session import drive_with_files
-    from agentos.client.runs import resume_run
+    from agentos.cli.terminal.session import drive_with_files, offer_rerun
+    from agentos.client.runs import ResumeOptions, preview_resume, resume_run
 
     _, options, manner = DriveFlags().resolve(found.place.root)
     options = msgspec.structs.replace(options, files=files)
     run = found.record.workflow_id
+    again, manner = offer_rerun(lambda: preview_resume(run, place=found.place, options=options, files=files), manner)
+    choices = ResumeOptions(rerun=again)
     try:
         return drive_with_files(
-            lambda options: resume_run(found.place, run, options=options), found.place, options, manner
+            lambda options: resume_run(found.place, run, choices=choices, options=options),
+            found.place,
+            options,
+            manner,
         )
     except LeaseHeldError as error:  # somebody else has begun to drive it meanwhile: that is as good
         say(f"{error.message}, and goes on there.")

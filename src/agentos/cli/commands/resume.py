@@ -15,14 +15,15 @@ from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.exits import Exit
 from agentos.cli.options import changed_params_option, files_options, repo_option, rerun_option
 from agentos.cli.output import print_json, print_table, say
+from agentos.cli.render.comparison_text import comparison_lines
 from agentos.cli.render.event_text import resume_in_short
 from agentos.cli.render.file_text import change_lines
 from agentos.cli.render.text import count, printable, printable_lines
-from agentos.cli.terminal.session import drive_with_files
+from agentos.cli.terminal.session import drive_with_files, offer_rerun
 from agentos.client import places, upkeep
 from agentos.client.definitions import find_workflow, typed_params
 from agentos.client.files import FilesForeseen
-from agentos.client.runs import DriveOptions, ResumeOptions, preview_resume, resume_run
+from agentos.client.runs import Comparison, DriveOptions, Previewed, ResumeOptions, preview_resume, resume_run
 from agentos.exceptions import (
     AgentosError,
     NotFoundError,
@@ -57,6 +58,8 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     """Finished tasks that run again because they changed files beside one that was interrupted."""
     files: FilesForeseen | None
     """What would be put back first; null: nothing."""
+    compared: Comparison
+    """Where the workflow differs from the plan last accepted."""
 
 
 OUTPUT = DryRun
@@ -136,6 +139,13 @@ def command(
     try:
         if dry_run:
             return _preview(place, target, options, asked, files=files, as_json=flags.as_json)
+        if not (rerun or strict or as_stored):
+
+            def preview() -> Previewed:
+                return preview_resume(target, place=place, options=options, files=files, **asked)
+
+            again, manner = offer_rerun(preview, manner)
+            asked["choices"] = ResumeOptions(rerun=again)
         return drive_with_files(
             lambda options: resume_run(place, target, moved=file is not None, **asked, options=options),
             place,
@@ -167,13 +177,18 @@ def _preview(
         rows = [TaskVerdict(id=row.task_id, verdict=row.verdict, reason=row.reason) for row in plan.verdicts]
         run = record.workflow_id
         undone = [str(task_id) for task_id in plan.undone]
-        print_json(DryRun(workflow_id=run, counts=plan.counts, tasks=rows, undone=undone, files=foreseen))
+        told = DryRun(
+            workflow_id=run, counts=plan.counts, tasks=rows, undone=undone, files=foreseen, compared=found.compared
+        )
+        print_json(told)
         return 0
     print_table(
         ("TASK", "VERDICT", "REASON"),
         [(row.task_id, row.verdict, row.reason) for row in plan.verdicts],
         empty="This run has no tasks.",
     )
+    for line in comparison_lines(found.compared, record.workflow_id):
+        say(line)
     if foreseen is not None:
         _say_about(foreseen)
     if plan.undone:

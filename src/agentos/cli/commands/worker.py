@@ -13,6 +13,7 @@ import msgspec
 from agentos.cli.boundary import exit_code
 from agentos.cli.options import json_option, label_option
 from agentos.cli.output import say
+from agentos.cli.render.comparison_text import comparison_lines
 from agentos.cli.render.text import escape_json, printable, printable_lines
 from agentos.client import upkeep
 from agentos.client.upkeep import Report, Worker
@@ -116,3 +117,5 @@ def _say(report: Report) -> None:
         say("\n  ".join([f"{who} {how}:", *printable_lines(report.text)]))
         return
     click.echo(f"{who} adopted" if report.what == "adopted" else f"{who} is {report.status}")
+    for line in comparison_lines(report.compared, report.workflow_id) if report.compared is not None else ():
+        say(f"  {line}")

@@ -1,6 +1,7 @@
 """Things as text.
 
 event_text      events, a line each
+comparison_text where a workflow differs from the plan last accepted
 event_json      events as JSON
 failure_text    errors, and where they were raised
 value_text      values, inputs, usage

@@ -20,6 +20,7 @@ import msgspec
 
 from agentos.cli.exits import Exit, exit_of_signal
 from agentos.cli.output import say
+from agentos.cli.render.comparison_text import comparison_lines
 from agentos.cli.render.event_text import kept_in_short
 from agentos.cli.render.report import exit_of, report
 from agentos.cli.render.text import printable, printable_lines
@@ -29,9 +30,9 @@ from agentos.cli.terminal.plain import Amount, JsonLines, PlainLines
 from agentos.client.changes import RunModel, usual_ms
 from agentos.client.places import repo_argument
 from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
-from agentos.client.runs import Driven, drive, in_thread
+from agentos.client.runs import NO_DIFFERENCE, Driven, Previewed, drive, in_thread
 from agentos.client.worktree import Client
-from agentos.exceptions import FilesChangedError, RunRefusedError
+from agentos.exceptions import AgentosError, FilesChangedError, RunRefusedError
 
 if TYPE_CHECKING:
     from agentos.client.types import (
@@ -60,6 +61,8 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     gates: Gates = "ask"
     waits: bool = False
     """For the end of another run that changes files here."""
+    compares: bool = True
+    """Says where the workflow differs from the plan last accepted. False: that was said."""
 
     @property
     def asks(self) -> bool:
@@ -131,6 +134,23 @@ def _ask_about_files(error: FilesChangedError) -> FilesChoice | None:
     return None if answer == "leave" else answer
 
 
+def offer_rerun(preview: Callable[[], Previewed], manner: Manner) -> tuple[frozenset[str], Manner]:
+    """What whoever sits at the terminal wants to run again of what changed, before anything is touched.
+
+    Nobody is asked where nobody sits, or nothing that finished has changed.
+    """
+    if not manner.asks or manner.show == "quiet":
+        return frozenset(), manner
+    with suppress(AgentosError):  # whatever is wrong, the resume itself tells
+        found = preview()
+        if found.record.status != "complete" and found.compared.kept:
+            for line in comparison_lines(found.compared, found.record.workflow_id):
+                say(line)
+            again = click.confirm("Run the changed ones again, and what used their results?", default=False, err=True)
+            return frozenset({"changed"} if again else ()), msgspec.structs.replace(manner, compares=False)
+    return frozenset(), manner
+
+
 class _Saying(logging.Handler):
     """Warnings of the engine, for the person at the terminal: they quote ids, and what hooks print."""
 
@@ -157,6 +177,7 @@ class _Session:
         self._closing = ExitStack()
         self._stream: EventStream | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._compared = NO_DIFFERENCE
 
     async def drive(self, prepare: Callable[[], Ready | Finished]) -> int:
         stopping = StopSignals(_say)
@@ -176,10 +197,16 @@ class _Session:
         self, prepare: Callable[[], Ready | Finished], stopping: StopSignals, *, adopts: bool = False
     ) -> Driven:
         """Drive it, and show it meanwhile."""
+
+        def prepare_and_compare() -> Ready | Finished:
+            ready = prepare()
+            self._compared = getattr(ready, "compared", NO_DIFFERENCE)  # a finished run has none
+            return ready
+
         try:
             return await drive(
                 self._place,
-                prepare,
+                prepare_and_compare,
                 started=lambda begun: self._on_start(begun, stopping),
                 adopts=adopts,
                 on_wait=(lambda why: _say(f"Waiting: {printable(why)}")) if self._manner.waits else None,
@@ -198,6 +225,9 @@ class _Session:
         stopping.attach(begun)
         self._shield.masker = begun.masker
         self._stream = begun.stream
+        if self._manner.compares and self._manner.show != "quiet":
+            for line in comparison_lines(self._compared, begun.facts.workflow_id):
+                _say(line)
         model = RunModel(begun.facts.workflow_id, begun.machine.plan)
         view = self._view = open_view(self._manner.show, model, hint=HINT, begun_at=begun.facts.sequence)
         # What tasks print becomes lines of theirs; what others print goes beside the view, and never among data.

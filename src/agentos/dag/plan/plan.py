@@ -24,7 +24,16 @@ from agentos.persistent_map import PersistentMap
 if TYPE_CHECKING:
     from agentos.dag.define.workflow import Workflow
 
-__all__ = ["Origin", "Plan", "PlanSettings", "PlannedTask", "assemble_plan", "compile_plan", "plan_task"]
+__all__ = [
+    "Origin",
+    "Plan",
+    "PlanSettings",
+    "PlannedTask",
+    "assemble_plan",
+    "compile_plan",
+    "default_parameters",
+    "plan_task",
+]
 
 Origin = Literal["", "for_each", "repeat", "inject", "replan"]
 
@@ -68,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a careful reader of the plan would want to know; nothing that stops it."""
     next_place: int = 0
     """The place of the next task that is added at the end."""
+    defaulted: tuple[str, ...] = ()
+    """Parameters that nobody gave: they have the default that the workflow had when the run began."""
 
 
 # --- compiling ----------------------------------------------------------------------------------------------------
@@ -101,7 +112,8 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None, *, unk
         plan_task(definition, layers[task_id], f"{index:06d}")
         for index, (task_id, definition) in enumerate(definitions.items())
     ]
-    return assemble_plan(flow.name, settings, values, planned)
+    defaulted = tuple(name for name in values if name not in parameters.given)
+    return assemble_plan(flow.name, settings, values, planned, defaulted)
 
 
 def plan_task(
@@ -119,7 +131,18 @@ def plan_task(
     )
 
 
-def assemble_plan(name: str, settings: PlanSettings, params: Mapping[str, Any], tasks: Iterable[PlannedTask]) -> Plan:
+def default_parameters(flow: Workflow) -> dict[str, Any]:
+    """The defaults that the workflow declares for parameters, in stored form; problems are for `compile_plan`."""
+    return stored_parameters(read_parameters(flow, None, []).values, [])
+
+
+def assemble_plan(
+    name: str,
+    settings: PlanSettings,
+    params: Mapping[str, Any],
+    tasks: Iterable[PlannedTask],
+    defaulted: tuple[str, ...] = (),
+) -> Plan:
     """A plan of tasks that were planned before, in any order: what a stored plan is read back with."""
     in_order = sorted(tasks, key=lambda task: task.place)
     layers: list[list[TaskId]] = [[] for _ in range(max((task.layer for task in in_order), default=-1) + 1)]
@@ -146,4 +169,5 @@ def assemble_plan(name: str, settings: PlanSettings, params: Mapping[str, Any], 
             )
         ),
         next_place=1 + max((int(task.place.partition(".")[0]) for task in in_order), default=-1),
+        defaulted=defaulted,
     )

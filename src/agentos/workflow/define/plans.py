@@ -51,6 +51,7 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings: PlanSettings = PlanSettings()
     params: Mapping[str, Any] = {}
     tasks: tuple[PlannedTask, ...] = ()
+    defaulted: tuple[str, ...] = ()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -101,7 +102,9 @@ def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
 
 def encode_plan(plan: Plan) -> bytes:
     tasks = tuple(plan.tasks[task_id] for layer in plan.layers for task_id in layer)
-    stored = StoredPlan(name=plan.name, settings=plan.settings, params=plan.params, tasks=tasks)
+    stored = StoredPlan(
+        name=plan.name, settings=plan.settings, params=plan.params, tasks=tasks, defaulted=plan.defaulted
+    )
     # The tasks of a plan are much alike: a fifth of the bytes, for a millisecond in a thousand tasks.
     return zlib.compress(_encode(stored), 1)
 
@@ -111,7 +114,7 @@ def decode_plan(stored: bytes) -> Plan:
         plan = typed.decode(zlib.decompress(stored), StoredPlan)
     except (msgspec.DecodeError, zlib.error) as error:
         raise CheckpointCorruptedError("a stored plan", str(error)) from error
-    return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks)
+    return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks, plan.defaulted)
 
 
 def plan_of_run(store: StorePort, workflow_id: WorkflowId) -> tuple[Plan, Facts]:

@@ -39,6 +39,7 @@ from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place, known_run, refuse_bad_id
 from agentos.workflow.place.run_search import find_run_or_checkpoint
+from agentos.workflow.start.comparison import comparison_of, ignored_defaults
 from agentos.workflow.start.ready_run import (
     DriveOptions,
     Finished,
@@ -208,7 +209,8 @@ def fork_run(
         parent = origin.find_run(checkpoint.workflow_id)
         accepted = decode_plan(origin.read_plan(parent.workflow_id))
         flow = workflow or load_workflow(parent.source, home.root, parent.workflow_id)
-        base = recompile_plan(flow, accepted, options, params(flow) if params is not None else {})
+        given = params(flow) if params is not None else {}
+        base = recompile_plan(flow, accepted, options, given)
         refuse_untrusted_models(base, options.models)
         fresh = workflow_id or free_id(origin)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
@@ -252,6 +254,7 @@ def fork_run(
         options=options,
         choices=choices,
         files=files,
+        compared=comparison_of(resume, ignored_defaults(flow, accepted, given)),
     )
 
 

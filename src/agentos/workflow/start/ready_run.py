@@ -29,6 +29,7 @@ from agentos.workflow.drive.log_writer import MAX_LOG
 from agentos.workflow.drive.patience import run_to_end
 from agentos.workflow.files.decisions import FilesChoice, has_file_tasks, is_isolated
 from agentos.workflow.place.place import Place
+from agentos.workflow.start.comparison import NO_DIFFERENCE, Comparison
 
 if TYPE_CHECKING:
     from agentos.workflow.files.worktree_files import WorktreeFiles
@@ -95,6 +96,8 @@ class Ready(msgspec.Struct, kw_only=True):
     choices: ResumeOptions = ResumeOptions()
     files: WorktreeFiles | None = None
     """The worktree's files, ours while this lasts; None where no task changes any, or they cannot be captured."""
+    compared: Comparison = NO_DIFFERENCE
+    """Where the workflow differs from the plan last accepted."""
 
     def release(self) -> None:
         self.store.release_lease(self.lease)

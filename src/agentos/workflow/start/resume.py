@@ -60,6 +60,7 @@ from agentos.workflow.place.run_moves import (
 )
 from agentos.workflow.place.run_search import find_run_or_checkpoint, newest_run
 from agentos.workflow.place.settings import SETTINGS
+from agentos.workflow.start.comparison import Comparison, comparison_of, ignored_defaults
 from agentos.workflow.start.lease_takeover import end_stale_work, take_lease
 from agentos.workflow.start.ready_run import (
     DriveOptions,
@@ -107,6 +108,8 @@ class Previewed(msgspec.Struct, frozen=True, kw_only=True):
     plan: ResumePlan
     files: FilesForeseen | None
     """What it would put back; None: nothing."""
+    compared: Comparison
+    """Where the workflow differs from the plan last accepted."""
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +124,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoint that the user named, where it is an older one."""
     cuts: list[CheckpointRecord]
     """The checkpoints whose files may be put back, the one meant last."""
+    ignored_defaults: Mapping[str, Any]
 
 
 class _Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +259,8 @@ def preview_resume(
 
         protected, run = _protected(asked, record, planned.facts), record.workflow_id
         files = preview_restore(place.root, run, planned.decided, found.events, options.files, protected)
-    return Previewed(record=record, plan=planned.resume, files=files)
+    compared = comparison_of(planned.resume, found.ignored_defaults)
+    return Previewed(record=record, plan=planned.resume, files=files, compared=compared)
 
 
 # --- the three steps ----------------------------------------------------------------------------------------------
@@ -294,13 +299,14 @@ def _gather(
     back_to: CheckpointRecord | None,
 ) -> _Found:
     accepted = decode_plan(store.read_plan(record.workflow_id))
-    base, functions = accepted, {}
+    base, functions, ignored = accepted, {}, {}
     if asked.as_stored and asked.params is not None:
         raise RunRefusedError("a plan that is used as it is stored takes no other parameters")
     if not asked.as_stored:
         flow = asked.workflow or load_workflow(record.source, asked.place.root, record.workflow_id)
         changed = asked.params(flow) if asked.params is not None else {}
         base, functions = recompile_plan(flow, accepted, asked.options, changed), flow.functions
+        ignored = ignored_defaults(flow, accepted, changed)
     return _Found(
         record=record,
         events=_sound_journal(store, record.workflow_id),  # a damaged one is left as it is, down to its lease
@@ -309,6 +315,7 @@ def _gather(
         functions=functions,
         back_to=back_to,
         cuts=[named] if named is not None else store.list_checkpoints(record.workflow_id),
+        ignored_defaults=ignored,
     )
 
 
@@ -433,6 +440,7 @@ def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, pl
         options=options,
         choices=planned.choices,
         files=files,
+        compared=comparison_of(planned.resume, found.ignored_defaults),
     )
 
 
@@ -444,6 +452,8 @@ def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions, ch
     params = {name: from_stored(value) for name, value in accepted.params.items()}
     plan = plan_for_now(workflow, {**params, **changed})
     refuse_unpriced(plan, options.models)
+    defaulted = tuple(name for name in accepted.defaulted if name in plan.params and name not in changed)
+    plan = msgspec.structs.replace(plan, defaulted=(*defaulted, *plan.defaulted))
     return plan_without_secrets(plan, changed, masker_for(plan, options.secret_names))
 
 

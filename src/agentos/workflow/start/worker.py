@@ -23,6 +23,7 @@ from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.place.place import Place, is_home, is_of_another_host
 from agentos.workflow.place.run_search import reading
+from agentos.workflow.start.comparison import NO_DIFFERENCE, Comparison
 from agentos.workflow.start.ready_run import DriveOptions, Finished, prepare_run
 from agentos.workflow.start.resume import resume_run
 
@@ -55,6 +56,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     status: str = ""
     """Of the run, once its drive has ended."""
     text: str = ""
+    compared: Comparison | None = None
+    """Of one that was adopted: where its workflow differs from the plan last accepted."""
 
 
 class _Candidate(NamedTuple):
@@ -141,7 +144,8 @@ class Worker:
             ready = await prepare_run(lambda: resume_run(_home(one.post.place, one.record), run, options=options))
             if isinstance(ready, Finished):
                 return
-            self._tell(_report(one, "adopted"))
+            differs = ready.compared if ready.compared != NO_DIFFERENCE else None
+            self._tell(msgspec.structs.replace(_report(one, "adopted"), compared=differs))
             begun: list[Drive] = []
             try:
                 facts = await conduct(ready, started=lambda drive: self._began(drive, begun))
