@@ -89,3 +89,19 @@ def test_after_a_rejection_the_way_on_is_a_fork(agentos: Agentos, parent: Path) 
     assert again.code == 1
     assert again.err.splitlines()[-1].endswith("Ask anew in a new run: agentos fork parent")
     assert agentos("fork", "parent", cwd=parent).code == 3
+
+
+@pytest.mark.parametrize("effects", ["files", "external"])
+def test_a_task_that_was_asked_for_again_asks_in_a_fork_as_in_its_parent(
+    agentos: Agentos, tmp_git_repo: Path, home: Path, effects: str
+) -> None:
+    (tmp_git_repo / "flow.yaml").write_text(
+        f"name: pays\ntasks: {{pay: {{run: 'echo x >> ../paid', effects: {effects}}}}}\n"
+    )
+    assert agentos("run", "flow.yaml", "--id", "mine", cwd=tmp_git_repo).code == 0
+    forked = agentos("fork", "mine", "--id", "child", "--rerun", "pay", cwd=tmp_git_repo)
+    resumed = agentos("resume", "mine", "--rerun", "pay", cwd=tmp_git_repo)
+    assert (forked.code, resumed.code) == (3, 3), forked.err + resumed.err
+    assert "ask:pay asks" in forked.err
+    assert (tmp_git_repo.parent / "paid").read_text() == "x\n"
+    assert agentos("fork", "mine", "--id", "other", cwd=tmp_git_repo).code == 0, "nobody asked for it there"

@@ -136,3 +136,17 @@ def test_what_is_no_parameter_at_all_is_no_fault_of_the_definition(agentos: Agen
     assert "'version' is given twice" in done.err
     assert "'x' is not NAME=VALUE" in done.err
     assert "Nothing was run; give each once, as --param NAME=VALUE." in done.err
+
+
+def test_a_wrong_parameter_is_answered_with_those_there_are(agentos: Agentos, repo: Path) -> None:
+    (repo / "serve.yaml").write_text(SERVE.replace('"${{ params }}"', '"${{ params.port }}"'))
+    for given, why in (("prot=81", "did you mean 'port'?"), ("port=abc", "takes an integer, not 'abc'")):
+        refused = agentos("run", "serve.yaml", "-p", "version=1", "-p", given, cwd=repo)
+        assert refused.code == 2
+        assert why in refused.err
+        assert "fix the definition" not in refused.err
+        assert "Its parameters: 'channel', 'dry', 'hosts', 'plain', 'port', 'ratio', 'version'" in refused.err
+        assert "`agentos run FILE --help` describes them." in refused.err
+    (repo / "serve.yaml").write_text("tasks: {say: {run: echo, needs: gone}}")
+    both = agentos("run", "serve.yaml", "-p", "port=81", cwd=repo)
+    assert "fix the definition" in both.err, "something is wrong with it, too"

@@ -341,3 +341,21 @@ def test_a_late_ctrl_c_while_the_interpreter_ends_is_no_traceback() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not shutil.which("unshare") or os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.parametrize("arguments", [("run", "flow.yaml"), ("doctor",), ("approve", "mine"), ("resume",)])
+def test_a_system_without_proc_is_told_in_a_sentence(
+    agentos: Agentos, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "flow.yaml").write_text("name: f\ntasks: {a: {run: 'true', approve: Go?, effects: none}}\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    assert agentos("run", "flow.yaml", "--id", "mine", cwd=tmp_path).code == 3
+    without = ["unshare", "--mount", "bash", "-c", 'mount -t tmpfs none /proc && exec "$@"', "bash"]
+    done = subprocess.run(
+        [*without, *PROGRAM, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "this system does not show its processes: /proc is missing" in done.stderr
+    assert "mount -t proc proc /proc" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -272,14 +272,15 @@ class _Judge:
         # Who names sources wants it to run again once they change: what it did to files then is no reason to ask.
         repeatable = bool(task.definition.sources) and not task.definition.external
         asks = self._asks_before_repeating(task, undone=undone) and not repeatable
-        if asks and self.facts.task(task.id).attempts:
+        if asks and self._has_run(task):
             self._ask(task, f"{reason}, but its effect may not be repeated unasked")
             return
         self._add_verdict(task, "rerun", reason)
         if task.id in self.facts.children:
             self.regrown[task.id] = None
         for child in self.facts.children.get(task.id, ()):
-            if child in self.new.tasks and needs_answer(task) and not repeatable and self.facts.task(child).attempts:
+            child_ran = child in self.new.tasks and self._has_run(self.new.tasks[child])
+            if child_ran and needs_answer(task) and not repeatable:
                 self._ask(self.new.tasks[child], f"{reason}, but its effect may not be repeated unasked")
 
     # --- one by one ----------------------------------------------------------------------------------------------
@@ -410,6 +411,12 @@ class _Judge:
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""
         return needs_answer(task) and not (undone and not task.definition.external)
+
+    def _has_run(self, task: PlannedTask) -> bool:
+        """Whether anything was done for it; in a fork that may have been its parent, which counts no attempt here."""
+        was, definition = self.facts.task(task.id), task.definition
+        does_nothing = definition.kind == "approval" or definition.for_each is not None or definition.repeat is not None
+        return bool(was.attempts) or (was.status in SUCCEEDED and not does_nothing)
 
     def _judge_not_run(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         if task.id in self.facts.ask:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from agentos import typed
+from agentos.exceptions import WorkflowConfigurationError
 from agentos.store.port import Holder
 from agentos.version import VERSION
 
@@ -42,7 +43,22 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         argv = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+        try:
+            return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.SubprocessError) as error:
+            raise _HIDDEN from error
+
+
+def refuse_hidden_processes() -> None:
+    """WorkflowConfigurationError on a system that does not show processes: nobody could tell whether a driver lives."""
+    if sys.platform == "linux" and not os.path.exists("/proc/self"):
+        raise _HIDDEN
+
+
+_HIDDEN = WorkflowConfigurationError(
+    "this system does not show its processes: /proc is missing, so that no run can be driven or answered here",
+    next_step="Mount it, in a chroot or container too: mount -t proc proc /proc",
+)
 
 
 def current_holder() -> Holder:

@@ -23,7 +23,7 @@ T = TaskId
 
 def reassembled(plan: Plan) -> Plan:
     """The same tasks put together from scratch."""
-    fresh = assemble_plan(plan.name, plan.settings, plan.params, plan.tasks.values())
+    fresh = assemble_plan(plan.name, plan.settings, plan.params, plan.tasks.values(), plan.defaulted)
     # Who needs a task is known in the order in which they came; from scratch, in plan order.
     dependants = {need: tuple(sorted(needing)) for need, needing in plan.dependants.items()}
     assert dependants == {need: tuple(sorted(needing)) for need, needing in fresh.dependants.items()}

@@ -56,7 +56,7 @@ def test_a_stored_plan_is_put_together_again(needs: dict[str, list[str]]) -> Non
     plan = plan_of(needs)
     stored = msgspec.json.encode([*plan.tasks.values()])
     tasks = msgspec.json.decode(stored, type=list[PlannedTask])
-    assert assemble_plan(plan.name, plan.settings, plan.params, tasks) == plan
+    assert assemble_plan(plan.name, plan.settings, plan.params, tasks, plan.defaulted) == plan
 
 
 def test_compiling_twice_gives_equal_plans() -> None:

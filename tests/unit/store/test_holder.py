@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from agentos.exceptions import LeaseHeldError
+from agentos.exceptions import LeaseHeldError, WorkflowConfigurationError
 from agentos.ids import WorkflowId
 from agentos.store import holder as holders
 from agentos.store.holder import current_holder, is_alive, process_started
@@ -124,3 +125,9 @@ def test_a_lease_from_elsewhere_ends_by_the_date_with_a_margin(tmp_path: os.Path
     hands.wall += 17
     assert store.take_lease(RUN, current_holder(), 15.0).taken_alive is False
     store.close()
+
+
+def test_a_system_that_shows_no_processes_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "_BOOT_ID", Path("/nowhere/boot_id"))
+    with pytest.raises(WorkflowConfigurationError, match="/proc is missing"):
+        holders.boot_id.__wrapped__()

@@ -116,7 +116,7 @@ def read_parameters(
             ]
     values = {name: value for name, value in (given or {}).items() if is_name(name)}
     findings += [
-        Finding(problem="bad argument", setting="params", message=f"the parameter {name!r} {problem}")
+        Finding(problem="bad argument", setting="params", given=True, message=f"the parameter {name!r} {problem}")
         for name, value in values.items()
         if name in declared and (problem := declared[name].problem(value))
     ]

@@ -94,7 +94,7 @@ class Parameters:
         for name in self.given:
             if name not in self.known and not self.all_taken:
                 message = f"no task takes the parameter {name!r}{nearest(name, self.known)}"
-                found.append(Finding(problem="bad argument", setting="params", message=message))
+                found.append(Finding(problem="bad argument", setting="params", given=True, message=message))
         return found
 
 

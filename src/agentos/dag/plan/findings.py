@@ -37,6 +37,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     parameter: str = ""
     """The run's parameter that was not given, where that is all that is wrong."""
+    given: bool = False
+    """It is about a parameter that was given for the run: nothing is wrong with the workflow."""
     file: str = ""
     line: int = 0
     """Counted from 1, as is `column`; 0 where the place is not known."""

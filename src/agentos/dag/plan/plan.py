@@ -13,7 +13,7 @@ from agentos.dag.define.task import TaskDef
 from agentos.dag.language.references import references_in
 from agentos.dag.plan.binding import stored_parameters
 from agentos.dag.plan.checks import item_id_problems, together_problems, undeclared_secrets
-from agentos.dag.plan.findings import Finding, locate_findings
+from agentos.dag.plan.findings import Finding, format_names, locate_findings
 from agentos.dag.plan.fingerprint import plan_fingerprint, task_fingerprint
 from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
 from agentos.dag.plan.linking import link_workflow, take_parameters
@@ -105,15 +105,25 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None, *, unk
         findings += cycle_findings({task_id: definitions[task_id] for task_id in definitions if task_id not in layers})
     if findings:
         told = locate_findings(findings, flow.locate)
-        missing = [finding.parameter for finding in told]
-        give = f"Nothing was run; give what is missing: {' '.join(f'--param {name}=…' for name in missing)}"
-        raise WorkflowDefinitionError(told, name=flow.name, next_step=give if all(missing) else "")
+        raise WorkflowDefinitionError(told, name=flow.name, next_step=_next_step(told, parameters.known))
     planned = [
         plan_task(definition, layers[task_id], f"{index:06d}")
         for index, (task_id, definition) in enumerate(definitions.items())
     ]
     defaulted = tuple(name for name in values if name not in parameters.given)
     return assemble_plan(flow.name, settings, values, planned, defaulted)
+
+
+def _next_step(findings: Iterable[Finding], known: Iterable[str]) -> str:
+    """What to do where nothing is wrong with the workflow, only with the parameters that were given."""
+    found = list(findings)
+    if all(finding.parameter for finding in found):
+        given = " ".join(f"--param {finding.parameter}=…" for finding in found)
+        return f"Nothing was run; give what is missing: {given}"
+    if all(finding.parameter or finding.given for finding in found):
+        names = f"Its parameters: {format_names(sorted(known), 10)}" if known else "It takes no parameters"
+        return f"Nothing was run. {names}; `agentos run FILE --help` describes them."
+    return ""
 
 
 def plan_task(

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from agentos.machine.commands import Sender
-from agentos.store.holder import boot_id, pid_namespace
+from agentos.store.holder import boot_id, pid_namespace, refuse_hidden_processes
 from agentos.store.port import Holder
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 
@@ -120,6 +120,7 @@ def ancestors() -> list[Ancestor]:
         import psutil
 
         chain = []
+        refuse_hidden_processes()
         for process in (psutil.Process(), *psutil.Process().parents()):
             with suppress(psutil.Error):
                 chain.append(Ancestor(process.pid, process.name(), process.create_time()))

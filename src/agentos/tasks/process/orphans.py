@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentos.store.holder import process_started
+from agentos.store.holder import process_started, refuse_hidden_processes
 from agentos.tasks.attempt import Mark
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def _family(belongs: Callable[[Environment], bool], spared: frozenset[int]) -> d
 def _self_and_ancestors() -> frozenset[int]:
     import psutil
 
+    refuse_hidden_processes()
     return frozenset({os.getpid(), *(parent.pid for parent in psutil.Process().parents())})
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from agentos.store.holder import refuse_hidden_processes
 from agentos.store.port import RunRecord, StorePort
 from agentos.tasks.process.launch import PREFIX, abandoned_folders
 from agentos.tasks.process.orphans import AttemptProcess, attempt_processes
@@ -73,6 +74,7 @@ def _used_places() -> set[str]:
     import psutil
 
     places: set[str] = set()
+    refuse_hidden_processes()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             places.add(process.cwd())
