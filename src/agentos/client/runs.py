@@ -36,7 +36,7 @@ from agentos.workflow.place.settings import Settings, load_settings
 from agentos.workflow.place.worktree_index import remember
 from agentos.workflow.start import resume as resuming
 from agentos.workflow.start.comparison import NO_DIFFERENCE, Comparison
-from agentos.workflow.start.new_run import begin_run, fork_run
+from agentos.workflow.start.new_run import begin_run, fork_run, store_fork
 from agentos.workflow.start.ready_run import DriveOptions, Finished, Ready, prepare_run
 from agentos.workflow.start.resume import ParamsFor, Previewed, resume_run
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_DIFFERENCE", "Comparison", "DriveOptions", "Driven", "Durability", "FilesChoice", "ParamsFor", "Previewed",
-    "ResumeOptions", "aresume", "arun", "begin_run", "drive", "fork", "in_thread", "preview_resume",
+    "ResumeOptions", "aresume", "arun", "begin_run", "drive", "fork", "in_thread", "make_fork", "preview_resume",
     "resolve_drive_options", "resume", "resume_run", "run", "with_fork",
 ]  # fmt: skip
 
@@ -207,16 +207,20 @@ def fork(
     workflow_id: str | None = None,
     params: Mapping[str, Any] | None = None,
     rerun: Iterable[str] = (),
+    settings: Mapping[str, Any] | None = None,
     repo: str | Path | None = None,
     gates: GatePolicy | None = None,
     keep: int | None = None,
     worktree: str | Path | None = None,
+    start: bool = True,
     check: bool = True,
     show: bool = False,
 ) -> RunResult:
     """Begin a new run from a checkpoint of another one, and wait for it; `check` and `show` as for `run`.
 
-    `params` are those that are others than its parent's; `rerun` as for `resume`.
+    `params` are those that are others than its parent's; `rerun` as for `resume`. `settings` are arguments and settings
+    of tasks, by `TASK.KEY`: those tasks run with them, also where they had finished. With `start=False` the run is
+    only made, and paused: `resume` starts it.
 
     With `worktree` it works in a new linked worktree at that path, with the files as they were at the checkpoint, and
     keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
@@ -225,11 +229,12 @@ def fork(
     _refuse_in_loop("await asyncio.to_thread(fork, ...)")
     place, options = resolve_drive_options(repo, gates=gates, keep=keep)
     given: dict[str, Any] = {"workflow": workflow, "params": _params_for(params), "rerun": tuple(rerun)}
+    given |= {"settings": settings, "starts": start}
     with with_fork(place, checkpoint_id, options, workflow_id=workflow_id, worktree=worktree, **given) as (
         home,
         prepare,
     ):
-        result = _drive_blocking(home, prepare, show=show)
+        result = _drive_blocking(home, prepare, show=show) if start else result_of(make_fork(home, prepare))
     return result.raise_for_status() if check else result
 
 
@@ -243,16 +248,28 @@ def with_fork(
     workflow_id: str | None = None,
     params: ParamsFor | None = None,
     rerun: Iterable[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    starts: bool = True,
     worktree: str | Path | None = None,
     began: Callable[[ForkWorktree], None] = lambda made: None,
 ) -> Iterator[tuple[Place, Callable[[], Ready]]]:
-    """Where a fork is to work, and what prepares it: for `drive`, inside the block.
+    """Where a fork is to work, and what prepares it: for `drive`, or `make_fork` where it is not to start.
+
+    Inside the block.
 
     With `worktree` a linked one is made there, and `began` is called once its run is on record; it goes again if the
     block ends before.
     """
     prepare_fork = partial(
-        fork_run, place, checkpoint_id, workflow=workflow, params=params, rerun=rerun, options=options
+        fork_run,
+        place,
+        checkpoint_id,
+        workflow=workflow,
+        params=params,
+        rerun=rerun,
+        settings=settings,
+        starts=starts,
+        options=options,
     )
     with ExitStack() as making:
         if worktree is None:
@@ -269,6 +286,13 @@ def with_fork(
             return ready
 
         yield made.place, prepare
+
+
+def make_fork(home: Place, prepare: Callable[[], Ready]) -> Facts:
+    """Make the run that `with_fork` prepares, with `starts=False`, and leave it paused: `resume` starts it."""
+    facts = store_fork(prepare())
+    remember(home.root, home.database)
+    return facts
 
 
 def preview_resume(

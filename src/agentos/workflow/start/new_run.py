@@ -15,11 +15,12 @@ from agentos.crashpoints import reach
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.plan import Plan
+from agentos.dag.plan.task_changes import changed_definitions
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import EPOCH, TaskId, WorkflowId, new_id, short_id
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import RESULTS, Facts, counting, fold, result_from
-from agentos.machine.inputs import Begin
+from agentos.machine.inputs import Begin, StopAsked
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED
@@ -34,7 +35,9 @@ from agentos.workflow.define.plans import (
     missing_products,
     refuse_untrusted_models,
 )
+from agentos.workflow.define.run_secrets import masker_for
 from agentos.workflow.define.workflow_source import is_made_from_arguments, load_workflow, source_of
+from agentos.workflow.drive.journal import progress_of
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import Place, known_run, refuse_bad_id
@@ -194,12 +197,16 @@ def fork_run(
     workflow_id: str | None = None,
     params: ParamsFor | None = None,
     rerun: Iterable[str] = (),
+    settings: Mapping[str, Any] | None = None,
     options: DriveOptions = DriveOptions(),
     into: Place | None = None,
+    starts: bool = True,
 ) -> Ready:
     """A new run that begins with the state of a checkpoint and needs its parent no more; `into` another worktree.
 
-    Of a run, `checkpoint_id` means the newest. `params` are others than the parent's; `rerun` as for a resume.
+    Of a run, `checkpoint_id` means the newest. `params` are others than the parent's; `rerun` as for a resume. Tasks
+    named by `settings` (`TASK.KEY`) run with these values, those that had finished again. One that does not start is
+    for `store_fork`, and takes no files into its hands.
     """
     refuse_bad_id(workflow_id)
     home = into or place
@@ -228,17 +235,19 @@ def fork_run(
         labels=parent.labels,
         created_at=utc_now(),
     )
+    before, _ = current_plan(accepted, forked.changes)
+    forked, changed = _with_settings(forked, base, settings or {}, masker_for(base, options.secret_names))
     plan, problems = current_plan(base, forked.changes)
     facts = fold(run.workflow_id, [replace(forked, seq=1)])
     choices = ResumeOptions(
-        rerun=frozenset(rerun),
+        rerun=frozenset((*rerun, *changed)),
         missing=missing_products(plan, facts, home.root),
         stale=stale_sources(home, plan, facts),
     )
-    resume = plan_resume(current_plan(accepted, forked.changes)[0], plan, facts, choices)
+    resume = plan_resume(before, plan, facts, choices)
     store = home.open(create=into is not None)
     with closed_on_error(store):
-        files, warnings = open_files(home, plan, run.workflow_id, run.source)
+        files, warnings = open_files(home, plan, run.workflow_id, run.source) if starts else (None, ())
         with closed_on_error(files):
             lease = store.create_run(run, current_holder(), options.lease_s)
     warnings = (*problems, *warnings)
@@ -256,6 +265,34 @@ def fork_run(
         files=files,
         compared=comparison_of(resume, ignored_defaults(flow, accepted, given)),
     )
+
+
+def store_fork(ready: Ready) -> Facts:
+    """Write down how a fork begins, and leave it paused: whoever resumes it starts it."""
+    with closed_on_error(ready.store):
+        events = ready.machine.steps([ready.first, StopAsked(reason="not to be started")], utc_now())
+        ready.store.append(ready.lease, events, progress_of(ready.machine))
+    ready.release()
+    return ready.machine.facts
+
+
+def _with_settings(
+    forked: ev.RunForked, base: Plan, settings: Mapping[str, Any], masker: Masker
+) -> tuple[ev.RunForked, list[TaskId]]:
+    """The first event with other settings of tasks among the changes of the plan; and which tasks these are."""
+    if names := masker.value_and_names(dict(settings))[1]:
+        raise RunRefusedError(
+            f"a setting holds the value of {', '.join(names)}, and settings are stored",
+            next_step="Let the task read the variable itself.",
+        )
+    changed = changed_definitions(current_plan(base, forked.changes)[0], settings)
+    for definition in changed.values():
+        change = ev.PlanChanged(origin="modify_args", changed=(definition,))
+        # Items are made from the fan-out's definition: they must find the changed one.
+        first = definition.for_each is not None
+        changes = (change, *forked.changes) if first else (*forked.changes, change)
+        forked = replace(forked, changes=changes)
+    return forked, list(changed)
 
 
 def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[list[ev.Event], list[ev.Event] | None]:
