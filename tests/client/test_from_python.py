@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import agentos
-from agentos import Client, Workflow, client
+from agentos import Client, RunPaused, Workflow, client, fork, resume, run
 from agentos.exceptions import RunRefusedError
 from tests.cli.terminal import Terminal
 
@@ -354,3 +354,29 @@ def test_a_gate_is_answered_elsewhere_and_never_asked_about_at_the_terminal(
     screen.until("code 0")
     assert "[a/r/l]" not in screen.scrollback
     assert screen.end() == 0
+
+
+# --- some of the tasks, and forks that do not start ---------------------------------------------------------------
+
+
+def test_until_runs_some_tasks_and_all_tasks_the_rest(tmp_git_repo: Path) -> None:
+    flow = Workflow("some")
+    flow.add("a", lambda: 1)
+    flow.add("b", lambda: 2, needs=["a"])
+    result = run(flow, workflow_id="x", repo=tmp_git_repo, until="a")
+    assert (result.status, result.outputs) == ("complete", {"a": 1})
+    assert resume("x", workflow=flow, repo=tmp_git_repo).outputs == {"a": 1}
+    assert resume("x", workflow=flow, repo=tmp_git_repo, all_tasks=True).outputs == {"a": 1, "b": 2}
+    with pytest.raises(RunRefusedError, match="there is no task 'c'"):
+        run(flow, workflow_id="y", repo=tmp_git_repo, until=["c"])
+
+
+def test_a_fork_with_other_settings_that_is_started_later(tmp_git_repo: Path) -> None:
+    flow = Workflow("sets")
+    flow.add("double", lambda number: number * 2, inputs={"number": 1})
+    run(flow, workflow_id="x", repo=tmp_git_repo)
+    made = fork("x", workflow=flow, workflow_id="y", settings={"double.number": 21}, start=False, repo=tmp_git_repo)
+    assert isinstance(made, RunPaused)
+    assert made.outputs == {}
+    assert resume("y", workflow=flow, repo=tmp_git_repo).outputs == {"double": 42}
+    assert Client(tmp_git_repo).show("x").outputs == {"double": 2}

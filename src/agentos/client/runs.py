@@ -18,8 +18,9 @@ import msgspec
 from agentos.client.places import repo_argument
 from agentos.client.process import StopSignals, keyboard_interrupt, may_catch_ctrl_c
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.selection import EVERY_TASK, LEFT_OUT, Selection
 from agentos.exceptions import AgentosError, UntrustedSettingsError, WorktreeBusyError
-from agentos.ids import short_id
+from agentos.ids import TaskId, short_id
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import ResumeOptions, ResumePlan
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
     from agentos.workflow.start.fork_worktree import ForkWorktree
 
 __all__ = [
-    "NO_DIFFERENCE", "Comparison", "DriveOptions", "Driven", "Durability", "FilesChoice", "ParamsFor", "Previewed",
-    "ResumeOptions", "aresume", "arun", "begin_run", "drive", "fork", "in_thread", "make_fork", "preview_resume",
-    "resolve_drive_options", "resume", "resume_run", "run", "with_fork",
+    "EVERY_TASK", "LEFT_OUT", "NO_DIFFERENCE", "Comparison", "DriveOptions", "Driven", "Durability", "FilesChoice",
+    "ParamsFor", "Previewed", "ResumeOptions", "Selection", "aresume", "arun", "begin_run", "drive", "fork",
+    "in_thread", "make_fork", "preview_resume", "resolve_drive_options", "resume", "resume_run", "run", "with_fork",
 ]  # fmt: skip
 
 Durability = Literal["full", "process"]
@@ -67,6 +68,7 @@ def run(
     durability: Durability | None = None,
     keep: int | None = None,
     labels: Iterable[str] = (),
+    until: Iterable[str] = (),
     check: bool = True,
     show: bool = False,
 ) -> RunResult:
@@ -75,7 +77,8 @@ def run(
     With the id of a run that exists, of the same definition and parameters, that run is resumed. Where only gates are
     left it returns with status `waiting`; `gates="wait"` stays, `gates="reject"` says no to them all. What is not
     given here (gates, durability, keep) is as the settings of the repository say. By `labels` lists and workers pick
-    runs; a run keeps those it began with.
+    runs; a run keeps those it began with. With `until` only these tasks run, and all that they need; the others are
+    skipped until a run of this id without it, or `resume` with `all_tasks`, wants them.
 
     RunFailedError where the run fails or is aborted, with what its tasks raised; `check=False` returns that, too. One
     that waits is a `RunWaiting`, one that was stopped a `RunPaused`.
@@ -88,8 +91,11 @@ def run(
     refuse_while_loading("run")
     _refuse_in_loop("await arun(...)")
     place, options = resolve_drive_options(repo, gates=gates, durability=durability, keep=keep)
+    selection = _until(until)
     result = _drive_blocking(
-        place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), show=show
+        place,
+        lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels, selection=selection),
+        show=show,
     )
     return result.raise_for_status() if check else result
 
@@ -104,14 +110,18 @@ async def arun(
     durability: Durability | None = None,
     keep: int | None = None,
     labels: Iterable[str] = (),
+    until: Iterable[str] = (),
     check: bool = True,
     started: Callable[[Drive], None] | None = None,
 ) -> RunResult:
     """As `run`, inside an event loop. Cancelling it stops the run in order; `resume` goes on."""
     refuse_while_loading("arun")
     place, options = await asyncio.to_thread(resolve_drive_options, repo, gates=gates, durability=durability, keep=keep)
+    selection = _until(until)
     result = await _drive(
-        place, lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels), started
+        place,
+        lambda: begin_run(place, workflow, params, workflow_id, options, labels=labels, selection=selection),
+        started,
     )
     return result.raise_for_status() if check else result
 
@@ -125,6 +135,7 @@ def resume(
     rerun: Iterable[str] = (),
     strict: bool = False,
     as_stored: bool = False,
+    all_tasks: bool = False,
     gates: GatePolicy | None = None,
     durability: Durability | None = None,
     keep: int | None = None,
@@ -136,7 +147,7 @@ def resume(
 
     The workflow is read again from the file it was defined in, unless `workflow` gives it or `as_stored` asks for the
     plan last accepted; `params` changes some of the run's parameters. Of a complete run it does nothing; of a failed
-    one it runs what failed and what depends on it.
+    one it runs what failed and what depends on it. `all_tasks` runs also what `run` left out with `until`.
 
     Files that a task was changing when it was interrupted are put back first; FilesChangedError where somebody changed
     them since. `files` is "restore" to put them back all the same, "keep" to run on them as they are, "checkpoint" to
@@ -155,6 +166,7 @@ def resume(
             workflow=workflow,
             params=_params_for(params),
             as_stored=as_stored,
+            selection=EVERY_TASK if all_tasks else None,
             choices=choices,
             options=options,
         ),
@@ -172,6 +184,7 @@ async def aresume(
     rerun: Iterable[str] = (),
     strict: bool = False,
     as_stored: bool = False,
+    all_tasks: bool = False,
     gates: GatePolicy | None = None,
     durability: Durability | None = None,
     keep: int | None = None,
@@ -192,6 +205,7 @@ async def aresume(
             workflow=workflow,
             params=_params_for(params),
             as_stored=as_stored,
+            selection=EVERY_TASK if all_tasks else None,
             choices=choices,
             options=options,
         ),
@@ -304,6 +318,7 @@ def preview_resume(
     params: Mapping[str, Any] | ParamsFor | None = None,
     choices: ResumeOptions = ResumeOptions(),
     as_stored: bool = False,
+    selection: Selection | None = None,
     options: DriveOptions | None = None,
     files: FilesChoice = "ask",
 ) -> Previewed:
@@ -321,9 +336,15 @@ def preview_resume(
         workflow=workflow,
         params=_params_for(params),
         as_stored=as_stored,
+        selection=selection,
         choices=choices,
         options=options,
     )
+
+
+def _until(task_ids: Iterable[str]) -> Selection:
+    named = (task_ids,) if isinstance(task_ids, str) else task_ids  # else it would be its letters
+    return Selection(until=tuple(map(TaskId, named)))
 
 
 def _params_for(params: Mapping[str, Any] | ParamsFor | None) -> ParamsFor | None:

@@ -10,7 +10,8 @@ import msgspec
 
 from agentos.dag.language.references import references_in
 from agentos.dag.plan.checks import changes_files, references_of
-from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan, PlannedTask, is_left_out
+from agentos.dag.plan.selection import LEFT_OUT
 from agentos.exceptions import RunRefusedError
 from agentos.ids import GateId, TaskId
 from agentos.machine.events import PlannedVerdict, Verdict
@@ -186,6 +187,7 @@ class _Judge:
         self.steps_forgotten: list[TaskId] = []
         self.changed: dict[TaskId, None] = {}
         self.differences: list[str] = []
+        self.selected = new.selected()
 
     def plan(self, revision: int) -> ResumePlan:
         return ResumePlan(
@@ -211,6 +213,19 @@ class _Judge:
                 self.changed[task.id] = None
         if was.steps and (task.id in self.options.rerun or (changed and "changed" in self.options.rerun)):
             self.steps_forgotten.append(task.id)
+        if not is_left_out(task, self.selected):
+            self._judge(task, was, changed=changed)
+        elif was.ended and not self._is_undone(task, was):
+            self._add_verdict(task, "reuse", f"not selected; it stays {was.status}")
+        else:
+            # Whatever becomes of an attempt that was interrupted: it is told when the task is selected again.
+            told = len(self.verdicts)
+            self._judge(task, was, changed=changed)
+            del self.verdicts[told:]
+            self._add_verdict(task, "reuse", f"not selected ({self.new.selection}): skipped")
+
+    def _judge(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
+        known = self.old.tasks.get(task.id)
         if fan_out_of(task) in self.regrown:
             self.cut_off += [task.id] if task.id in self.facts.running else []
             if task.id not in self.ask:
@@ -359,6 +374,12 @@ class _Judge:
             )
 
     def _judge_skipped(self, task: PlannedTask, was: TaskFacts, *, changed: str = "") -> None:
+        if was.because.startswith(LEFT_OUT):
+            if is_left_out(task, self.selected):
+                return  # in the middle of a drive: nothing about that changes
+            self.reset[task.id] = None
+            self._add_verdict(task, "run", "was not selected before" + _edit_note(changed))
+            return
         cause = f"because of {was.because}" if was.because else "by its condition"
         somebody_said_so = was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates
         causes = [need for need in (*task.definition.needs, TaskId(was.because)) if need in self.new.tasks]

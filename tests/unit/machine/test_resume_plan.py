@@ -9,6 +9,7 @@ import pytest
 
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import compile_plan
+from agentos.dag.plan.selection import EVERY_TASK, Selection
 from agentos.exceptions import RunRefusedError
 from agentos.ids import CheckpointId, TaskId, WorkflowId
 from agentos.machine import events as ev
@@ -833,3 +834,62 @@ def test_an_effect_beyond_the_files_is_asked_about_wherever_the_files_stand(file
     assert run.verdicts()["b"] == "ask"
     assert run.open_gates == ["ask:b"]
     assert run.running == []
+
+
+# --- a selection ------------------------------------------------------------------------------------------------------
+
+
+def selecting(run: Run, selection: Selection) -> None:
+    """The next driver is told which tasks are to run."""
+    run.base = msgspec.structs.replace(run.base, selection=selection)
+
+
+def test_tasks_that_are_not_selected_are_skipped_and_can_be_run_later() -> None:
+    until = Selection(until=(TaskId("a"),))
+    run = Run(msgspec.structs.replace(compile_plan(flow_of({"a": [], "b": ["a"], "c": []})), selection=until)).begin()
+    assert run.running == ["a"]
+    run.ok("a", 1)
+    assert run.facts.status == "complete"
+    assert {name: run.facts.task(TaskId(name)).status for name in "abc"} == {
+        "a": "complete", "b": "skipped", "c": "skipped",
+    }  # fmt: skip
+    assert run.facts.task(TaskId("b")).because == "the selection (--until a)"
+    run.resume()
+    assert run.verdicts() == dict.fromkeys("abc", "reuse")
+    assert reasons(run)["b"] == "not selected; it stays skipped"
+    selecting(run, EVERY_TASK)
+    run.resume()
+    assert run.verdicts() == {"a": "reuse", "b": "run", "c": "run"}
+    assert reasons(run)["c"] == "was not selected before"
+
+
+def test_an_attempt_that_was_interrupted_is_put_away_with_its_task() -> None:
+    run = Run(flow_of({"a": [], "b": []})).begin()
+    run.ok("a")
+    assert run.running == ["b"]
+    selecting(run, Selection(until=(TaskId("a"),)))
+    run.resume()
+    assert run.facts.status == "complete"
+    assert run.facts.task(TaskId("b")).status == "skipped"
+    selecting(run, EVERY_TASK)
+    run.resume()
+    assert run.running == ["b"]
+
+
+def test_a_fan_out_that_is_not_selected_takes_its_items_along() -> None:
+    flow = Workflow("w")
+    flow.add("a", nothing)
+    flow.add("each", take, for_each=[1, 2], inputs={"value": "${{ item }}"})
+    run = Run(flow).begin()
+    run.ok("each[0]", 1)
+    selecting(run, Selection(until=(TaskId("a"),)))
+    run.resume()
+    run.ok("a")
+    assert run.facts.status == "complete"
+    assert [run.facts.task(TaskId(name)).status for name in ("each", "each[0]", "each[1]")] == [
+        "skipped", "complete", "skipped",
+    ]  # fmt: skip
+    selecting(run, EVERY_TASK)
+    run.resume()
+    run.ok("each[1]", 2)
+    assert run.facts.task(TaskId("each")).output == raw([1, 2])

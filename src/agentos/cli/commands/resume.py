@@ -23,7 +23,15 @@ from agentos.cli.terminal.session import drive_with_files, offer_rerun
 from agentos.client import places, upkeep
 from agentos.client.definitions import find_workflow, typed_params
 from agentos.client.files import FilesForeseen
-from agentos.client.runs import Comparison, DriveOptions, Previewed, ResumeOptions, preview_resume, resume_run
+from agentos.client.runs import (
+    EVERY_TASK,
+    Comparison,
+    DriveOptions,
+    Previewed,
+    ResumeOptions,
+    preview_resume,
+    resume_run,
+)
 from agentos.exceptions import (
     AgentosError,
     NotFoundError,
@@ -106,6 +114,7 @@ Exit codes:
     shell_complete=shell_completion.workflows,
     help="The run's workflow is in this file from now on: it was moved or renamed.",
 )
+@click.option("--all-tasks", is_flag=True, help="Also what `run --until`, `--from` or `--only` left out, from now on.")
 @click.option("--strict", is_flag=True, help="Refuse if the workflow differs from the plan last accepted.")
 @click.option("--as-stored", is_flag=True, help="Go on with the plan as it was last accepted; read no file.")
 @click.option("--all", "everything", is_flag=True, help="Resume every interrupted run, one after the other.")
@@ -118,6 +127,7 @@ def command(
     rerun: tuple[str, ...],
     params: tuple[str, ...],
     file: str | None,
+    all_tasks: bool,
     strict: bool,
     as_stored: bool,
     everything: bool,
@@ -127,13 +137,15 @@ def command(
 ) -> int:
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
     if everything:
-        if target or rerun or params or file or dry_run or repo:
-            raise click.UsageError("--all takes no run, no --rerun, --param, --workflow, --dry-run and --repo.")
+        if target or rerun or params or file or dry_run or repo or all_tasks:
+            what = "--rerun, --param, --workflow, --all-tasks, --dry-run and --repo"
+            raise click.UsageError(f"--all takes no run, no {what}.")
         return _resume_all(flags, choices, files, as_stored=as_stored)
     if as_stored and (params or file):
         raise click.UsageError("--as-stored goes on with the plan as it is: no --param and no --workflow.")
     place, options, manner = flags.resolve(repo)
     asked: dict[str, Any] = {"params": typed_params(params), "as_stored": as_stored, "choices": choices}
+    asked["selection"] = EVERY_TASK if all_tasks else None
     if file is not None:
         asked["workflow"] = find_workflow(file, place.root)
     try:

@@ -16,8 +16,9 @@ from agentos.cli.render.parameter_text import parameter_cells
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import drive_here
 from agentos.client.definitions import find_workflow, list_parameters, parse_params, with_types
-from agentos.client.runs import begin_run
+from agentos.client.runs import Selection, begin_run
 from agentos.exceptions import AgentosError
+from agentos.ids import TaskId
 
 if TYPE_CHECKING:
     from agentos.client.types import Workflow
@@ -62,10 +63,15 @@ Examples:
   agentos run flow.py --label nightly         a word to find it by
   agentos run flow.py --json | jq -c 'select(.type == "task_error")'
   agentos run flow.py --gates reject          in CI, where nobody can be asked
+  agentos run flow.py --id x --until test     test and all that it needs; the rest is skipped
+  agentos run flow.py --id x --from test      test and all that needs it, again, with the results that x has
   agentos run --agent claude --prompt "Make the tests pass" --verify "make test" --budget 5
 
 FILE is a workflow's file, or FILE:NAME where it holds several, or the name of one in workflows/.
 With the --id of a run that exists, of the same definition and parameters, that run is resumed: a line for cron.
+--until, --from and --only select tasks; the others are skipped. `agentos resume` keeps to that; with --all-tasks, or by
+`run --id` without a selection, the rest runs, too. What a selected task needs must be selected as well, or have
+finished in the run of this --id.
 With --agent no file is needed: the run has one task, `agent`, and `agentos resume` goes on with it as with any other.
 
 Ctrl-C lets running tasks end, cuts the checkpoint and stops; a second one cancels them at once.
@@ -81,6 +87,19 @@ Exit codes:
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter of the run; repeatable.")
 @click.option(
     "--params", "params_file", type=click.Path(path_type=Path), metavar="FILE", help="Parameters from a file."
+)
+@click.option(
+    "--until", multiple=True, metavar="TASK", help="Run this task and all that it needs, nothing else; repeatable."
+)
+@click.option(
+    "--from",
+    "start",
+    multiple=True,
+    metavar="TASK",
+    help="Run this task and all that needs it, again if they have finished; repeatable. With --until: what is between.",
+)
+@click.option(
+    "--only", multiple=True, metavar="TASK", help="Run this task alone, again if it has finished; repeatable."
 )
 @label_option("A word to find the run by: `list --label`, `worker --label`; repeatable.")
 @click.option("--agent", metavar="NAME", help="Let this agent work on --prompt, instead of a FILE.")
@@ -108,17 +127,26 @@ def command(
     workflow_id: str | None,
     params: tuple[str, ...],
     params_file: Path | None,
+    until: tuple[str, ...],
+    start: tuple[str, ...],
+    only: tuple[str, ...],
     labels: tuple[str, ...],
     flags: DriveFlags,
     repo: Path | None,
     **typed: Any,
 ) -> int:
+    if only and (until or start):
+        raise click.UsageError("--only names all that runs: --until and --from exclude it.")
+    selection = Selection(
+        only=tuple(map(TaskId, only)), until=tuple(map(TaskId, until)), start=tuple(map(TaskId, start))
+    )
     work = {name: value for name, value in typed.items() if value is not None}
     _refuse_unclear(file, work, has_params=bool(params or params_file))
     place, options, manner = flags.resolve(repo)  # first of all: no file is read where no state can be kept
     workflow = find_workflow(file, place.root) if file is not None else _agent_task(work)
     values = with_types(parse_params(params, params_file), params, workflow)
-    return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options, labels=labels), place, manner)
+    given: dict[str, Any] = {"labels": labels, "selection": selection}
+    return drive_here(lambda: begin_run(place, workflow, values, workflow_id, options, **given), place, manner)
 
 
 def _refuse_unclear(file: str | None, work: dict[str, Any], *, has_params: bool) -> None:

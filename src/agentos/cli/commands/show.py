@@ -67,6 +67,8 @@ def _lines(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
         yield f"  forked from {printable(view.parent_id)}"
     if view.labels:
         yield f"  labels {', '.join(map(printable, view.labels))}"
+    if view.selection:
+        yield f"  selected {printable(view.selection)}"
     if view.usage.calls:
         yield f"  models were paid {usage_text(view.usage)}, {count(view.usage.calls, 'call')}"
     yield from _layers(view, journal, now)

@@ -12,6 +12,7 @@ from agentos.cli.render.failure_text import raised_lines
 from agentos.cli.render.text import count, local, printable, printable_lines, short
 from agentos.cli.render.value_text import covers_lines, usage_text
 from agentos.client.answers import approval_arguments
+from agentos.client.runs import LEFT_OUT
 from agentos.client.types import events as ev
 from agentos.exceptions import TryAgainError
 from agentos.ids import short_id
@@ -58,6 +59,9 @@ def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]
     spent = facts.spent_in_all
     if spent.input_tokens or spent.output_tokens or spent.cost_usd:
         lines.append(f"Models were paid {usage_text(spent)}, {count(spent.calls, 'call')}.")
+    if left_out := [task.because for task in facts.tasks.values() if task.because.startswith(LEFT_OUT)]:
+        told = f"Not selected {left_out[0].removeprefix(LEFT_OUT)}: {count(len(left_out), 'task')}."
+        lines.append(f"{told} To run all: agentos resume {run} --all-tasks")
     if facts.status == "complete":
         lines.append(f"What its tasks gave: agentos show {run}")
     elif RunResult(facts).is_rejected:

@@ -7,6 +7,7 @@ checks       everything that can be wrong, as findings
 findings     a problem, told so that it can be fixed
 layers       which tasks may run side by side
 fingerprint  whether a task still is what it was
+selection    some tasks of a plan, where not all are to run
 task_changes single settings and arguments of tasks, set to other values
 growth       tasks that come, change or go while a run is under way: items, rounds, injected ones
 hints        what speaks against running a task twice

@@ -17,6 +17,7 @@ from agentos.dag.plan.findings import Finding, format_names, locate_findings
 from agentos.dag.plan.fingerprint import plan_fingerprint, task_fingerprint
 from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
 from agentos.dag.plan.linking import link_workflow, take_parameters
+from agentos.dag.plan.selection import EVERY_TASK, Selection, select_tasks
 from agentos.exceptions import ExpressionError, WorkflowDefinitionError
 from agentos.ids import TaskId
 from agentos.persistent_map import PersistentMap
@@ -79,6 +80,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The place of the next task that is added at the end."""
     defaulted: tuple[str, ...] = ()
     """Parameters that nobody gave: they have the default that the workflow had when the run began."""
+    selection: Selection = EVERY_TASK
+    """Which tasks are to run; not part of what the workflow says, nor of the fingerprint."""
+
+    def selected(self) -> frozenset[TaskId] | None:
+        """The tasks selected; None: all. Costs as much as the plan is large, where there is a selection."""
+        if not self.selection:
+            return None
+        needs = {task.id: task.definition.needs for task in self.tasks.values()}
+        return select_tasks(self.selection, needs, self.dependants)
+
+
+def is_left_out(task: PlannedTask, selected: frozenset[TaskId] | None) -> bool:
+    """Whether the task is not to run. Items and rounds go with what they grew out of; injected tasks always run."""
+    if selected is None or task.origin in ("inject", "replan"):
+        return False
+    return task.id not in selected and (task.origin == "" or task.parent not in selected)
 
 
 # --- compiling ----------------------------------------------------------------------------------------------------
@@ -152,6 +169,7 @@ def assemble_plan(
     params: Mapping[str, Any],
     tasks: Iterable[PlannedTask],
     defaulted: tuple[str, ...] = (),
+    selection: Selection = EVERY_TASK,
 ) -> Plan:
     """A plan of tasks that were planned before, in any order: what a stored plan is read back with."""
     in_order = sorted(tasks, key=lambda task: task.place)
@@ -180,4 +198,5 @@ def assemble_plan(
         ),
         next_place=1 + max((int(task.place.partition(".")[0]) for task in in_order), default=-1),
         defaulted=defaulted,
+        selection=selection,
     )

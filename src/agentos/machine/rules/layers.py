@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from agentos.dag.plan.checks import changes_files
+from agentos.dag.plan.plan import is_left_out
 from agentos.ids import TaskId, checkpoint_id
 from agentos.machine import events as ev
 from agentos.machine.board import Board, order
@@ -116,12 +117,16 @@ def _broke_files(board: Board, task_id: TaskId) -> bool:
     return task is not None and changes_files(task.definition) and was.attempts > 0 and not rejected
 
 
+def _is_left_out(board: Board, task_id: TaskId) -> bool:
+    return is_left_out(board.plan.tasks[task_id], board.selected)
+
+
 def _may_open(board: Board, layer: int) -> bool:
     """Whether the decision point before this layer, if there is one, has been passed."""
     facts, points = board.facts, board.plan.settings.decision_points
     if facts.refused is not None and layer >= facts.refused.layer:
         return False
-    if points == "never" or layer == 0:
+    if points == "never" or layer == 0 or all(_is_left_out(board, task_id) for task_id in board.plan.layers[layer]):
         return True
     kind: ev.GateKind = "layer" if points == "per_layer" else "error"
     gate, name = newest_gate(facts, kind, str(layer))

@@ -9,7 +9,7 @@ from agentos.dag.define.stored_values import resolve_items
 from agentos.dag.define.task import Repeat
 from agentos.dag.language.conditions import evaluate, parse_condition
 from agentos.dag.plan.growth import item_tasks, round_tasks
-from agentos.dag.plan.plan import PlannedTask
+from agentos.dag.plan.plan import PlannedTask, is_left_out
 from agentos.exceptions import AgentosError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
@@ -42,6 +42,9 @@ def look_at_candidates(board: Board) -> None:
 def _consider(board: Board, task: PlannedTask) -> None:
     not_before = board.facts.task(task.id).not_before if task.id in board.frontier.retrying else None
     if task.id in board.facts.running or (not_before is not None and not_before > board.now):
+        return
+    if is_left_out(task, board.selected):
+        board.skip(task, board.plan.selection.because)  # before anybody is asked about it
         return
     if task.id in board.facts.ask:
         question = ask_gate(board.facts, task, board.facts.ask[task.id])

@@ -19,8 +19,9 @@ from agentos.dag.define.model_calls import WORK_OF, AgentWork
 from agentos.dag.define.task import TaskDef
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import OPEN, as_text, resolve
-from agentos.dag.plan.findings import Finding, format_names, locate_findings
+from agentos.dag.plan.findings import Finding, format_names, locate_findings, nearest
 from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
+from agentos.dag.plan.selection import EVERY_TASK, LEFT_OUT, Selection, refuse_without_results
 from agentos.exceptions import (
     CheckpointCorruptedError,
     EvaluationError,
@@ -52,6 +53,7 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: Mapping[str, Any] = {}
     tasks: tuple[PlannedTask, ...] = ()
     defaulted: tuple[str, ...] = ()
+    selection: Selection = EVERY_TASK
 
 
 _encode = msgspec.json.Encoder().encode
@@ -103,7 +105,12 @@ def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
 def encode_plan(plan: Plan) -> bytes:
     tasks = tuple(plan.tasks[task_id] for layer in plan.layers for task_id in layer)
     stored = StoredPlan(
-        name=plan.name, settings=plan.settings, params=plan.params, tasks=tasks, defaulted=plan.defaulted
+        name=plan.name,
+        settings=plan.settings,
+        params=plan.params,
+        tasks=tasks,
+        defaulted=plan.defaulted,
+        selection=plan.selection,
     )
     # The tasks of a plan are much alike: a fifth of the bytes, for a millisecond in a thousand tasks.
     return zlib.compress(_encode(stored), 1)
@@ -114,7 +121,7 @@ def decode_plan(stored: bytes) -> Plan:
         plan = typed.decode(zlib.decompress(stored), StoredPlan)
     except (msgspec.DecodeError, zlib.error) as error:
         raise CheckpointCorruptedError("a stored plan", str(error)) from error
-    return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks, plan.defaulted)
+    return assemble_plan(plan.name, plan.settings, plan.params, plan.tasks, plan.defaulted, plan.selection)
 
 
 def plan_of_run(store: StorePort, workflow_id: WorkflowId) -> tuple[Plan, Facts]:
@@ -139,6 +146,37 @@ def missing_products(plan: Plan, facts: Facts, root: Path) -> dict[TaskId, tuple
         if gone := tuple(path for path in paths if not (root / path).exists()):
             missing[task.id] = gone
     return missing
+
+
+def checked_selection(plan: Plan, facts: Facts) -> frozenset[TaskId]:
+    """The tasks of the plan that are selected, without what grew out of others.
+
+    RunRefusedError where the selection names what is not there, or what cannot run without the rest.
+    """
+    selection, selected = plan.selection, plan.selected()
+    if selected is None:
+        return frozenset()
+    for name in selection.names:
+        if name not in plan.tasks:
+            raise RunRefusedError(
+                f"{selection}: there is no task {name!r}{nearest(name, plan.tasks)}",
+                next_step="Nothing was run. `agentos check FILE` shows the tasks; where one that was selected is gone "
+                "since, `agentos resume RUN --all-tasks` runs all there are.",
+            )
+        if plan.tasks[name].origin in ("for_each", "repeat"):
+            raise RunRefusedError(
+                f"{name!r} is a part of {plan.tasks[name].parent!r}, which can be selected as a whole",
+                next_step="Nothing was run. `agentos resume RUN --rerun TASK` runs one item again.",
+            )
+    chosen = frozenset(name for name in selected if plan.tasks[name].origin not in ("for_each", "repeat"))
+    needs = {task_id: plan.tasks[task_id].definition.needs for task_id in chosen}
+
+    def is_there(task_id: TaskId) -> bool:
+        was = facts.task(task_id)
+        return was.ended and not was.because.startswith(LEFT_OUT)
+
+    refuse_without_results(selection, chosen, needs, is_there)
+    return chosen
 
 
 # --- what is asked of a run before it begins ----------------------------------------------------------------------

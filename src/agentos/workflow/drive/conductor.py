@@ -29,7 +29,7 @@ from agentos.workflow.drive.log_writer import LogWriter
 from agentos.workflow.drive.logs import logs_folder
 from agentos.workflow.drive.mailbox import unreadable_command, utc_now
 from agentos.workflow.drive.patience import in_thread, run_to_end
-from agentos.workflow.start.ready_run import Ready, run_fingerprint
+from agentos.workflow.start.ready_run import Ready, is_another_plan
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
@@ -88,7 +88,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         keeper.start()
         if started is not None:
             started(drive)
-        plan = encode_plan(ready.base) if run_fingerprint(ready.base) != run_fingerprint(ready.accepted) else None
+        plan = encode_plan(ready.base) if is_another_plan(ready.base, ready.accepted) else None
         first: list[Input] = [ready.first, *drive.take_commands(posted)]
         if ready.files is not None and drive.files.attempts is not None:
             first.insert(1, await drive.files.attempts.start())

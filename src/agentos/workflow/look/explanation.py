@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.dag.plan.selection import LEFT_OUT
 from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.excerpts import list_some, shorten
 from agentos.ids import TaskId, short_id
@@ -228,6 +229,8 @@ def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:
         opened = facts.gates[gate_id].opened
         if opened.task_id in (task_id, None) and not (journal.plan and is_held(journal.plan, facts, opened)):
             return answer_to(facts, opened)
+    if known.status == "skipped" and known.because.startswith(LEFT_OUT):
+        return f"agentos resume {shlex.quote(short_id(run))} --all-tasks"
     status = journal.record.status
     if status in ("running", "complete") or (known.error and known.error.type == "GateRejected"):
         return ""

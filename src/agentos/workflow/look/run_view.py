@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from agentos import typed
 from agentos.dag.plan.plan import Plan
+from agentos.dag.plan.selection import LEFT_OUT
 from agentos.ids import GateId, WorkflowId, short_id
 from agentos.machine.commands import Sender
 from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskStart, Usage
@@ -116,6 +117,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None
     labels: list[str]
     """Given when it began."""
+    selection: str
+    """Which tasks were selected, as it was typed (`--until test`); empty: all."""
     usage: Usage
     """What models were paid, also in attempts that no longer count."""
     tasks: list[TaskView]
@@ -172,6 +175,7 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
         **{name: getattr(record, name) for name in _OF_RECORD},
         driver=str(record.holder) if record.holder else None,
         labels=list(record.labels),
+        selection=str(journal.plan.selection) if journal.plan is not None else "",
         usage=facts.spent_in_all,
         tasks=_tasks(journal, values),
         gates=[_held_view(journal, gate) for gate in gate_views(facts)],
@@ -264,7 +268,8 @@ def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) ->
     rejected = bool(errors) and all(isinstance(one, TaskFailure) and one.type == "GateRejected" for one in errors)
     match view.status:
         case "complete":
-            return ""
+            left_out = any(str(task.because).startswith(LEFT_OUT) for task in view.tasks if task.status == "skipped")
+            return f"agentos resume {run} --all-tasks" if left_out else ""
         case "running":
             return f"agentos watch {run}"
         case "waiting":

@@ -15,6 +15,7 @@ from agentos.crashpoints import reach
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.plan import Plan
+from agentos.dag.plan.selection import EVERY_TASK, LEFT_OUT, Selection
 from agentos.dag.plan.task_changes import changed_definitions
 from agentos.exceptions import CheckpointCorruptedError, CheckpointNotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import EPOCH, TaskId, WorkflowId, new_id, short_id
@@ -30,6 +31,7 @@ from agentos.store.port import CheckpointRecord, NewRun, RunRecord, StorePort
 from agentos.workflow.define.plans import (
     admit,
     checked_labels,
+    checked_selection,
     decode_plan,
     encode_plan,
     missing_products,
@@ -74,9 +76,12 @@ def begin_run(
     options: DriveOptions,
     *,
     labels: Iterable[str] = (),
+    selection: Selection = EVERY_TASK,
     first: Callable[[], None] = lambda: None,
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed.
+
+    Only the tasks of the `selection` run, and of an existing run again those that it names by `only` and `start`.
 
     `first` is called once nothing is left that would refuse the run, and before anything of it is on record.
     """
@@ -92,7 +97,10 @@ def begin_run(
         fingerprint = run_fingerprint(plan)
         if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
             _refuse_another(store, known, plan)
-            return resume_record(ResumeRequest(place=place, workflow=workflow, options=options), store, known)
+            asked = ResumeRequest(place=place, workflow=workflow, selection=selection, options=options)
+            return resume_record(asked, store, known)
+        plan = replace(plan, selection=selection)
+        checked_selection(plan, Facts(workflow_id=WorkflowId("")))
         _refuse_secret_arguments(workflow, masker)
         run = NewRun(
             workflow_id=WorkflowId(workflow_id or free_id(store)),
@@ -332,7 +340,10 @@ def forked_event(
     results = tuple(
         _as_raw(event)
         for task_id, event in newest.items()
-        if facts.task(task_id).ended and task_id not in rejected and facts.task(task_id).because not in rejected
+        if facts.task(task_id).ended
+        and task_id not in rejected
+        and facts.task(task_id).because not in rejected
+        and not facts.task(task_id).because.startswith(LEFT_OUT)  # a fork is bound to no selection
     )
     # Unfinished, or without success: it may have taken effect all the same.
     begun = {task_id for task_id, task in facts.tasks.items() if task.attempts and task.status not in SUCCEEDED}

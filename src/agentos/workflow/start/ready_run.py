@@ -131,6 +131,11 @@ def run_fingerprint(plan: Plan) -> str:
     return plan_fingerprint([plan.fingerprint, plan.params], ())
 
 
+def is_another_plan(base: Plan, accepted: Plan) -> bool:
+    """Whether a drive by this plan stores it anew."""
+    return run_fingerprint(base) != run_fingerprint(accepted) or base.selection != accepted.selection
+
+
 def open_files(
     place: Place, plan: Plan, workflow_id: str, source: str, *, keep: bool = False
 ) -> tuple[WorktreeFiles | None, tuple[str, ...]]:

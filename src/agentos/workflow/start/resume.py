@@ -19,6 +19,7 @@ from agentos.crashpoints import reach
 from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan
+from agentos.dag.plan.selection import Selection
 from agentos.exceptions import (
     AgentosError,
     CheckpointCorruptedError,
@@ -40,6 +41,7 @@ from agentos.machine.rules.requests import rollback_to
 from agentos.store.holder import current_holder
 from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
 from agentos.workflow.define.plans import (
+    checked_selection,
     decode_plan,
     missing_products,
     plan_for_now,
@@ -68,9 +70,9 @@ from agentos.workflow.start.ready_run import (
     Functions,
     Ready,
     closed_on_error,
+    is_another_plan,
     machine_for,
     open_files,
-    run_fingerprint,
     space_warnings,
 )
 
@@ -97,6 +99,8 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that are to be others from now on; None: all are as they were."""
     as_stored: bool = False
     """Go on with the plan as it was last accepted, calling functions by the names stored with it."""
+    selection: Selection | None = None
+    """Which tasks are to run from now on; None: those that were."""
     choices: ResumeOptions = ResumeOptions()
     options: DriveOptions = DriveOptions()
 
@@ -148,6 +152,7 @@ def resume_run(
     moved: bool = False,
     params: ParamsFor | None = None,
     as_stored: bool = False,
+    selection: Selection | None = None,
     choices: ResumeOptions = ResumeOptions(),
     options: DriveOptions = DriveOptions(),
 ) -> Ready | Finished:
@@ -158,6 +163,7 @@ def resume_run(
         moved=moved,
         params=params,
         as_stored=as_stored,
+        selection=selection,
         choices=choices,
         options=options,
     )
@@ -197,7 +203,8 @@ def resume_record(
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
     back_to = _older_checkpoint(asked, store, record, named)
-    complete = record.status == "complete" and back_to is None and not asked.choices.rerun
+    wants_more = bool(asked.choices.rerun) or _selects(asked, store, record)
+    complete = record.status == "complete" and back_to is None and not wants_more
     if complete and asked.params is not None:
         raise RunRefusedError(
             f"run {record.workflow_id} is complete: other parameters change nothing of it",
@@ -238,12 +245,19 @@ def preview_resume(
     workflow: Workflow | None = None,
     params: ParamsFor | None = None,
     as_stored: bool = False,
+    selection: Selection | None = None,
     choices: ResumeOptions = ResumeOptions(),
     options: DriveOptions = DriveOptions(),
 ) -> Previewed:
     """What a resume would keep, repeat and ask, and put back. Takes no lease and writes nothing."""
     asked = ResumeRequest(
-        place=place, workflow=workflow, params=params, as_stored=as_stored, choices=choices, options=options
+        place=place,
+        workflow=workflow,
+        params=params,
+        as_stored=as_stored,
+        selection=selection,
+        choices=choices,
+        options=options,
     )
     store = place_of_target(place, target).open(readonly=True)
     try:
@@ -307,6 +321,8 @@ def _gather(
         changed = asked.params(flow) if asked.params is not None else {}
         base, functions = recompile_plan(flow, accepted, asked.options, changed), flow.functions
         ignored = ignored_defaults(flow, accepted, changed)
+    selection = accepted.selection if asked.selection is None else asked.selection
+    base = msgspec.structs.replace(base, selection=selection)
     return _Found(
         record=record,
         events=_sound_journal(store, record.workflow_id),  # a damaged one is left as it is, down to its lease
@@ -334,6 +350,8 @@ def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Plann
     facts = then = fold(record.workflow_id, found.events)
     plan, problems = current_plan(found.base, facts.changes)
     at_work_on, _ = current_plan(found.accepted, facts.changes)
+    selected = checked_selection(plan, facts)
+    again = selected if asked.selection is not None and asked.selection.repeats else frozenset()
     goes_on = at_work_on if found.back_to is None else None
     decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on)
     refuse_files_elsewhere(asked.place, record, facts, decided, asked.options.files)
@@ -344,6 +362,7 @@ def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Plann
     now, _ = current_plan(found.base, then.changes)
     choices = msgspec.structs.replace(
         asked.choices,
+        rerun=asked.choices.rerun | again,
         missing=missing_products(plan, facts, asked.place.root),
         stale=stale_sources(asked.place, now, then, lambda: _restored(asked, record, facts, decided), remembers=writes),
         files=decided.files,
@@ -351,7 +370,7 @@ def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Plann
         continues=decided.continues,
         starts_anew=decided.starts_anew,
     )
-    edited = run_fingerprint(found.base) != run_fingerprint(found.accepted)
+    edited = is_another_plan(found.base, found.accepted)
     resume = plan_resume(before, now, then, choices, revision=record.plan_revision + edited)
     return _Planned(facts=facts, plan=plan, resume=resume, decided=decided, choices=choices, problems=tuple(problems))
 
@@ -455,6 +474,14 @@ def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions, ch
     defaulted = tuple(name for name in accepted.defaulted if name in plan.params and name not in changed)
     plan = msgspec.structs.replace(plan, defaulted=(*defaulted, *plan.defaulted))
     return plan_without_secrets(plan, changed, masker_for(plan, options.secret_names))
+
+
+def _selects(asked: ResumeRequest, store: StorePort, record: RunRecord) -> bool:
+    """Whether a complete run has something left to do, since tasks are asked for that were not, or again."""
+    if asked.selection is None:
+        return False
+    before = decode_plan(store.read_plan(record.workflow_id)).selection
+    return asked.selection.repeats or (bool(before) and asked.selection != before)
 
 
 def _source(asked: ResumeRequest, record: RunRecord) -> str:
