@@ -143,7 +143,8 @@ def offer_rerun(preview: Callable[[], Previewed], manner: Manner) -> tuple[froze
         return frozenset(), manner
     with suppress(AgentosError):  # whatever is wrong, the resume itself tells
         found = preview()
-        if found.record.status != "complete" and found.compared.kept:
+        goes_on = found.record.status != "complete" and found.record.holder is None
+        if goes_on and found.compared.kept:
             for line in comparison_lines(found.compared, found.record.workflow_id):
                 say(line)
             again = click.confirm("Run the changed ones again, and what used their results?", default=False, err=True)
@@ -200,7 +201,7 @@ class _Session:
 
         def prepare_and_compare() -> Ready | Finished:
             ready = prepare()
-            self._compared = getattr(ready, "compared", NO_DIFFERENCE)  # a finished run has none
+            self._compared = ready.compared
             return ready
 
         try:

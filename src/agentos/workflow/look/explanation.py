@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from agentos.dag.plan.plan import Plan, PlannedTask
+from agentos.dag.plan.plan import Plan, PlannedTask, is_left_out
 from agentos.dag.plan.selection import LEFT_OUT
 from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.excerpts import list_some, shorten
@@ -207,6 +207,8 @@ def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | Non
         return "it is no longer in the workflow"
     if facts.status == "aborted":
         return "not yet run: the run is aborted"
+    if journal.plan is not None and is_left_out(planned, journal.plan.selected()):
+        return f"not to run: the run was begun with {journal.plan.selection}"
     waits = [need for need in planned.definition.needs if not facts.task(need).ended]
     if waits:
         return "not yet run: it needs " + ", ".join(f"{need} ({facts.task(need).status})" for need in waits[:5])

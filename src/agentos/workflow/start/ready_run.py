@@ -112,6 +112,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     plan: ResumePlan | None = None
     """Why: every task is kept. None where nothing was compared."""
+    compared: Comparison = NO_DIFFERENCE
+    """What of the workflow differs, where it was compared."""
 
 
 async def prepare_run(prepare: Callable[[], Ready | Finished]) -> Ready | Finished:

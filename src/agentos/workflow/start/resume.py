@@ -222,7 +222,8 @@ def resume_record(
         return Finished(facts=facts)
     if complete and not (planned := _plan(asked, found)).resume.has_work:
         store.close()
-        return Finished(facts=planned.facts, plan=planned.resume)
+        compared = comparison_of(planned.resume, found.ignored_defaults)
+        return Finished(facts=planned.facts, plan=planned.resume, compared=compared)
     _refuse_unready(asked, found)
     refuse_foreign(asked.place.kept_beside, record.workflow_id)
     lease = take_lease(store, record.workflow_id, asked.options.lease_s)
