@@ -258,7 +258,7 @@ def test_an_agent_whose_run_was_rolled_back_does_not_believe_in_what_it_did(repo
         first = json.loads(run.start("checkpoints", "r1", "--json").communicate()[0])[0]
         run.model.script.then(file(repo, "b"), says("All done."))
         run.finish("resume", first["id"], "--restore-files", code=3)
-        run.finish("approve", "r1", "ask:work~1")
+        run.finish("approve", "r1", "ask:work~1", "--choose", "run-again")
         run.finish("resume", "r1")
 
         assert run.tree() == by("b")

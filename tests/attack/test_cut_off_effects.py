@@ -105,17 +105,22 @@ def test_a_timeout_is_asked_about_and_neither_retried_nor_resumed(
     assert ledger() == ["paid"]
     assert open_gates(agentos, repo) == ["ask:pay"]
     assert "ran longer than its timeout of 0.5 s" in first.err
-    assert "agentos approve r ask:pay --output JSON" in first.err
+    for choice in ("it-ran --output TEXT", "did-not-run", "run-again"):
+        assert f"agentos approve r ask:pay --choose {choice}\n" in first.err
 
     for again in (["resume", "r"], ["run", "pay.yaml", "--id", "r"], ["resume", "r", "--rerun", "pay"]):
         assert agentos(*again, cwd=repo).code == 3
+    for unclear in ([], ["--choose", "approve"], ["--choose", "run-again", "--output", "x"]):
+        assert agentos("approve", "r", "ask:pay", *unclear, cwd=repo).code == 2
+    sent = agentos("send", "r", "approval_response", "gate_id=ask:pay", "approved=true", cwd=repo)
+    assert (sent.code, "names a choice" in sent.err) == (2, True)
     assert ledger() == ["paid"], "nothing but an answer lets it run"
     assert "timeout of 0.5 s" in asks(agentos, repo)
     why = agentos("why", "r", "pay", cwd=repo).out
     assert "timeout of 0.5 s" in why
     assert "agentos approve r ask:pay" in why
 
-    assert agentos("approve", "r", "ask:pay", cwd=repo).code == 0
+    assert agentos("approve", "r", "ask:pay", "--choose", "run-again", cwd=repo).code == 0
     assert ledger() == ["paid", "paid", "after"]
     assert shown(agentos, repo)["status"] == "complete"
 
@@ -124,11 +129,11 @@ def test_it_happened_is_an_answer_and_runs_nothing_again(
     agentos: Agentos, tmp_git_repo: Path, ledger: Callable[[], list[str]]
 ) -> None:
     agentos("run", write(tmp_git_repo), "--id", "r", cwd=tmp_git_repo)
-    done = agentos("approve", "r", "--output", '{"receipt": 7}', cwd=tmp_git_repo)
+    done = agentos("approve", "r", "--choose", "it-ran", "--output", "receipt 7", cwd=tmp_git_repo)
     assert done.code == 0, done.err
     assert ledger() == ["paid", "after"]
     (pay,) = (task for task in shown(agentos, tmp_git_repo)["tasks"] if task["id"] == "pay")
-    assert pay["output"] == {"receipt": 7}
+    assert pay["output"] == {"stdout": "receipt 7", "stderr": "", "exit_code": 0}
 
 
 def test_no_is_an_answer_and_lets_it_fail(
@@ -151,7 +156,7 @@ def test_no_setting_gets_round_the_question(
     assert agentos("resume", "r", cwd=tmp_git_repo).code == 3
     assert ledger() == ["paid"]
     (gate,) = open_gates(agentos, tmp_git_repo)
-    assert agentos("approve", "r", gate, cwd=tmp_git_repo).code == 0
+    assert agentos("approve", "r", gate, "--choose", "run-again", cwd=tmp_git_repo).code == 0
     assert ledger() == ["paid", "paid", "after"]
 
 
@@ -162,7 +167,7 @@ def test_tasks_that_start_as_they_can_go_on_beside_the_question(
     flow.write_text(flow.read_text() + '  other: {run: "sleep 1; echo other >> ledger", effects: none}\n')
     assert agentos("run", "pay.yaml", "--id", "r", cwd=tmp_git_repo).code == 3
     assert ledger() == ["paid", "other"]
-    assert agentos("approve", "r", cwd=tmp_git_repo).code == 0
+    assert agentos("approve", "r", "--choose", "run-again", cwd=tmp_git_repo).code == 0
     assert ledger() == ["paid", "other", "paid", "after"]
 
 
@@ -189,7 +194,7 @@ def test_functions_are_asked_about(
     assert agentos("run", "pay.py", "--id", "r", cwd=tmp_git_repo).code == 3
     assert agentos("resume", "r", cwd=tmp_git_repo).code == 3
     assert ledger() == ["paid"]
-    assert agentos("approve", "r", cwd=tmp_git_repo).code == 0
+    assert agentos("approve", "r", "--choose", "run-again", cwd=tmp_git_repo).code == 0
     assert ledger() == ["paid", "paid"]
 
 

@@ -221,7 +221,7 @@ def test_an_effect_that_was_cut_off_can_be_said_to_have_happened(agentos: Agento
         text=True,
     ).stdout.startswith("waiting")
     bad = agentos("approve", "paid", "--output", "{no json", cwd=repo)
-    assert (bad.code, "not JSON" in bad.err) == (2, True)
+    assert (bad.code, "is given as JSON, and this is none" in bad.err) == (2, True)
     done = agentos("approve", "paid", "--output", '{"receipt": 17}', cwd=repo)
     assert done.code == 0, done.err
     outputs = {task["id"]: task["output"] for task in shown(agentos, repo, "paid")["tasks"]}

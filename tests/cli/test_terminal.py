@@ -449,21 +449,50 @@ def test_a_question_about_an_effect_that_was_cut_off(terminal: Open, repo: Path)
         "from agentos import Workflow\n"
         "flow = Workflow('pays')\n"
         "flow.add('pay', 'shell', run='echo paying; touch begun; sleep 60', effects='external')\n"
-        "flow.add('after', 'shell', run='echo ${{ tasks.pay.output.receipt }} > receipt', effects='none')\n"
+        "flow.add('after', 'shell', run='echo ${{ tasks.pay.output.stdout }} > receipt', effects='none')\n"
     )
     screen = terminal("run", "pays.py", "--id", "mine")
     screen.until("paying")
     screen.signal(signal.SIGKILL)
     assert screen.end() == -signal.SIGKILL
     again = terminal("resume", "mine")
-    again.until("run it again, it happened, fail it, or leave it? [r/h/f/l]")
-    again.type("h\n")
-    again.until("What did it give, as JSON")
-    again.type("{oops\n")
-    again.until("That is no JSON")
-    again.type('{"receipt": 17}\n')
+    again.until("fail it, or leave it? [i/d/r/f/l]")
+    assert "attempt 1 began 20" in again.shown
+    assert "| paying" in again.shown
+    assert "its command: echo paying" in again.shown
+    again.type("approve\n")
+    again.until("Please type one of: it-ran, did-not-run, run-again, fail, leave.")
+    again.type("it-ran\n")
+    again.until("What did it print?")
+    again.type("receipt 17\n\n")
+    again.until("Reason (may be empty):")
+    again.type("the bank says so\n")
     assert again.end() == 0
-    assert (repo / "receipt").read_text() == "17\n"
+    assert (repo / "receipt").read_text() == "receipt 17\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "ran"),
+    quick_first([("did-not-run", "begun\nbegun\n"), ("run-again", "begun\nbegun\n"), ("fail", "begun\n")]),
+)
+def test_an_interrupted_task_is_started_repeated_or_failed(terminal: Open, repo: Path, answer: str, ran: str) -> None:
+    (repo / "pays.py").write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('pays')\n"
+        "flow.add('pay', 'shell', effects='external', run='echo begun >> ledger; echo paying; [ -e go ] || sleep 60')\n"
+    )
+    screen = terminal("run", "pays.py", "--id", "mine")
+    screen.until("paying")
+    screen.signal(signal.SIGKILL)
+    assert screen.end() == -signal.SIGKILL
+    (repo / "go").touch()
+    again = terminal("resume", "mine")
+    again.until("[i/d/r/f/l]")
+    again.type(f"{answer}\n")
+    again.until("Reason (may be empty):")
+    again.type("\n")
+    assert again.end() == (1 if answer == "fail" else 0)
+    assert (repo / "ledger").read_text() == ran
 
 
 def test_an_agent_cannot_answer_for_a_human_through_a_terminal(terminal: Open, repo: Path) -> None:

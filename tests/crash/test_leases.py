@@ -303,6 +303,6 @@ def test_three_attempts_in_a_row_cut_short_open_a_gate(stage: Stage) -> None:
     assert stage.resume().said == {"status": "waiting"}
     assert sum(line["task"] == "first" for line in stage.trace()) == 3
     assert list(stage.facts().open_gates) == ["ask:first"]
-    Client(stage.repo).approve("run-1")
+    Client(stage.repo).approve("run-1", choice="run-again")
     assert stage.resume().said == {"status": "complete"}
     assert sum(line["task"] == "first" for line in stage.trace()) == 4

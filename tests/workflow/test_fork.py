@@ -49,7 +49,8 @@ def chain(length: int, ran: list[str], **settings: Any) -> Workflow:
 
 def say(place: Place, id: str, gate_id: str, approved: bool = True) -> None:
     store = place.open()
-    send(store, id, ApprovalResponse(gate_id=gate_id, approved=approved))
+    choice = "run-again" if approved and gate_id.startswith("ask:") else ""
+    send(store, id, ApprovalResponse(gate_id=gate_id, approved=approved, choice=choice))
     store.close()
 
 

@@ -372,7 +372,7 @@ def test_an_effect_that_was_cut_off_is_asked_about_and_run_again_only_if_told(pl
     result = go_on(place, "w", flow)
     assert (result.status, list(result.gates), len(paid)) == ("waiting", ["ask:pays"], 1)
     assert go_on(place, "w", flow).status == "waiting", "asked once, and still open"
-    say(place, "w", yes("ask:pays"))
+    say(place, "w", yes("ask:pays", choice="run-again"))
     assert go_on(place, "w", flow).outputs["after"] == "after receipt"
     assert len(paid) == 2
     assert paid[0] == paid[1], "the same key over a crash"
@@ -425,7 +425,7 @@ def test_three_attempts_cut_off_in_a_row_open_a_gate(place: Place) -> None:
             go_on(place, "w", flow, started=killer)
     result = go_on(place, "w", flow)
     assert (result.status, list(result.gates)) == ("waiting", ["ask:dies"])
-    say(place, "w", yes("ask:dies"))
+    say(place, "w", yes("ask:dies", choice="run-again"))
     assert go_on(place, "w", flow).outputs == {"dies": "lived"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
@@ -18,16 +18,17 @@ import msgspec
 from agentos import typed
 from agentos.client.places import FoundRun, PlaceProblem, find_run, survey
 from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError, WorkflowConfigurationError
-from agentos.ids import GateId, short_id
+from agentos.ids import GateId, WorkflowId, short_id
 from agentos.machine import events as ev
 from agentos.machine.commands import ApprovalResponse, Command
 from agentos.machine.facts.fold import Facts, fold
-from agentos.machine.rules.gates import is_held, may_be_asked
+from agentos.machine.rules.gates import choice_argument, gate_choices, is_held, may_be_asked
 from agentos.machine.rules.merges import answer_to
-from agentos.machine.rules.plan_changes import current_plan
 from agentos.store.port import UNDER_WAY, RunRecord, StorePort
-from agentos.workflow.define.plans import decode_plan, plan_of_run
+from agentos.workflow.define.plans import plan_of_run
+from agentos.workflow.look.attempt_evidence import gate_evidence
 from agentos.workflow.look.gate_context import GateContext, gate_context
+from agentos.workflow.look.run_view import AttemptEvidence, read_journal
 from agentos.workflow.place.location import check_private
 from agentos.workflow.place.place import Place, is_home, scope_now
 from agentos.workflow.place.run_search import own_store, places, reading
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Became", "Gate", "GateContext", "Inbox", "InboxGate", "answer", "answer_to", "approval_arguments", "approve",
-    "author_of", "deliver", "find_gate", "gate", "gate_context", "inbox", "is_held", "may_be_asked", "reject",
-    "send_to_drive",
+    "author_of", "choice_argument", "deliver", "evidence_of", "find_gate", "gate", "gate_context", "inbox", "is_held",
+    "may_be_asked", "reject", "send_to_drive", "vouched_value",
 ]  # fmt: skip
 
 PATIENCE_S = 5.0
@@ -75,13 +76,16 @@ class InboxGate(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """Of the run: other tasks may still be going."""
     choices: tuple[str, ...]
-    """An approval names one of these with --choose, where there are some."""
+    """An approval names one of these with --choose, where there are some; of an interrupted task whether it ran."""
     file: str
     """A file to look at before answering, relative to the root; empty where there is none."""
     approve: str
-    """What to type to say yes, or to take the first of the choices; works from anywhere."""
+    """What to type to say yes, or to take the first of the choices; works from anywhere. Where it asks whether a task
+    ran, --choose must be added."""
     reject: str
     """What to type to say no."""
+    evidence: AttemptEvidence | None
+    """Of a question whether an interrupted task ran: what there is to tell."""
 
 
 class Inbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +100,8 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     opened: ev.DecisionRequired
     context: GateContext
+    evidence: AttemptEvidence | None
+    """Of a question whether an interrupted task ran: what there is to tell."""
     snapshot: str
     """The newest snapshot of the files when it opened; empty where there was none."""
     tree: str
@@ -142,11 +148,12 @@ def _open_gates(place: Place, troubled: list[PlaceProblem], *, one_of_several: b
                     with own_store(place, store, record) as own:
                         facts = fold(record.workflow_id, own.read_events(record.workflow_id))
                         asked = _asked_now(own, facts)
+                        evidence = _evidence(own, place, asked)
                 except AgentosError as error:  # one damaged run must not hide what the others ask
                     where_it_is = f"run {record.workflow_id} in {record.root}"
                     troubled.append(PlaceProblem(where=where_it_is, error=error))
                     continue
-                gates += [_inbox_gate(place, record, facts, opened, where(record)) for opened in asked]
+                gates += [_inbox_gate(place, record, facts, opened, where(record), evidence) for opened in asked]
     except NotFoundError:  # nothing was ever kept here
         return []
     return gates
@@ -161,7 +168,20 @@ def _asked_now(store: StorePort, facts: Facts) -> list[ev.DecisionRequired]:
     return [gate for gate in opened if not is_held(plan, facts, gate)]
 
 
-def _inbox_gate(place: Place, record: RunRecord, facts: Facts, opened: ev.DecisionRequired, where: str) -> InboxGate:
+def _evidence(store: StorePort, place: Place, asked: list[ev.DecisionRequired]) -> dict[GateId, AttemptEvidence]:
+    if not any(gate.kind == "ask" for gate in asked):
+        return {}
+    return gate_evidence(read_journal(store, asked[0].workflow_id), place)
+
+
+def _inbox_gate(
+    place: Place,
+    record: RunRecord,
+    facts: Facts,
+    opened: ev.DecisionRequired,
+    where: str,
+    evidence: Mapping[GateId, AttemptEvidence],
+) -> InboxGate:
     subject = f"{shlex.quote(short_id(record.workflow_id))} {shlex.quote(opened.gate_id)}{where}"
     other = {
         "workflow_id": record.workflow_id,
@@ -170,21 +190,18 @@ def _inbox_gate(place: Place, record: RunRecord, facts: Facts, opened: ev.Decisi
         "covers": None if opened.covers is None else tuple(opened.covers),
         "opened_at": opened.at,
         "status": record.status,
-        "approve": f"agentos approve {subject}{approval_arguments(facts, opened)[0]}",
+        "choices": gate_choices(opened),
+        "evidence": evidence.get(opened.gate_id),
+        "approve": f"agentos approve {subject}{approval_arguments(facts, opened)[0] if opened.kind != 'ask' else ''}",
         "reject": f"agentos reject {subject}",
     }
     return typed.convert(msgspec.structs.asdict(opened) | other, InboxGate)
 
 
 def approval_arguments(facts: Facts, gate: ev.DecisionRequired) -> list[str]:
-    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one.
-
-    Whether an effect happened takes two kinds of yes: run it again, or it did, and this is what it gave.
-    """
-    if gate.choices:
-        return [f" --choose {shlex.quote(choice)}" for choice in gate.choices]
-    if gate.kind == "ask":
-        return ["", " --output JSON"]
+    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one."""
+    if choices := gate_choices(gate):
+        return [choice_argument(gate.kind, choice) for choice in choices]
     return ["".join(answer_to(facts, gate).partition(" --use ")[1:]) if gate.kind == "merge" else ""]
 
 
@@ -197,20 +214,27 @@ def gate(run: FoundRun | str | None, gate_id: str | None = None, repo: str | Pat
     gate_id = find_gate(found, gate_id)
     workflow_id = found.record.workflow_id
     with reading(found.place) as store:
-        events = store.read_events(workflow_id)
-        plan = decode_plan(store.read_plan(workflow_id))
-    facts = fold(workflow_id, events)
+        journal = read_journal(store, workflow_id)
+    facts, plan = journal.facts, journal.plan
     opened = facts.gates[gate_id].opened
-    files = fold(workflow_id, events[: opened.seq]).files
+    files = fold(workflow_id, journal.events[: opened.seq]).files
     tree = files.tree if files is not None else ""
     asked = msgspec.json.encode([workflow_id, opened, tree])
     return Gate(
         opened=opened,
-        context=gate_context(current_plan(plan, facts.changes)[0], facts, opened),
+        context=gate_context(plan, facts, opened) if plan is not None else GateContext(),
+        evidence=gate_evidence(journal, found.place).get(gate_id),
         snapshot=files.snapshot if files is not None else "",
         tree=tree,
         seen=blake2b(asked, digest_size=16).hexdigest(),
     )
+
+
+def evidence_of(place: Place, workflow_id: str) -> Mapping[GateId, AttemptEvidence]:
+    """For each open gate of a run that asks whether an interrupted task ran: what there is to tell."""
+    with reading(place) as store:
+        journal = read_journal(store, WorkflowId(workflow_id))
+    return gate_evidence(journal, place)
 
 
 def find_gate(run: FoundRun | str | None, given: str | None = None, repo: str | Path | None = None) -> GateId:
@@ -273,6 +297,7 @@ def approve(
     gate_id: str | None = None,
     *,
     choice: str = "",
+    output: Any = None,
     reason: str = "",
     author: str | None = None,
     expect: str = "",
@@ -280,9 +305,12 @@ def approve(
 ) -> Became:
     """Say yes at a gate, found as `find_gate` does, and wait for what becomes of it. Does not resume by itself.
 
-    `expect` is `Gate.seen` of what the person was shown: CommandRefusedError where that is not what is asked now.
+    Whether an interrupted task ran is answered with a choice: `it-ran`, and what it gave as `output` (of a command the
+    text that it printed), `did-not-run` or `run-again`. `expect` is `Gate.seen` of what the person was shown:
+    CommandRefusedError where that is not what is asked now.
     """
-    return answer(run, gate_id, approved=True, choice=choice, reason=reason, author=author, expect=expect, repo=repo)
+    said = {"choice": choice, "output": output, "reason": reason}
+    return answer(run, gate_id, approved=True, author=author, expect=expect, repo=repo, **said)
 
 
 def reject(
@@ -320,6 +348,28 @@ def answer(
             f"gate {meant!r} does not ask what was seen", next_step="Look at it once more, and answer that."
         )
     return deliver(found, ApprovalResponse(gate_id=meant, approved=approved, **said), author)
+
+
+def vouched_value(run: FoundRun, gate_id: GateId, text: str | None) -> Any:
+    """What somebody says that an interrupted task gave, from the text they typed: that text if it is a command's, else
+    the JSON value that it is, null for None. CommandRefusedError where it is no JSON.
+    """
+    with reading(run.place) as store:
+        plan, facts = plan_of_run(store, run.record.workflow_id)
+    opened = facts.gates[gate_id].opened
+    gives = gate_context(plan, facts, opened).gives
+    if text is None and gives != "document":
+        return None
+    if opened.kind != "ask" or gives == "text":
+        return (text or "").encode(errors="surrogateescape").decode(errors="replace")
+    try:
+        return msgspec.json.decode((text or "").encode(errors="surrogateescape"))
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, as those of UTF-8 are
+        what = "prints" if gives == "document" else "returns"
+        raise CommandRefusedError(
+            f"what task {opened.task_id!r} {what} is given as JSON, and this is none: {error}",
+            next_step="Give it with --output JSON; a text needs quotes, nothing is null.",
+        ) from error
 
 
 def author_of(given: str | None) -> str:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentos.machine import events
-from agentos.machine.commands import Abort, ApprovalResponse, Command, Pause, parse_command
+from agentos.machine.commands import (
+    DID_NOT_RUN,
+    IT_RAN,
+    RUN_AGAIN,
+    Abort,
+    ApprovalResponse,
+    Command,
+    Pause,
+    parse_command,
+)
 
 if TYPE_CHECKING:
     from agentos.dag.define.workflow import Workflow
@@ -27,7 +36,8 @@ if TYPE_CHECKING:
     from agentos.workflow.start.worker import Worker
 
 __all__ = [
-    "Abort", "ApprovalResponse", "CheckpointRecord", "Command", "Drive", "DriveOptions", "EventStream", "Facts",
-    "FilesChoice", "Finished", "ForkWorktree", "GateFacts", "GatePolicy", "InterruptedRun", "Pause", "Place", "Plan",
-    "PlannedTask", "Ready", "RunRecord", "Worker", "Workflow", "events", "parse_command",
+    "DID_NOT_RUN", "IT_RAN", "RUN_AGAIN", "Abort", "ApprovalResponse", "CheckpointRecord", "Command", "Drive",
+    "DriveOptions", "EventStream", "Facts", "FilesChoice", "Finished", "ForkWorktree", "GateFacts", "GatePolicy",
+    "InterruptedRun", "Pause", "Place", "Plan", "PlannedTask", "Ready", "RunRecord", "Worker", "Workflow", "events",
+    "parse_command",
 ]  # fmt: skip

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from agentos.client.places import FoundRun, find_run
 from agentos.machine.rules.budgets import money
+from agentos.workflow.look.attempt_evidence import gate_evidence
 from agentos.workflow.look.explanation import AttemptView, Explanation, explain, find_task
-from agentos.workflow.look.run_view import GateView, RunView, StoredRun, TaskView, next_command, read_journal, run_view
+from agentos.workflow.look.run_view import (
+    AttemptEvidence,
+    GateView,
+    RunView,
+    StoredRun,
+    TaskView,
+    next_command,
+    read_journal,
+    run_view,
+)
 from agentos.workflow.look.timeline import AttemptSpan, DriveSpan, IdleSpan, Timeline, WaitSpan, timeline_of
 from agentos.workflow.place.run_search import reading
 
 __all__ = [
-    "AttemptSpan", "AttemptView", "DriveSpan", "Explanation", "GateView", "IdleSpan", "RunView", "StoredRun",
-    "TaskView", "Timeline", "WaitSpan", "money", "next_command", "read_run", "run_view", "timeline", "view", "why",
+    "AttemptEvidence", "AttemptSpan", "AttemptView", "DriveSpan", "Explanation", "GateView", "IdleSpan", "RunView",
+    "StoredRun", "TaskView", "Timeline", "WaitSpan", "money", "next_command", "read_run", "run_view", "timeline",
+    "view", "why",
 ]  # fmt: skip
 
 
@@ -24,7 +37,8 @@ def read_run(run: FoundRun | str | None = None, repo: str | Path | None = None, 
     """
     found = find_run(run, repo)
     with reading(found.place) as store:
-        return read_journal(store, found.record.workflow_id, whole=whole)
+        journal = read_journal(store, found.record.workflow_id, whole=whole)
+    return replace(journal, evidence=gate_evidence(journal, found.place))
 
 
 def view(run: FoundRun | str | None = None, repo: str | Path | None = None) -> RunView:

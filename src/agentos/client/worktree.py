@@ -121,14 +121,15 @@ class Client:
         gate_id: str | None = None,
         *,
         choice: str = "",
+        output: Any = None,
         reason: str = "",
         author: str | None = None,
     ) -> Sent:
         """Say yes at a gate; without a gate's id only if exactly one is open. Does not resume by itself.
 
-        A gate with choices needs the `choice` that is taken.
+        A gate with choices needs the `choice` that is taken; `it-ran` takes what the task gave as `output`.
         """
-        return self._answer(workflow_id, gate_id, author, approved=True, choice=choice, reason=reason)
+        return self._answer(workflow_id, gate_id, author, approved=True, choice=choice, output=output, reason=reason)
 
     def reject(
         self, workflow_id: str, gate_id: str | None = None, *, reason: str = "", author: str | None = None

@@ -39,11 +39,16 @@ class ApprovalResponse(_Command, frozen=True, kw_only=True, tag="approval_respon
     gate_id: str
     approved: bool
     choice: str = ""
-    """For a gate with choices, which an approval must name."""
+    """For a gate with choices, which an approval must name; one about an interrupted task has `EFFECT_ANSWERS`."""
     answer: Literal["", "rerun", "happened"] = ""
-    """For a gate that asks about an effect cut off: run it again (the default of an approval), or it happened."""
+    """As earlier versions said `run-again` and `it-ran`."""
     output: Any = None
-    """With `happened`: what the effect returned."""
+    """With `it-ran`: what the task gave; of a command the text that it printed. Of a merge: the versions chosen."""
+
+
+IT_RAN, DID_NOT_RUN, RUN_AGAIN = EFFECT_ANSWERS = ("it-ran", "did-not-run", "run-again")
+"""What became of a task that was interrupted: it took effect, and is not run; it did not, and starts; nobody knows, or
+it did, and it is repeated all the same."""
 
 
 class InjectTasks(_Command, frozen=True, kw_only=True, tag="inject_tasks"):
@@ -166,6 +171,8 @@ def _out_of_range(command: Command) -> list[str]:
             return ["replan_dag that changes nothing"]
         case ApprovalResponse(approved=False, answer="happened"):
             return ["`happened` needs approved: true"]
+        case ApprovalResponse(choice=choice, answer=answer) if choice and answer:
+            return [f"choice {choice!r} and answer {answer!r} say one thing twice; leave `answer` out"]
         case ApprovalResponse(approved=False, choice=choice) if choice:
             return [f"choice {choice!r} needs approved: true"]
     return []

@@ -144,9 +144,13 @@ def _answer(client: Client, workflow_id: str, gate_id: str) -> ApprovalResponse:
         merges = [event for event in client.events(workflow_id) if isinstance(event, FilesMerged)]
         chosen = {conflict.path: conflict.sides[-1] for conflict in merges[-1].conflicts}
         return ApprovalResponse(gate_id=gate_id, approved=True, output=chosen)
-    if kind != "ask" or not task_id.startswith(EFFECTS) or not executions(task_id):
+    if kind != "ask":
         return ApprovalResponse(gate_id=gate_id, approved=True)
-    return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=effect_of(task_id))
+    if not task_id.startswith(EFFECTS):
+        return ApprovalResponse(gate_id=gate_id, approved=True, choice="run-again")
+    if not executions(task_id):
+        return ApprovalResponse(gate_id=gate_id, approved=True, choice="did-not-run")
+    return ApprovalResponse(gate_id=gate_id, approved=True, choice="it-ran", output=effect_of(task_id))
 
 
 def checkpoint_of_layer(layer: int) -> str:

@@ -201,6 +201,10 @@ class Run:
         who = {name: more.pop(name) for name in ("author", "attempt_id") if name in more}
         return self.say({"type": "approval_response", "gate_id": gate, "approved": approved, **more}, **who)
 
+    def agree(self, gate: str, **more: Any) -> list[str]:
+        """Say yes, whatever it asks: a task that may have run is repeated."""
+        return self.answer(gate, **({"choice": "run-again"} if gate.startswith("ask:") else {}), **more)
+
     def later(self, seconds: float) -> list[str]:
         self.now += timedelta(seconds=seconds)
         return self.give(Tick())

@@ -43,7 +43,7 @@ def test_too_many_failures_skip_what_waits_for_an_answer() -> None:
     flow.add("each", take, for_each=[1, 2], inputs={"value": "${{ item }}"}, max_failures=1, effects="external")
     run = Run(flow, gates="wait").begin()
     run.resume()  # both were cut off
-    run.answer("ask:each[0]")
+    run.answer("ask:each[0]", choice="run-again")
     run.fail("each[0]")
     assert run.status("each", "each[1]") == "failed skipped"
     assert run.open_gates == []

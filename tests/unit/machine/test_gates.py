@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agentos.dag.define.workflow import Workflow
 from agentos.exceptions import WorkflowDefinitionError
@@ -520,6 +521,9 @@ def test_on_error_asks_only_after_a_failure() -> None:
 # --- asked about an effect that may have happened -------------------------------------------------------------------
 
 
+ASKED = ("it-ran", "did-not-run", "run-again")
+
+
 def mailer(**settings: Any) -> Workflow:
     flow = Workflow("w")
     flow.add("mail", nothing, effects="external", **settings)
@@ -543,18 +547,84 @@ def test_an_external_effect_cut_off_asks() -> None:
     assert run.running == []
 
 
-@pytest.mark.parametrize("answer", ["rerun", ""])
-def test_asked_and_run_again(answer: str) -> None:
+@pytest.mark.parametrize("said", [{"choice": "run-again"}, {"choice": "did-not-run"}, {"answer": "rerun"}])
+def test_asked_and_run_again(said: dict[str, str]) -> None:
     run = cut_off()
-    events = run.answer("ask:mail", answer=answer)
+    events = run.answer("ask:mail", **said)
     assert events == ["command_applied approval_response", "rerun ask:mail", "task_start mail#2"]
+    assert run.state.decisions[0]["choice"] == said.get("choice", "run-again")
     run.resume()  # cut off once more: asked once more
     assert run.open_gates == ["ask:mail#2"]
 
 
-def test_asked_and_it_happened() -> None:
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_plain_yes_is_no_answer_to_whether_a_task_ran(earlier: bool) -> None:
     run = cut_off()
-    events = run.answer("ask:mail", answer="happened", output={"id": 7})
+    if earlier:  # its journal names no choices
+        run.journal[:] = [replace(e, choices=()) if isinstance(e, ev.DecisionRequired) else e for e in run.journal]
+        run.resume()
+    assert run.answer("ask:mail") == ["command_refused approval_response"]
+    (refused,) = (event for event in run.journal if isinstance(event, ev.CommandRefused))
+    commands = [f"agentos approve {run.workflow_id} ask:mail --choose {choice}" for choice in ASKED]
+    assert [line.strip().removesuffix(" --output TEXT") for line in refused.why.splitlines()[-3:]] == commands
+    assert run.gate("ask:mail").command == f"agentos approve {run.workflow_id} ask:mail"
+    assert (run.open_gates, run.running) == (["ask:mail"], [])
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"choice": "approve"}, "is none of the choices"),
+        ({"choice": "did-not-run", "output": 1}, "goes with 'it-ran' alone"),
+        ({"choice": "run-again", "output": 1}, "goes with 'it-ran' alone"),
+        ({"answer": "rerun", "output": 1}, "goes with 'it-ran' alone"),
+    ],
+)
+def test_an_unclear_answer_to_whether_a_task_ran(said: dict[str, Any], says: str) -> None:
+    run = cut_off()
+    assert run.answer("ask:mail", **said) == ["command_refused approval_response"]
+    assert says in next(event.why for event in run.journal if isinstance(event, ev.CommandRefused))
+    assert (run.open_gates, run.running) == (["ask:mail"], [])
+
+
+@pytest.mark.parametrize(
+    ("given", "output"),
+    [
+        ("paid\n", {"stdout": "paid", "stderr": "", "exit_code": 0}),
+        ('{"json": "as text"}', {"stdout": '{"json": "as text"}', "stderr": "", "exit_code": 0}),
+        (None, {"stdout": "", "stderr": "", "exit_code": 0}),
+        ({"values": {"id": 7}}, {"stdout": "", "stderr": "", "exit_code": 0, "values": {"id": 7}}),
+        ({"id": 7}, None),
+        ({"stdout": 7}, None),
+        ({"exit_code": 1}, None),
+        (7, None),
+    ],
+)
+def test_what_a_command_printed_is_stored_in_its_shape(given: Any, output: Any) -> None:
+    flow = Workflow("w")
+    flow.add("pay", "shell", run="./pay", effects="external")
+    run = Run(flow, gates="wait").begin()
+    run.resume()
+    events = run.answer("ask:pay", choice="it-ran", output=given)
+    if output is None:
+        assert (events, run.open_gates) == (["command_refused approval_response"], ["ask:pay"])
+    else:
+        assert run.output("pay") == output
+
+
+def test_a_document_that_a_command_printed_is_stored_as_it_is() -> None:
+    flow = Workflow("w")
+    flow.add("pay", "shell", run="./pay", output="json", effects="external")
+    run = Run(flow, gates="wait").begin()
+    run.resume()
+    run.answer("ask:pay", choice="it-ran", output={"id": 7})
+    assert run.output("pay") == {"id": 7}
+
+
+@pytest.mark.parametrize("said", [{"choice": "it-ran"}, {"answer": "happened"}])
+def test_asked_and_it_happened(said: dict[str, str]) -> None:
+    run = cut_off()
+    events = run.answer("ask:mail", **said, output={"id": 7})
     assert events[1:3] == ["happened ask:mail", "task_complete mail"]
     assert run.output("mail") == {"id": 7}
     assert run.running == ["log"]
@@ -574,7 +644,7 @@ def test_the_question_survives_a_crash() -> None:
     run.resume()
     assert run.open_gates == ["ask:mail"]
     assert run.verdicts()["mail"] == "ask"
-    run.answer("ask:mail")
+    run.answer("ask:mail", choice="run-again")
     assert run.running == ["mail"]
 
 
@@ -598,7 +668,7 @@ def test_ask_and_approve_one_after_the_other() -> None:
     run.answer("approve:mail")
     run.resume()
     assert run.open_gates == ["ask:mail"]
-    run.answer("ask:mail")
+    run.answer("ask:mail", choice="run-again")
     assert run.running == ["mail"]
 
 

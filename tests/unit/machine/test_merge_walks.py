@@ -123,7 +123,7 @@ class Walk:
 
     def _answer(self, gate: str) -> None:
         conflicts = merges.open_conflicts(self.run.facts) if gate.startswith("merge") else ()
-        self.run.answer(gate, output={one.path: one.sides[-1] for one in conflicts} or None)
+        self.run.agree(gate, output={one.path: one.sides[-1] for one in conflicts} or None)
         assert not any(isinstance(event, ev.CommandRefused) for event in self.run.out)
 
     def _begin_to_look(self, layer: int) -> None:

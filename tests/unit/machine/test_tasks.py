@@ -208,7 +208,7 @@ def test_three_cuts_in_a_row_ask() -> None:
     assert run.open_gates == ["ask:a"]
     assert run.resumed is not None
     assert run.resumed.verdicts[0].reason == "was interrupted 3 times in a row"
-    run.answer("ask:a")
+    run.answer("ask:a", choice="run-again")
     assert run.attempt("a") == 4
     run.resume()  # counted anew
     assert run.running == ["a"]
@@ -819,7 +819,7 @@ def test_an_effect_that_did_not_end_by_itself_asks_at_once() -> None:
     assert run.task("a").tries == 0
     run.resume(gates="wait")
     assert (run.verdicts()["a"], run.open_gates, run.running) == ("ask", ["ask:a"], [])
-    run.answer("ask:a")
+    run.answer("ask:a", choice="run-again")
     assert run.running == ["a"]
     assert run.fail("a", "no") == ["task_retry a#2"], "what fails by itself is retried as ever"
 
@@ -831,7 +831,7 @@ def test_an_effect_that_ran_out_of_time_frees_its_slot_and_holds_up_no_other() -
     run = Run(flow, gates="wait").begin()
     run.fail("a", cut_off=True)
     assert (run.open_gates, run.running) == (["ask:a"], ["b"])
-    run.answer("ask:a")
+    run.answer("ask:a", choice="run-again")
     assert run.running == ["b"], "it waits for the slot"
     run.ok("b")
     assert run.running == ["a"]

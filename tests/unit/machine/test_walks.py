@@ -94,7 +94,8 @@ class Walk:
             task = self.random.choice(run.running)
             run.ok(task, self.random.choice([1, 2])) if self.chance(0.75) else run.fail(task)
         elif run.open_gates and dice < 0.8:
-            run.answer(self.random.choice(run.open_gates), self.chance(0.8))
+            gate = self.random.choice(run.open_gates)
+            run.agree(gate) if self.chance(0.8) else run.answer(gate, False)
         elif dice < 0.9 and self.drives < DRIVES:
             self.next_drive()  # the driver died
         elif dice < 0.95:
@@ -126,7 +127,7 @@ class Walk:
             elif run.running:
                 run.ok(run.running[0])
             elif run.open_gates:
-                run.answer(run.open_gates[0])
+                run.agree(run.open_gates[0])
             else:
                 assert run.machine.wake_at is not None, "it waits for nothing"
                 run.later(500)

@@ -339,7 +339,8 @@ class Play:
     def answer(self, gate: ev.DecisionRequired) -> Input:
         about = gate.task_id if gate.task_id is not None else f"layer {gate.layer}"
         approved = gate.kind == "ask" or about not in self.world.rejected
-        command = cmd.ApprovalResponse(gate_id=gate.gate_id, approved=approved, reason="so it is")
+        choice = cmd.RUN_AGAIN if gate.kind == "ask" else ""
+        command = cmd.ApprovalResponse(gate_id=gate.gate_id, approved=approved, choice=choice, reason="so it is")
         return asked(command, f"answer {gate.gate_id}", self.now)
 
     def time_passes(self) -> tuple[Input, ...]:

@@ -22,8 +22,9 @@ from agentos.cli.options import (
 )
 from agentos.cli.output import say, say_outcome
 from agentos.cli.render.text import printable
-from agentos.client.answers import answer, find_gate
+from agentos.client.answers import answer, find_gate, vouched_value
 from agentos.client.places import find_run
+from agentos.client.types import IT_RAN
 from agentos.client.worktree import Client
 from agentos.exceptions import LeaseHeldError
 
@@ -42,7 +43,7 @@ Examples:
   agentos approve nightly
   agentos approve nightly approve:ship --reason "checked on staging"
   agentos approve draft-7 approval:look --choose revise --reason-file notes.md
-  agentos approve nightly ask:pay --output '{"receipt": 17}'
+  agentos approve nightly ask:pay --choose it-ran --output "receipt 17"
   agentos approve nightly merge:0 --use app.py=task:backend --use notes.md=file:merged.md
 
 GATE may be left out if exactly one is open. RUN may be of any worktree known, so this works from any directory. If no
@@ -50,8 +51,8 @@ process drives the run, it goes on here, unless --no-resume.
 
 A gate with choices takes no plain yes: --choose says which, and --reason what goes with it.
 
-A gate that asks about an effect which was interrupted takes two kinds of yes: without --output the task runs again;
-with it, the effect is taken to have happened, and to have returned that.
+A gate that asks whether an interrupted task ran takes one of three answers: `--choose it-ran`, and --output is what it
+gave; `--choose did-not-run`, and it starts; `--choose run-again`, and it is repeated, whether or not it ran.
 
 A gate that asks about a merge needs --use for each path: `worktree` (what is there), `task:ID` (that task's version) or
 `file:PATH` (a merged file that you prepared).
@@ -73,8 +74,9 @@ Exit codes:
 @reason_file_option
 @author_option
 @click.option("--no-resume", is_flag=True, help="Only answer; do not go on with the run.")
+@click.option("--output", metavar="TEXT", help="With it-ran: what the command printed; for other tasks a JSON value.")
 @click.option(
-    "--output", metavar="JSON", help="The effect happened, and this is what it returned (`null` for nothing)."
+    "--output-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The same, from a file."
 )
 @files_options
 @click.option("--use", metavar="PATH=VERSION", multiple=True, help="At a merge: the version of this path to take.")
@@ -88,36 +90,27 @@ def command(
     author: str | None,
     no_resume: bool,
     output: str | None,
+    output_file: Path | None,
     files: FilesChoice,
     use: tuple[str, ...],
     repo: Path | None,
 ) -> int:
-    if use and output is not None:
-        raise click.UsageError("--use answers a merge, --output a question about an effect: give one of them")
+    if len([given for given in (use, output, output_file) if given not in (None, ())]) > 1:
+        raise click.UsageError("--use answers a merge, --output and --output-file tell what ran: give one of them")
+    if output_file is not None:
+        output = output_file.read_text(errors="surrogateescape")
     reason = read_reason(reason, reason_file)
-    told: Any = dict(map(_parse_use, use)) if use else None
-    if output is not None:
-        try:
-            told = msgspec.json.decode(output.encode(errors="surrogateescape"))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise click.BadParameter(f"it is not JSON: {error}", param_hint="--output") from error
     found = find_run(run, repo)
     gate_id = find_gate(found, gate)
+    choose = choose or (IT_RAN if output is not None else "")
+    told: Any = dict(map(_parse_use, use)) if use else output
+    if choose == IT_RAN:
+        told = vouched_value(found, gate_id, output)
     if not no_resume and found.record.holder is None:  # before it is answered: it could not go on here
         from agentos.client.upkeep import refuse_untrusted
 
         refuse_untrusted(found.place.root, "on_wait", "on_end")
-    happened = "" if output is None else "happened"
-    became = answer(
-        found,
-        gate_id,
-        approved=True,
-        author=author,
-        choice=choose,
-        reason=reason,
-        answer=happened,
-        output=told,
-    )
+    became = answer(found, gate_id, approved=True, author=author, choice=choose, reason=reason, output=told)
     said = f"answered with {printable(choose)}" if choose else "approved"
     say_outcome(found, f"{printable(gate_id)} {said}", became)
     now = Client(place=found.place).find(found.record.workflow_id)

@@ -11,7 +11,7 @@ from agentos.cli.boundary import say_problems
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.render.text import ago, printable, short
-from agentos.cli.render.value_text import covers_lines, given_lines
+from agentos.cli.render.value_text import covers_lines, evidence_lines, given_lines
 from agentos.client import answers
 from agentos.client.answers import InboxGate
 
@@ -60,9 +60,15 @@ def _print_for_people(gate: InboxGate, now: datetime) -> None:
         click.echo(f"    {line}")
     for line in covers_lines(gate.covers, gate.again):
         click.echo(f"    {line}")
+    for line in evidence_lines(gate.evidence) if gate.evidence is not None else ():
+        click.echo(f"    {line}")
     if gate.file:
         click.echo(f"    about the file {printable(gate.file)}")
-    click.echo(f"  {printable(gate.approve)}")
-    if gate.choices:
+    if gate.kind == "ask":
+        for choice in gate.choices:
+            click.echo(f"  {printable(gate.approve + answers.choice_argument(gate.kind, choice))}")
+    else:
+        click.echo(f"  {printable(gate.approve)}")
+    if gate.choices and gate.kind != "ask":
         click.echo(f"    or --choose {', --choose '.join(map(printable, gate.choices[1:]))}")
     click.echo(f"  {printable(gate.reject)} --reason TEXT")

@@ -15,7 +15,8 @@ from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
 from agentos.cli.render.failure_text import raised_lines
 from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short, short_middle, until
-from agentos.cli.render.value_text import covers_lines, given_lines, stored_in_short, usage_text
+from agentos.cli.render.value_text import covers_lines, evidence_lines, given_lines, stored_in_short, usage_text
+from agentos.client.answers import choice_argument
 from agentos.client.types import events as ev
 from agentos.client.views import GateView, RunView, StoredRun, TaskView, money, next_command, read_run, run_view
 from agentos.ids import TaskId, short_id
@@ -145,13 +146,15 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
             yield f"        {line}"
         for line in covers_lines(gate.covers, gate.again):
             yield f"        {line}"
+        for line in evidence_lines(gate.evidence) if gate.evidence is not None else ():
+            yield f"        {line}"
         if gate.file:
             yield f"        about the file {printable(gate.file)}"
         # With choices, the command names the first of them: one line for each.
-        first = f" --choose {shlex.quote(gate.choices[0])}" if gate.choices else ""
-        bare = gate.command.removesuffix(first)
-        for command in [f"{bare} --choose {shlex.quote(choice)}" for choice in gate.choices] or [gate.command]:
-            yield f"      {printable(command)}"
+        arguments = [choice_argument(gate.kind, choice) for choice in gate.choices]
+        bare = gate.command.removesuffix(arguments[0] if arguments else "")
+        for argument in arguments or [""]:
+            yield f"      {printable(bare + argument)}"
     elif gate.held:
         yield f"  {printable(gate.id)}  not asked while what it is about runs again: {question}"
     elif gate.answer:

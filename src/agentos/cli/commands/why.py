@@ -54,7 +54,9 @@ def _lines(told: Explanation, *, verbose: bool) -> Iterator[str]:
         yield f"  gates {printable(', '.join(told.gates))}"
     for decision in told.decisions:
         sent = f", sent by {decision.sender}" if decision.sender is not None else ""
-        text = f"{decision.gate_id}: {decision.answer} by {decision.author}{sent}"
+        at = f" on {local(decision.at)}" if decision.at is not None else ""
+        reason = f": {decision.reason}" if decision.reason else ""
+        text = f"{decision.gate_id}: {decision.choice or decision.answer} by {decision.author}{at}{reason}{sent}"
         yield f"    {short(printable(text), 300)}"
     if told.resume is not None:
         who = "The drive" if told.resume.under_way else "The last resume"

@@ -94,8 +94,8 @@ def _describe_control(event: ev.Event) -> str:
     match event:
         case ev.DecisionRequired(gate_id=gate_id, question=question, again=again):
             return f"{gate_id} asks{f' again ({again})' if again else ''}: {question}"
-        case ev.DecisionMade(gate_id=gate_id, answer=answer, author=author, reason=reason):
-            return f"{gate_id}: {answer} by {author}" + (f": {reason}" if reason else "")
+        case ev.DecisionMade(gate_id=gate_id, answer=answer, choice=choice, author=author, reason=reason):
+            return f"{gate_id}: {choice or answer} by {author}" + (f": {reason}" if reason else "")
         case ev.CommandApplied(author=author, command=command) if command.get("type") != "approval_response":
             return f"{command.get('type')} asked by {author}"
         case ev.CommandRefused(author=author, command=command, why=why):

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agentos import RunResult
 from agentos.cli.exits import OF_STATUS, Exit
 from agentos.cli.render.failure_text import raised_lines
 from agentos.cli.render.text import count, local, printable, printable_lines, short
-from agentos.cli.render.value_text import covers_lines, usage_text
+from agentos.cli.render.value_text import covers_lines, evidence_lines, usage_text
 from agentos.client.answers import approval_arguments
 from agentos.client.runs import LEFT_OUT
 from agentos.client.types import events as ev
 from agentos.exceptions import TryAgainError
-from agentos.ids import short_id
+from agentos.ids import GateId, short_id
 
 if TYPE_CHECKING:
     from agentos.client.types import Facts
+    from agentos.client.views import AttemptEvidence
 
 MOST = 10
 """Failed tasks, or open gates, that a report goes into; it only counts the rest."""
@@ -41,15 +43,18 @@ def exit_of(facts: Facts) -> Exit:
     return OF_STATUS.get(facts.status, Exit.FAILED)
 
 
-def report(facts: Facts, *, stopped: bool = False, where: str = "") -> list[str]:
+def report(
+    facts: Facts, *, stopped: bool = False, where: str = "", evidence: Mapping[GateId, AttemptEvidence] = {}
+) -> list[str]:
     """Lines for the person who waited: what failed and why, what is kept, what is asked, which command goes on.
 
-    `where` is what each command to type needs besides, to find the run: ` --repo PATH`, or nothing.
+    `where` is what each command to type needs besides, to find the run: ` --repo PATH`, or nothing. `evidence` is for
+    gates that ask whether a task ran.
     """
     lines = [_tally(facts)]
     lines += _failures(facts, where)
     if facts.open_gates and facts.status != "aborted":
-        lines += _questions(facts, where)
+        lines += _questions(facts, where, evidence)
     run = f"{shlex.quote(short_id(facts.workflow_id))}{where}"
     if facts.status in ("failed", "paused", "interrupted", "waiting"):
         done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
@@ -125,13 +130,14 @@ def _retries(facts: Facts) -> list[str]:
     return lines[:MOST] + ([f"and {len(lines) - MOST} more tasks wait for another attempt"] if lines[MOST:] else [])
 
 
-def _questions(facts: Facts, where: str) -> list[str]:
+def _questions(facts: Facts, where: str, evidence: Mapping[GateId, AttemptEvidence]) -> list[str]:
     """Each open gate with the exact commands that answer it, from any terminal."""
     lines = []
     for gate_id in sorted(facts.open_gates)[:MOST]:
         opened = facts.gates[gate_id].opened
         lines.append(f"  {gate_id} asks: {short(opened.question, 500)}")
         lines += [f"    {line}" for line in covers_lines(opened.covers or None, opened.again)]  # only what there is
+        lines += [f"    {line}" for line in evidence_lines(evidence[gate_id])] if gate_id in evidence else []
         if opened.file:
             lines.append(f"    about the file {short(opened.file, 500)}")
         if opened.kind == "merge":

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from agentos.cli.render.text import name_some, printable, printable_lines, short
+from agentos.cli.render.text import local, name_some, printable, printable_lines, short
 from agentos.client.types import events as ev
-from agentos.client.views import money
+from agentos.client.views import AttemptEvidence, money
 from agentos.values import decode_value
 
 SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
@@ -69,6 +69,31 @@ def covers_lines(covers: Collection[str] | None, again: str) -> list[str]:
     named = f"{name_some(sorted(covers), MOST_LINES)} as of this question"
     files = named if covers else "no file, since the command names none that is here"
     return [*lines, f"covers {short(files, 500)}"]
+
+
+def evidence_lines(evidence: AttemptEvidence) -> list[str]:
+    """What there is to tell whether an interrupted task ran: when, as which process, what it printed, which files."""
+    process = [f"process {evidence.pid}"] if evidence.pid else []
+    who = ", ".join([*process, *([f"driven by {printable(evidence.driver)}"] if evidence.driver else [])])
+    ended = "" if evidence.end in ("cut off", "running") else f", {evidence.end}"
+    lines = [
+        f"attempt {evidence.attempt} began {local(evidence.started_at)}, last heard of "
+        f"{local(evidence.last_sign_at)}{ended}{f' ({who})' if who else ''}"
+    ]
+    if evidence.printed:
+        lines.append("the last it printed:" if evidence.printed_more else "it printed:")
+        marks = {"out": "|", "err": "!"}
+        lines += [f"  {marks.get(line.stream, '·')} {short(printable(line.text), 300)}" for line in evidence.printed]
+    else:
+        lines.append("nothing that it printed is in the logs here")
+    note = short(printable(evidence.files_note), 300)
+    if evidence.files_count:
+        named = name_some(evidence.files, MOST_LINES)
+        more = evidence.files_count - len(evidence.files)
+        lines.append(f"it changed {named}{f' and {more} more' if more else ''}{f' ({note})' if note else ''}")
+    elif note:
+        lines.append(note)
+    return lines
 
 
 def usage_text(usage: ev.Usage) -> str:

@@ -15,12 +15,20 @@ from typing import Any, Self
 import msgspec
 
 from agentos.cli.render.text import printable
-from agentos.client.types import ApprovalResponse
+from agentos.client.answers import GateContext
+from agentos.client.types import DID_NOT_RUN, IT_RAN, RUN_AGAIN, ApprovalResponse
 from agentos.client.types import events as ev
 
 
 class LeftOpen(Exception):
     """The person at the terminal does not answer now."""
+
+
+_EFFECT_ANSWERS = f"""\
+  {IT_RAN:<12} it took effect: it counts as complete, with the output that you give
+  {DID_NOT_RUN:<12} it took no effect: start it
+  {RUN_AGAIN:<12} repeat it, whether or not it took effect
+"""
 
 
 class Dialogue:
@@ -33,10 +41,11 @@ class Dialogue:
         write: Callable[[str], None],
         *,
         root: Path,
-        conflicts: Sequence[ev.MergeConflict] = (),
+        context: GateContext,
     ) -> None:
         self._gate = gate
-        self._conflicts = conflicts
+        self._conflicts = context.conflicts
+        self._gives = context.gives
         self._keyboard = keyboard
         self._write = write
         self._root = root
@@ -100,18 +109,26 @@ class Dialogue:
         return "\n".join(lines)
 
     async def _about_an_effect(self) -> ApprovalResponse:
-        gate_id = self._gate.gate_id
-        words = "run it again, it happened, fail it, or leave it?"
-        match await self._choice(words, "run", "happened", "fail", "leave"):
-            case "run":
-                return ApprovalResponse(gate_id=gate_id, approved=True, answer="rerun")
-            case "happened":
-                output = await self._json("What did it give, as JSON (nothing: null)? ")
-                return ApprovalResponse(gate_id=gate_id, approved=True, answer="happened", output=output)
-            case "fail":
-                return ApprovalResponse(gate_id=gate_id, approved=False, reason=await self._line("Reason: "))
-            case _:
-                raise LeftOpen
+        gate_id, output = self._gate.gate_id, None
+        words = "it ran, it did not run, run it again, fail it, or leave it?"
+        self._write(_EFFECT_ANSWERS)
+        choice = await self._choice(words, IT_RAN, DID_NOT_RUN, RUN_AGAIN, "fail", "leave")
+        if choice == "leave":
+            raise LeftOpen
+        if choice == IT_RAN:
+            output = await self._output()
+        reason = await self._line("Reason (may be empty): ")
+        if choice == "fail":
+            return ApprovalResponse(gate_id=gate_id, approved=False, reason=reason)
+        return ApprovalResponse(gate_id=gate_id, approved=True, choice=choice, output=output, reason=reason)
+
+    async def _output(self) -> Any:
+        """What the task gave, as the person says."""
+        if self._gives == "text":
+            return await self._text("What did it print? As many lines as you like; an empty one ends it.")
+        if self._gives == "document":
+            return await self._json("What did it print, as JSON? ")
+        return await self._json("What did it return, as JSON (nothing: null)? ")
 
     async def _about_a_merge(self) -> ApprovalResponse:
         gate_id = self._gate.gate_id

@@ -6,20 +6,20 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentos.cli.render.text import printable, short
-from agentos.cli.render.value_text import covers_lines, given_lines, value_in_short
+from agentos.cli.render.value_text import covers_lines, evidence_lines, given_lines, value_in_short
 from agentos.cli.terminal.dialogue import Dialogue, Keyboard, LeftOpen
 from agentos.cli.terminal.feed import Feed, View
-from agentos.client.answers import gate_context, may_be_asked, send_to_drive
+from agentos.client.answers import evidence_of, gate_context, may_be_asked, send_to_drive
 from agentos.client.runs import in_thread
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import GateId
 
 if TYPE_CHECKING:
-    from agentos.client.types import ApprovalResponse, Drive, GateFacts
+    from agentos.client.types import ApprovalResponse, Drive, GateFacts, Place
+    from agentos.client.views import AttemptEvidence
 
 MOST = 8
 """Tasks listed as what ran before, or what comes next."""
@@ -41,10 +41,10 @@ class GatePrompt:
     """Asks about each gate of a drive as it opens. Gates that are left open end the drive once nothing else runs."""
 
     def __init__(
-        self, drive: Drive, root: Path, view: View, feed: Feed, stop: asyncio.Event, write: Callable[[str], None]
+        self, drive: Drive, place: Place, view: View, feed: Feed, stop: asyncio.Event, write: Callable[[str], None]
     ) -> None:
         self._drive = drive
-        self._root = root
+        self._place = place
         self._view = view
         self._feed = feed
         self._stop = stop
@@ -76,7 +76,10 @@ class GatePrompt:
         await self._feed.wait_until_shown(gate.opened.seq)
         await in_thread(self._view.pause)
         try:
-            for line in question(self._drive, gate):
+            evidence = None
+            if gate.opened.kind == "ask":
+                evidence = (await in_thread(evidence_of, self._place, self._drive.facts.workflow_id)).get(gate_id)
+            for line in question(self._drive, gate, evidence):
                 self._write(f"{line}\n")
             with Keyboard() as keyboard:
                 answer = await self._wait_for_answer(gate, keyboard)
@@ -92,8 +95,8 @@ class GatePrompt:
 
     async def _wait_for_answer(self, gate: GateFacts, keyboard: Keyboard) -> ApprovalResponse | None:
         """The answer; None where the gate was closed, or the run stopped, meanwhile."""
-        conflicts = gate_context(self._drive.machine.plan, self._drive.facts, gate.opened).conflicts
-        dialogue = Dialogue(gate.opened, keyboard, self._write, root=self._root, conflicts=conflicts)
+        context = gate_context(self._drive.machine.plan, self._drive.facts, gate.opened)
+        dialogue = Dialogue(gate.opened, keyboard, self._write, root=self._place.root, context=context)
         typing = asyncio.create_task(dialogue.answer())
         closed = asyncio.create_task(self._wait_until_closed(gate.opened.gate_id))
         stop = asyncio.create_task(self._stop.wait())
@@ -137,11 +140,12 @@ def _closing_text(gate: GateFacts | None) -> str:
 # --- what is asked ----------------------------------------------------------------------------------------------
 
 
-def question(drive: Drive, gate: GateFacts) -> list[str]:
+def question(drive: Drive, gate: GateFacts, evidence: AttemptEvidence | None = None) -> list[str]:
     """What a person must know to decide: the question, what ran before, what will run."""
     opened = gate.opened
     lines = ["", f"{opened.gate_id} asks: {opened.question}"]
     lines += [f"  {line}" for line in covers_lines(opened.covers, opened.again)]
+    lines += [f"  {line}" for line in evidence_lines(evidence)] if evidence is not None else []
     if opened.file:
         lines.append(f"  about the file {opened.file}")
     if opened.by == "agent":
@@ -157,7 +161,8 @@ def question(drive: Drive, gate: GateFacts) -> list[str]:
     lines += [f"  and {len(context.behind) - MOST} more"] if len(context.behind) > MOST else []
     if context.command:
         first, *rest = context.command.splitlines() or [""]
-        lines += [f"  will run: {first}", *(f"            {line}" for line in rest[:MOST])]
+        label = "its command" if opened.kind == "ask" else "will run"
+        lines += [f"  {label}: {first}", *(f"            {line}" for line in rest[:MOST])]
         lines += [f"    {name} = {short(value, 200)}" for name, value in context.values.items()]
         lines += [f"    {line}" for line in given_lines(opened.inputs)] if context.takes_inputs else []
     if opened.kind == "merge" and opened.task_id is None:

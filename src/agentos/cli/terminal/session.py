@@ -27,6 +27,7 @@ from agentos.cli.render.text import printable, printable_lines
 from agentos.cli.terminal.feed import Feed, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
 from agentos.cli.terminal.plain import Amount, JsonLines, PlainLines
+from agentos.client.answers import evidence_of
 from agentos.client.changes import RunModel, usual_ms
 from agentos.client.places import repo_argument
 from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
@@ -241,7 +242,7 @@ class _Session:
         if view.wants_history:
             self._tasks.append(asyncio.create_task(self._guess(view, begun.machine.plan.name)))
         if self._manner.asks:
-            asking = GatePrompt(begun, self._place.root, view, feed, stopping.asked, _write)
+            asking = GatePrompt(begun, self._place, view, feed, stopping.asked, _write)
             self._tasks.append(asyncio.create_task(asking.ask_all()))
 
     async def _guess(self, view: View, name: str) -> None:
@@ -271,7 +272,9 @@ class _Session:
 
 def print_report(facts: Facts, place: Place, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
-    for line in report(facts, stopped=stopped, where=repo_argument(place)):
+    asked = any(facts.gates[gate_id].opened.kind == "ask" for gate_id in facts.open_gates)
+    evidence = evidence_of(place, facts.workflow_id) if asked else {}
+    for line in report(facts, stopped=stopped, where=repo_argument(place), evidence=evidence):
         _say(line)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from agentos.dag.define.task import Approve
+from agentos.dag.define.task import Approve, TaskDef
 from agentos.dag.language.references import as_text, resolve
 from agentos.dag.plan.plan import Plan, PlannedTask
-from agentos.exceptions import AgentosError
+from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import GateId, TaskId, short_id
 from agentos.machine import events as ev
 from agentos.machine.command_words import has_command
+from agentos.machine.commands import EFFECT_ANSWERS, IT_RAN
 from agentos.machine.facts.fold import Facts, GateFacts
 from agentos.machine.frontier import fan_out_of
 from agentos.machine.rules.scope import scope_of, shown_digest
@@ -176,9 +178,47 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
         task_id=task.id,
         layer=task.layer,
         place=task.place,
-        question=f"Task {task.id!r} had begun ({why}) and may have taken effect. Run it again?",
+        question=f"Task {task.id!r} had begun ({why}) and may have taken effect. Did it run?",
+        choices=EFFECT_ANSWERS,
+        # Refused, with the three answers: none of them is given by whoever types a command that they did not choose.
         command=answer_command(facts.workflow_id, next_name),
     )
+
+
+def gate_choices(gate: ev.DecisionRequired) -> tuple[str, ...]:
+    """What an approval must name one of; also where an earlier version asked, which took a plain yes for a repeat."""
+    return EFFECT_ANSWERS if gate.kind == "ask" else gate.choices
+
+
+def prints_text(definition: TaskDef) -> bool:
+    """Whether the task's output is what a command printed, as text."""
+    return definition.kind == "shell" and definition.output != "json"
+
+
+def vouched_output(definition: TaskDef, given: Any) -> Any:
+    """The output of a task that ran, as somebody says: of a command what it printed, in the shape of its output.
+
+    CommandRefusedError where a command cannot have given that.
+    """
+    if not prints_text(definition):
+        return given
+    shape: dict[str, Any] = {"stdout": "", "stderr": "", "exit_code": 0}
+    if given is None or isinstance(given, str):
+        return {**shape, "stdout": (given or "").removesuffix("\n")}
+    if isinstance(given, Mapping) and {*shape, "values"}.issuperset(given):
+        told = {**shape, **given}
+        if isinstance(told["stdout"], str) and isinstance(told["stderr"], str) and told["exit_code"] == 0:
+            return told
+    raise CommandRefusedError(
+        f"task {definition.id!r} is a command: its output is what it printed, as text, "
+        "or a map of stdout, stderr, exit_code (0) and values"
+    )
+
+
+def choice_argument(kind: str, choice: str) -> str:
+    """What to add to an approval to take this choice."""
+    told = " --output TEXT" if kind == "ask" and choice == IT_RAN else ""
+    return f" --choose {shlex.quote(choice)}{told}"
 
 
 def answer_command(workflow_id: str, gate_id: str, choices: Sequence[str] = ()) -> str:

@@ -168,10 +168,13 @@ def _question(board: Board, given: MergeEnded) -> ev.DecisionRequired:
 
 
 def answer_to(facts: Facts, gate: ev.DecisionRequired) -> str:
-    """What to type to say yes at an open gate: made anew, since a journal that was imported may say anything."""
+    """What to type to say yes at an open gate: made anew, since a journal that was imported may say anything.
+
+    Where it asks whether a task ran, that lists the answers to choose from.
+    """
     if gate.kind == "merge":
         return _answer(facts.workflow_id, gate.gate_id, open_conflicts(facts))
-    return answer_command(facts.workflow_id, gate.gate_id, gate.choices)
+    return answer_command(facts.workflow_id, gate.gate_id, gate.choices if gate.kind != "ask" else ())
 
 
 def _answer(workflow_id: str, gate_id: str, conflicts: tuple[ev.MergeConflict, ...]) -> str:

@@ -24,7 +24,7 @@ from agentos.machine.board import Board, order
 from agentos.machine.frontier import by_layers
 from agentos.machine.resume import SKIP_LAYER, needs_answer
 from agentos.machine.rules import merges
-from agentos.machine.rules.gates import answer_command
+from agentos.machine.rules.gates import answer_command, choice_argument, gate_choices, vouched_output
 from agentos.machine.rules.plan_changes import apply_change
 from agentos.values import encode_value
 
@@ -156,14 +156,13 @@ def answer_gate(
     author: str,
     reason: str,
     sender: cmd.Sender | None = None,
-    answer: str = "",
     choice: str = "",
     output: object = None,
 ) -> None:
     """Write the answer to an open gate down and do what follows from it."""
     kept: ev.Answer = "approved" if approved else "rejected"
     if approved and gate.kind == "ask":
-        kept = "happened" if answer == "happened" else "rerun"
+        kept = "happened" if choice == cmd.IT_RAN else "rerun"
     told = kept == "happened" or (approved and gate.kind == "merge")
     stored = msgspec.Raw(encode_value(output)) if told else ev.NOTHING
     task = board.plan.tasks[gate.task_id] if gate.task_id is not None else None
@@ -236,10 +235,16 @@ def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalRespon
         )
     if command.answer and gate.kind != "ask":
         raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
-    _check_choice(gate, command)
-    encode_value(command.output)
+    choice, output = command.choice or _CHOICE_OF_ANSWER.get(command.answer, ""), command.output
+    if command.approved:
+        _check_choice(gate, choice)
+    if gate.kind == "ask" and choice == cmd.IT_RAN and gate.task_id is not None:
+        output = vouched_output(board.plan.tasks[gate.task_id].definition, output)
+    elif gate.kind == "ask" and output is not None:
+        raise CommandRefusedError(f"gate {gate_id!r}: an output goes with {cmd.IT_RAN!r} alone")
+    encode_value(output)
     if command.approved and gate.kind == "merge":
-        merges.check_choices(board.facts, command.output)
+        merges.check_choices(board.facts, output)
     return lambda: answer_gate(
         board,
         gate,
@@ -247,10 +252,12 @@ def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalRespon
         author=asked.author,
         sender=asked.sender,
         reason=command.reason,
-        answer=command.answer,
-        choice=command.choice,
-        output=command.output,
+        choice=choice,
+        output=output,
     )
+
+
+_CHOICE_OF_ANSWER = {"rerun": cmd.RUN_AGAIN, "happened": cmd.IT_RAN}
 
 
 def _actor(attempt_id: str) -> str:
@@ -258,15 +265,17 @@ def _actor(attempt_id: str) -> str:
     return f"attempt {attempt_id} of an agent" if "/" in attempt_id else attempt_id
 
 
-def _check_choice(gate: ev.DecisionRequired, command: cmd.ApprovalResponse) -> None:
-    if not command.approved or command.choice in gate.choices or (not gate.choices and not command.choice):
+def _check_choice(gate: ev.DecisionRequired, choice: str) -> None:
+    choices = gate_choices(gate)
+    if choice in choices or (not choices and not choice):
         return
-    if not gate.choices:
-        raise CommandRefusedError(f"gate {gate.gate_id!r} has no choices; {command.choice!r} is none of them")
-    said = f"{command.choice!r} is none of the choices" if command.choice else "a yes to it names a choice"
+    if not choices:
+        raise CommandRefusedError(f"gate {gate.gate_id!r} has no choices; {choice!r} is none of them")
+    said = f"{choice!r} is none of the choices" if choice else "a yes to it names a choice"
+    command = answer_command(gate.workflow_id, gate.gate_id)
     raise CommandRefusedError(
-        f"gate {gate.gate_id!r}: {said}: {', '.join(gate.choices)}",
-        next_step=f"Choose one: {answer_command(gate.workflow_id, gate.gate_id, gate.choices)}",
+        f"gate {gate.gate_id!r}: {said}: {', '.join(choices)}",
+        next_step="Choose one:" + "".join(f"\n  {command}{choice_argument(gate.kind, one)}" for one in choices),
     )
 
 

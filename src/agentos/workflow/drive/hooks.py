@@ -17,6 +17,7 @@ from typing import IO
 import msgspec
 
 from agentos.machine.facts.fold import Facts
+from agentos.machine.rules.gates import gate_choices
 from agentos.machine.rules.merges import answer_to
 from agentos.secrets import Masker
 
@@ -133,7 +134,7 @@ def _hook_payload(facts: Facts, name: str, root: Path) -> HookPayload:
                 gate_id=gate.gate_id,
                 task_id=gate.task_id,
                 question=gate.question,
-                choices=gate.choices,
+                choices=gate_choices(gate),
                 command=answer_to(facts, gate),
             )
             for gate in gates

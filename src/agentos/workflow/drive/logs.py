@@ -146,12 +146,23 @@ def read_logs(files: Iterable[LogFile]) -> Iterator[LogLine]:
     return heapq.merge(*map(read, files), key=lambda line: line.at)
 
 
+def last_lines(file: LogFile, most: int) -> tuple[list[LogLine], bool]:
+    """The last lines of one log, and whether others come before them. Reads a bounded part of the file."""
+    try:
+        offset = max(0, file.path.lstat().st_size - _READ_BYTES)
+    except OSError:
+        return [], False
+    tail = LogTail(file, offset)
+    lines = [*tail.more(2 * _READ_BYTES), *tail.rest()][1 if offset else 0 :]  # the first one begins in its middle
+    return lines[-most:], bool(offset) or len(lines) > most
+
+
 class LogTail:
     """One log, read from where the last reading ended. The file is open only while it is read: there may be many."""
 
-    def __init__(self, file: LogFile) -> None:
+    def __init__(self, file: LogFile, offset: int = 0) -> None:
         self._file = file
-        self._offset = 0
+        self._offset = offset
         self._partial = b""
         self._at = ""
 

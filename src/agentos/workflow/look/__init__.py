@@ -5,6 +5,7 @@ run_model     the same while it goes on, event by event
 timeline      when it did what
 explanation   why a task is as it is
 gate_context  what to know to decide at a gate
+attempt_evidence  what tells whether an interrupted task took effect
 state_diff    what differs between two states
 file_diffs    what differs between the files of two moments
 doctor        a look at everything a run depends on

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Literal
 
 import msgspec
 
@@ -23,9 +23,7 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.define.plans import decode_plan
-from agentos.workflow.look.run_view import StoredRun
-
-AttemptEnd = Literal["complete", "failed", "failed_safe", "cancelled", "retried", "put off", "cut off", "running"]
+from agentos.workflow.look.run_view import AttemptEnd, StoredRun
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +57,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     gate_id: str
     answer: ev.Answer
+    choice: str
+    """Which of the gate's choices it was; empty where it has none."""
     author: str
     sender: Sender | None
     """Who answered as the system knows it; None where nobody did (a deadline passed), or none was written down."""
+    reason: str
+    at: datetime | None
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +123,7 @@ def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanatio
     for revision in range(facts.plan_revision if journal.plan and last is None else 0, 0, -1):
         last = last or decode_plan(store.read_plan(journal.record.workflow_id, revision)).tasks.get(task_id)
     needs = planned.definition.needs if planned else ()
+    answered = [event for event in reversed(journal.events) if isinstance(event, ev.DecisionMade)]
     gates = sorted(
         (gate.opened.seq, gate_id) for gate_id, gate in facts.gates.items() if gate.opened.task_id == task_id
     )
@@ -134,11 +137,19 @@ def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanatio
         needs={need: facts.task(need).status for need in needs},
         gates=[gate_id for _, gate_id in gates],
         decisions=[
-            Decision(gate_id=gate_id, answer=gate.answer, author=gate.author, sender=gate.sender)
+            Decision(
+                gate_id=gate_id,
+                answer=gate.answer,
+                choice=gate.choice,
+                author=gate.author,
+                sender=gate.sender,
+                reason=gate.reason,
+                at=next((event.at for event in answered if event.gate_id == gate_id), None),
+            )
             for _, gate_id in gates
             if (gate := facts.gates[gate_id]).answer
         ],
-        attempts=_attempts(journal, task_id),
+        attempts=attempts_of(journal, task_id, journal.events),
         command=_command(journal, task_id, known) if planned or known.attempts else "",
     )
 
@@ -149,6 +160,12 @@ def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanatio
 def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: PlannedTask | None) -> str:
     facts = journal.facts
     match known.status:
+        case "complete" if vouched := _vouching(journal, task_id):
+            reason = f": {vouched.reason}" if vouched.reason else ""
+            return (
+                f"complete because {vouched.author} vouched at {vouched.gate_id} that it ran{reason}; "
+                "its output is what they gave"
+            )
         case "complete" if known.attempts == 0:
             return "complete without an attempt: a gate's answer, or its items, gave its output"
         case "complete":
@@ -197,6 +214,17 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
             return f"its attempt is under way, driven by {journal.record.holder}"
         case "pending":
             return _why_pending(journal, task_id, planned)
+
+
+def _vouching(journal: StoredRun, task_id: TaskId) -> ev.DecisionMade | None:
+    """The answer that made the task complete, where no attempt did: somebody said that it ran."""
+    found: ev.DecisionMade | None = None
+    for event in counting(journal.events):
+        if isinstance(event, ev.DecisionMade) and event.task_id == task_id and event.answer == "happened":
+            found = event
+        elif isinstance(event, ev.TaskStart) and event.task_id == task_id:
+            found = None
+    return found
 
 
 def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | None) -> str:
@@ -313,10 +341,10 @@ def _compare_fingerprints(old: Plan, new: Plan, task_id: TaskId, revision: int) 
 # --- attempts -------------------------------------------------------------------------------------------------------
 
 
-def _attempts(journal: StoredRun, task_id: TaskId) -> list[AttemptView]:
-    """Every try there ever was, in order; those of abandoned epochs included."""
+def attempts_of(journal: StoredRun, task_id: TaskId, events: Iterable[ev.Event]) -> list[AttemptView]:
+    """Every try that these events of the journal tell of, in order; those of abandoned epochs included."""
     tries: list[AttemptView] = []
-    for event in journal.events:
+    for event in events:
         match event:
             case ev.TaskStart(task_id=name, attempt=attempt) if name == task_id:
                 tries.append(AttemptView(attempt=attempt, started_at=event.at))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -13,6 +14,7 @@ from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import Facts, TaskFacts
+from agentos.machine.rules.gates import prints_text
 from agentos.machine.rules.merges import open_conflicts
 from agentos.machine.rules.scope import newest_round, scope_of
 
@@ -31,6 +33,8 @@ class GateContext(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that can go once it is approved, where it guards none of its own: an approval, or a decision point."""
     conflicts: tuple[ev.MergeConflict, ...] = ()
     """Of a merge: the paths to choose versions for."""
+    gives: Literal["text", "document", "value"] = "value"
+    """What the guarded task gives: a command the text, or the JSON document, that it prints; any other a value."""
 
 
 def gate_context(plan: Plan, facts: Facts, gate: ev.DecisionRequired) -> GateContext:
@@ -52,6 +56,7 @@ def gate_context(plan: Plan, facts: Facts, gate: ev.DecisionRequired) -> GateCon
         command=command or definition.call or definition.kind,
         values=_values(plan, facts, task),
         takes_inputs=bool(definition.inputs),
+        gives="text" if prints_text(definition) else "document" if definition.kind == "shell" else "value",
     )
 
 

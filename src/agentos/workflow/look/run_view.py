@@ -7,7 +7,7 @@ that the run's record names, whatever is written meanwhile.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -21,15 +21,17 @@ from agentos.ids import GateId, WorkflowId, short_id
 from agentos.machine.commands import Sender
 from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskStart, Usage
 from agentos.machine.facts.fold import Facts, counting, fold, workflow_state
-from agentos.machine.rules.gates import is_held
+from agentos.machine.rules.gates import gate_choices, is_held
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import TaskStatus
 from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
 from agentos.workflow.define.plans import decode_plan
+from agentos.workflow.drive.logs import LogLine
 
 GateAnswer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
+AttemptEnd = Literal["complete", "failed", "failed_safe", "cancelled", "retried", "put off", "cut off", "running"]
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,30 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """What models were paid for it, all attempts together."""
     because: str | UnsetType = UNSET
     """Skipped: the task, gate or command that caused it; empty where its own `if` was false."""
+
+
+class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the newest attempt at a task."""
+
+    attempt: int
+    started_at: datetime
+    end: AttemptEnd
+    """`cut off` where nobody saw it end."""
+    last_sign_at: datetime
+    """When it was last heard of: when it began, did a step, or printed a line."""
+    pid: int | None
+    """Of the process it ran as, where it had one of its own."""
+    driver: str
+    """The process that drove the run then, and on which host."""
+    printed: tuple[LogLine, ...]
+    """The last lines it printed, as far as logs of it are on this host; masked."""
+    printed_more: bool
+    """Whether it printed more before them."""
+    files: tuple[str, ...]
+    """Paths that it changed, as far as snapshots tell."""
+    files_count: int
+    files_note: str
+    """What became of these changes, or why they are not known; empty where nothing is to be said."""
 
 
 class GateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +119,8 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     sender: Sender | None
     """Who answered as the system knows it: user, host and processes."""
     reason: str | None
+    evidence: AttemptEvidence | None
+    """Of an open question whether an interrupted task ran: what there is to tell."""
     held: bool = False
     """Not asked now: a task that it is about runs again, and may give something else."""
 
@@ -134,7 +162,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OF_RECORD = {*RunView.__struct_fields__} & {*RunRecord.__struct_fields__} - {"labels"}
-_OF_GATE = {*GateView.__struct_fields__} & {*DecisionRequired.__struct_fields__} - {"command", "covers"}
+_OF_GATE = {*GateView.__struct_fields__} & {*DecisionRequired.__struct_fields__} - {"choices", "command", "covers"}
 """Fields that are shown as they are stored."""
 
 
@@ -149,6 +177,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """With the run's own changes applied. None for a run of saved states."""
     checkpoints: Sequence[CheckpointRecord]
     """Kept ones, oldest first."""
+    evidence: Mapping[GateId, AttemptEvidence] = {}
+    """For open gates that ask whether a task ran, where somebody looked."""
 
     def at(self, seq: int) -> datetime | None:
         """When the event of this sequence was written."""
@@ -178,7 +208,7 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
         selection=str(journal.plan.selection) if journal.plan is not None else "",
         usage=facts.spent_in_all,
         tasks=_tasks(journal, values),
-        gates=[_held_view(journal, gate) for gate in gate_views(facts)],
+        gates=[_held_view(journal, gate) for gate in gate_views(facts, journal.evidence)],
         state=stored_form(workflow_state(facts)) if values else None,
     )
 
@@ -195,7 +225,7 @@ def _held_view(journal: StoredRun, gate: GateView) -> GateView:
     return msgspec.structs.replace(gate, open=False, held=True)
 
 
-def gate_views(facts: Facts) -> list[GateView]:
+def gate_views(facts: Facts, evidence: Mapping[GateId, AttemptEvidence] = {}) -> list[GateView]:
     """Gates by the time they opened, answered ones included."""
     gates = sorted(facts.gates.values(), key=lambda gate: gate.opened.seq)
     return [
@@ -205,12 +235,14 @@ def gate_views(facts: Facts) -> list[GateView]:
             opened_at=opened.at,
             answer=gate.answer or None,
             open=opened.gate_id in facts.open_gates and facts.status != "aborted",
+            choices=gate_choices(opened),
             covers=None if gate.covers is None else tuple(gate.covers),
             command=answer_to(facts, opened),
             choice=gate.choice or None,
             author=gate.author or None,
             sender=gate.sender,
             reason=gate.reason or None,
+            evidence=evidence.get(opened.gate_id),
         )
         for gate in gates
         for opened in [gate.opened]

@@ -10,8 +10,7 @@ import msgspec
 
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
-from agentos.workflow.look.explanation import AttemptEnd
-from agentos.workflow.look.run_view import StoredRun
+from agentos.workflow.look.run_view import AttemptEnd, StoredRun
 
 
 class DriveSpan(msgspec.Struct, frozen=True, kw_only=True):
