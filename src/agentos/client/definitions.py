@@ -28,6 +28,7 @@ from agentos.exceptions import (
     WorkflowDefinitionError,
     WorkflowNotFoundError,
 )
+from agentos.excerpts import list_some
 from agentos.workflow.define.parameters import parse_params, with_types
 from agentos.workflow.define.plans import keyless, look_ahead, plan_of_run, plan_to_look_at, refused_now
 from agentos.workflow.define.task_hints import hint_lines
@@ -102,6 +103,10 @@ class CheckedFile(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of tasks; empty where there are problems."""
     tasks: list[PlannedRow]
     params: list[Parameter]
+    schedule: str
+    """layers or ready; empty where there are problems."""
+    schedule_reason: str
+    """Why it is that one."""
     warnings: list[str]
 
 
@@ -143,7 +148,17 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
     ]
     if flow is None or plan is None:
         name = flow.name if flow is not None else ""
-        return CheckedFile(file=file, name=name, problems=problems, layers=[], tasks=[], params=[], warnings=[])
+        return CheckedFile(
+            file=file,
+            name=name,
+            problems=problems,
+            layers=[],
+            tasks=[],
+            params=[],
+            schedule="",
+            schedule_reason="",
+            warnings=[],
+        )
     return CheckedFile(
         file=file,
         name=flow.name,
@@ -151,6 +166,8 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
         layers=[list(layer) for layer in plan.layers],
         tasks=_rows(plan),
         params=_params(flow, plan),
+        schedule=plan.settings.schedule,
+        schedule_reason=_schedule_reason(plan),
         warnings=[
             *plan.warnings,
             *hint_lines(flow, plan, root),
@@ -158,6 +175,19 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
             *look_ahead(plan, settings.models),
             *_misspelt_needs(flow, plan),
         ],
+    )
+
+
+def _schedule_reason(plan: Plan) -> str:
+    if not plan.settings.schedule_chosen:
+        return "the workflow says so"
+    if plan.settings.decision_points != "never":
+        return "decision points stand between layers"
+    changing = [task.id for task in plan.tasks.values() if task.definition.effects != ("none",)]
+    return (
+        f"{list_some(changing, 3)} {'has' if len(changing) == 1 else 'have'} effects"
+        if changing
+        else "no task has effects"
     )
 
 

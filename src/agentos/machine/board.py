@@ -176,7 +176,8 @@ class Board(ABC):
         self.emit(replace(change, total_layers=len(plan.layers)))
         known, self.plan = self.plan, plan
         added = change.children or tuple(definition.id for definition in change.added)
-        if change.removed or change.changed or any(task_id in known.dependants for task_id in added):
+        rescheduled = plan.settings.schedule != known.settings.schedule
+        if change.removed or change.changed or rescheduled or any(task_id in known.dependants for task_id in added):
             self.derive()
             return
         self.frontier.grow(plan, added, self.facts)

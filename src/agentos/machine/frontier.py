@@ -52,12 +52,13 @@ class Frontier:
         """For each fan-out under way: items that have not ended."""
         self.items_failed: dict[TaskId, int] = {}
         """For each fan-out under way: items that ended without success, those that may included."""
-        self.opened: set[int] = set(facts.opened)
-        """Layers that have begun in this drive."""
         self._take_in(facts)
         unfinished = next((layer for layer, left in enumerate(self.left) if left), len(self.left))
         self.next_cut = min([unfinished, facts.finished_layer + 1, *facts.added])
         """The first layer that is not finished, or is and has no checkpoint since. All before it are finished."""
+        # By layers, those that began while tasks still started as they could wait for their turn.
+        self.opened: set[int] = {one for one in facts.opened if one <= self.next_cut or not by_layers(plan)}
+        """Layers that have begun in this drive, and whose tasks may start."""
         if by_layers(plan):
             for layer in self.opened:
                 self.offer_layer(layer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from agentos.dag.define.stored_values import from_stored, resolve_inputs, resolve_items, to_stored
 from agentos.dag.define.task import TaskDef
 from agentos.dag.define.workflow import Workflow
-from agentos.dag.plan.plan import Plan, PlannedTask, assemble_plan, compile_plan
+from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan, with_schedule_of
 from agentos.ids import TaskId
 from tests.unit.dag.support import flow_of, needs_without_loops, nothing, plan_of
 
@@ -81,6 +82,46 @@ def test_the_fingerprint_of_a_plan_covers_name_settings_and_tasks() -> None:
     prints = {compile_plan(flow).fingerprint for flow in (base, *others, renamed)}
     assert len(prints) == 7
     assert all(text.startswith("1:") and len(text) == 66 for text in prints)
+
+
+@pytest.mark.parametrize(
+    ("effects", "settings", "schedule"),
+    [
+        ("none", {}, "ready"),
+        ("external", {}, "layers"),
+        ("files", {}, "layers"),
+        ("none", {"decision_points": "per_layer"}, "layers"),
+        ("none", {"decision_points": "on_error"}, "layers"),
+        ("none", {"schedule": "layers"}, "layers"),
+        ("external", {"schedule": "ready"}, "ready"),
+    ],
+)
+def test_where_none_is_given_the_schedule_follows_from_the_effects(
+    effects: str, settings: dict[str, Any], schedule: str
+) -> None:
+    flow = Workflow("w", **settings)
+    flow.add("a", nothing)
+    flow.add("b", nothing, effects=effects, needs=["a"])
+    found = compile_plan(flow).settings
+    assert (found.schedule, found.schedule_chosen) == (schedule, "schedule" not in settings)
+
+
+def test_a_schedule_that_was_chosen_is_no_part_of_the_fingerprint() -> None:
+    chosen, given = compile_plan(flow_of({"a": []})), compile_plan(flow_of({"a": []}, schedule="layers"))
+    assert chosen.settings.schedule != given.settings.schedule
+    assert chosen.fingerprint == given.fingerprint
+
+
+def test_a_run_keeps_the_schedule_it_began_with() -> None:
+    now = compile_plan(flow_of({"a": []}))
+    stored = assemble_plan("flow", PlanSettings(), {}, now.tasks.values())  # by a version that chose none
+    assert with_schedule_of(now, stored).settings.schedule == "layers"
+    assert with_schedule_of(now, now).settings.schedule == "ready"
+    given = compile_plan(flow_of({"a": []}, schedule="ready"))
+    assert with_schedule_of(given, stored).settings.schedule == "ready", "the workflow says so"
+    edited = Workflow("flow")
+    edited.add("a", nothing, effects="files")
+    assert with_schedule_of(compile_plan(edited), now).settings.schedule == "layers"
 
 
 def test_the_fingerprint_of_a_plan_does_not_cover_what_is_cosmetic() -> None:

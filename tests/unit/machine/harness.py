@@ -51,8 +51,8 @@ def take(value: Any) -> Any:
 
 
 def flow_of(needs: Mapping[str, Iterable[str]], **settings: Any) -> Workflow:
-    """A workflow of tasks that do nothing, by what each needs."""
-    flow = Workflow("flow", **settings)
+    """A workflow of tasks that do nothing, by what each needs; one layer after the other, unless told otherwise."""
+    flow = Workflow("flow", **{"schedule": "layers", **settings})
     for task_id, needed in needs.items():
         flow.add(task_id, nothing, needs=list(needed))
     return flow

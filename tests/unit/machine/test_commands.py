@@ -212,7 +212,7 @@ def test_commands_survive_a_crash_after_the_boundary_was_reached() -> None:
 
 
 def test_a_command_when_only_a_gate_is_open_is_applied_at_once() -> None:
-    flow = Workflow("w")
+    flow = Workflow("w", schedule="layers")
     flow.add("ship", nothing, approve="Ship?")
     run = Run(flow, gates="wait").begin()
     events = run.say({"type": "inject_tasks", "tasks": {"x": NEW}})

@@ -19,8 +19,8 @@ from tests.unit.machine.harness import START, Run, flow_of, nothing, take
 
 
 def ship(**settings: Any) -> Workflow:
-    """`build`, then `ship` behind a gate, then `tell`."""
-    flow = Workflow("w")
+    """`build`, then `ship` behind a gate, then `tell`, one layer after the other."""
+    flow = Workflow("w", schedule="layers")
     flow.add("build", nothing)
     flow.add("ship", take, inputs={"value": "${{ tasks.build.output }}"}, **{"approve": "Ship?", **settings})
     flow.add("tell", nothing, needs=["ship"])
@@ -892,7 +892,7 @@ def test_a_layer_that_comes_back_is_asked_about_again() -> None:
 
 def looked_at(**settings: Any) -> Workflow:
     """`look` asks, with choices; `send` runs if that was chosen, `again` otherwise."""
-    flow = Workflow("w")
+    flow = Workflow("w", schedule="layers")
     flow.add("draft", nothing)
     asked = {"question": "Good?", "choices": ["send", "revise"], **settings}
     flow.add("look", "approval", question=asked, needs=["draft"])

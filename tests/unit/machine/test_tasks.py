@@ -18,7 +18,7 @@ from tests.unit.machine.harness import START, Run, ended, failed, flow_of, nothi
 
 
 def one(**settings: Any) -> Workflow:
-    flow = Workflow("w")
+    flow = Workflow("w", schedule="layers")
     flow.add("a", nothing, **settings)
     return flow
 
@@ -642,6 +642,87 @@ def test_ready_applies_commands_between_layers() -> None:
     assert run.say({"type": "skip_layer", "layer": 2}) == ["command_received skip_layer"]
     assert run.ok("slow")[-2:] == ["command_applied skip_layer", "task_skipped c (skip_layer 2)"]
     assert run.ok("b")[-1] == "workflow_complete"
+
+
+# --- a schedule that nobody gave --------------------------------------------------------------------------------------
+
+WRITES = {"run": "make", "effects": "files"}
+
+
+def unscheduled() -> Run:
+    """A chain from `a` to `d`, `c2` beside its `c`, and `slow` beside it all; the workflow names no schedule."""
+    needs = {"a": [], "slow": [], "b": ["a"], "c": ["b"], "c2": ["b"], "d": ["c"]}
+    run = Run(flow_of(needs, schedule=None)).begin()
+    run.ok("a")
+    return run
+
+
+def test_tasks_without_effects_start_as_soon_as_they_can() -> None:
+    run = unscheduled()
+    assert run.running == ["b", "slow"]
+    run.ok("b")
+    assert run.running == ["c", "c2", "slow"]
+
+
+def test_a_file_task_that_comes_in_waits_for_all_layers_before_its_own() -> None:
+    run = unscheduled()
+    assert run.give(ended("b", injected=(("write", WRITES),))) == ["task_complete b", "plan_changed inject"]
+    assert run.running == ["slow"], "from here on it goes by layers"
+    told = run.ok("slow")
+    assert told[:4] == ["task_complete slow", "checkpoint 0", "checkpoint 1", "layer_start 2"]
+    assert run.running == ["c", "c2", "write"]
+
+
+def test_layers_that_had_begun_go_on_and_begin_no_second_time() -> None:
+    run = unscheduled()
+    run.ok("b")
+    run.ok("c")
+    assert run.running == ["c2", "d", "slow"]
+    run.give(ended("c2", injected=(("write", WRITES),)))
+    assert run.running == ["d", "slow"], "what runs runs on; the file task is of the same layer as d, and waits"
+    assert run.ok("d") == ["task_complete d"]
+    assert run.ok("slow")[-2:] == ["checkpoint 2", "task_start write#1"]
+    run.ok("write")
+    assert told(run.journal).count("layer_start 3") == 1
+    assert told(run.journal)[-2:] == ["checkpoint 3", "workflow_complete"]
+
+
+def test_a_file_task_that_was_sent_in_does_the_same_from_the_next_boundary_on() -> None:
+    run = unscheduled()
+    run.say({"type": "inject_tasks", "tasks": {"write": WRITES, "after": {**MORE, "needs": ["write"]}}})
+    assert run.ok("slow")[:3] == ["task_complete slow", "checkpoint 0", "command_applied inject_tasks"]
+    assert run.running == ["b", "write"]
+    assert run.ok("b") == ["task_complete b"]
+    run.ok("write")
+    assert run.running == ["after", "c", "c2"]
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_it_still_goes_by_layers_after_a_crash(kills: int) -> None:
+    run = unscheduled()
+    run.ok("b")
+    run.ok("c")
+    run.give(ended("c2", injected=(("write", {**WRITES, "idempotent": True}),)))
+    for _ in range(kills):
+        run.resume()
+        assert run.running == ["slow"]
+    run.ok("slow")
+    assert run.running == ["d", "write"]
+
+
+def test_where_it_fails_nothing_later_starts() -> None:
+    run = unscheduled()
+    run.give(ended("b", injected=(("write", WRITES),)))
+    run.ok("slow")
+    run.ok("c")
+    run.ok("c2")
+    assert run.fail("write")[-3:] == ["task_skipped d (write)", "checkpoint 3", "workflow_failed"]
+
+
+def test_ready_as_the_workflow_says_takes_no_file_task() -> None:
+    run = Run(flow_of({"a": [], "b": ["a"]}, schedule="ready")).begin()
+    run.say({"type": "inject_tasks", "tasks": {"write": WRITES}})
+    assert "command_refused inject_tasks" in run.ok("a")
 
 
 # --- tasks that ask for more ----------------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ def _print_for_people(checked: CheckedFile, *, quiet: bool) -> None:
         return
     shape = f"{count(len(checked.tasks), 'task')} in {count(len(checked.layers), 'layer')}"
     click.echo(printable(f"{checked.file}: {checked.name}, {shape}"))
+    starts = "each task starts when its needs are done" if checked.schedule == "ready" else "one layer after the other"
+    click.echo(printable(f"  schedule: {checked.schedule}, {starts} ({checked.schedule_reason})"))
     if any(is_described(one) for one in checked.params):
         click.echo("  parameters:")
         described = [parameter_cells(one) for one in checked.params]

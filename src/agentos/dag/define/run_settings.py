@@ -32,6 +32,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     max_concurrency: int = 16
     schedule: Schedule = "layers"
+    schedule_chosen: bool = False
+    """The workflow names none: it was chosen by `fitting_schedule` when the plan was compiled."""
     decision_points: DecisionPoints = "never"
     env: Mapping[str, str] = {}
     """Values may refer to `params` and `secrets`, to nothing else."""
@@ -56,7 +58,7 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
     if not flow.name.strip():
         complain("the workflow's name is empty")
     for name, value, allowed in (
-        ("schedule", flow.schedule, SCHEDULES),
+        ("schedule", flow.schedule if flow.schedule is not None else "layers", SCHEDULES),
         ("decision_points", flow.decision_points, DECISION_POINTS),
     ):
         if value not in allowed:
@@ -74,6 +76,7 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
     return PlanSettings(
         max_concurrency=most,
         schedule="ready" if flow.schedule == "ready" else "layers",
+        schedule_chosen=flow.schedule is None,
         decision_points=flow.decision_points if flow.decision_points in DECISION_POINTS else "never",  # type: ignore[arg-type]
         env=_env(flow.env or {}, complain),
         secrets=_secrets(flow.secrets, complain),

@@ -112,7 +112,10 @@ def file_schema() -> Schema:
             {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]},
         ),
         "max_concurrency": ("Attempts at the same time. Default: 16.", {"type": "integer", "minimum": 1}),
-        "schedule": ("layers (default), or ready: start as soon as needs are done.", {"enum": list(SCHEDULES)}),
+        "schedule": (
+            "layers, or ready: start as soon as needs are done; ready by default where no task has effects.",
+            {"enum": list(SCHEDULES)},
+        ),
         "decision_points": ("Where a run stops and asks. Default: never.", {"enum": list(DECISION_POINTS)}),
         "budget": ("What all models of the run may cost before somebody is asked.", setting_schema("budget")),
         "env": ("Environment variables of every task; values may refer to params.", general["env"]),

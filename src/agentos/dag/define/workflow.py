@@ -71,7 +71,7 @@ class Workflow:
         *,
         params: Mapping[str, Any] | Iterable[str] | None = None,
         max_concurrency: int = 16,
-        schedule: str = "layers",
+        schedule: str | None = None,
         decision_points: str = "never",
         env: Mapping[str, str] | None = None,
         secrets: Iterable[str] = (),

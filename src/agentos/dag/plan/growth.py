@@ -30,6 +30,8 @@ def with_tasks(
 ) -> Plan:
     """The plan with more tasks, checked like those of a workflow. WorkflowDefinitionError tells what does not fit.
 
+    Where one changes files, a plan whose schedule was chosen goes by layers from there on.
+
     They may need each other and any task of the plan. Each comes one layer below its needs and not above `min_layer`;
     tasks that waited for one of them (`without_tasks` with `replaced`) move down behind it. Items of a fan-out
     (`parent`) share its layer and follow it. The cost follows the new tasks and the layers they come to, not the size
@@ -37,6 +39,9 @@ def with_tasks(
     """
     new = list(definitions)
     findings = list(_id_findings(plan, new))
+    if plan.settings.schedule_chosen and plan.settings.schedule == "ready" and any(map(changes_files, new)):
+        by_layers = msgspec.structs.replace(plan.settings, schedule="layers")
+        plan = msgspec.structs.replace(plan, settings=by_layers)
     if origin == "for_each" and parent is not None:
         _raise(plan, findings)
         above = plan.tasks[parent]

@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from agentos.dag.define.run_settings import PlanSettings, read_parameters, read_settings
+from agentos.dag.define.run_settings import PlanSettings, Schedule, read_parameters, read_settings
 from agentos.dag.define.task import TaskDef
 from agentos.dag.language.references import references_in
 from agentos.dag.plan.binding import stored_parameters
@@ -33,7 +34,9 @@ __all__ = [
     "assemble_plan",
     "compile_plan",
     "default_parameters",
+    "fitting_schedule",
     "plan_task",
+    "with_schedule_of",
 ]
 
 Origin = Literal["", "for_each", "repeat", "inject", "replan"]
@@ -114,6 +117,8 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None, *, unk
     definitions = link_workflow(flow, parameters, findings)
     findings += parameters.findings(definitions)
     values = stored_parameters(parameters.values, findings)
+    if settings.schedule_chosen:
+        settings = replace(settings, schedule=fitting_schedule(settings, definitions.values()))
     findings += together_problems(definitions.values(), settings.schedule, {})
     findings += item_id_problems(definitions)
     findings += undeclared_secrets(settings.env, definitions.values(), settings.secrets)
@@ -141,6 +146,23 @@ def _next_step(findings: Iterable[Finding], known: Iterable[str]) -> str:
         names = f"Its parameters: {format_names(sorted(known), 10)}" if known else "It takes no parameters"
         return f"Nothing was run. {names}; `agentos run FILE --help` describes them."
     return ""
+
+
+def fitting_schedule(settings: PlanSettings, definitions: Iterable[TaskDef]) -> Schedule:
+    """The schedule of a run whose workflow names none: `ready` where nothing has effects and nobody is asked between
+    layers."""
+    pure = all(definition.effects == ("none",) for definition in definitions)
+    return "ready" if pure and settings.decision_points == "never" else "layers"
+
+
+def with_schedule_of(plan: Plan, accepted: Plan) -> Plan:
+    """The plan with the schedule of an earlier one of the same run, unless the workflow names its own.
+
+    Where its tasks have effects by now it keeps to layers.
+    """
+    if not plan.settings.schedule_chosen or accepted.settings.schedule == "ready":
+        return plan
+    return replace(plan, settings=replace(plan.settings, schedule="layers"))
 
 
 def plan_task(
@@ -180,7 +202,9 @@ def assemble_plan(
         for need in task.definition.needs:
             dependants.setdefault(need, []).append(task.id)
     by_id = {task.id: task for task in in_order}
-    about = (name, settings.schedule, settings.decision_points, settings.env)
+    # One that was chosen says nothing of its own: what it was chosen by counts with each task.
+    schedule = "layers" if settings.schedule_chosen else settings.schedule
+    about = (name, schedule, settings.decision_points, settings.env)
     return Plan(
         name=name,
         settings=settings,

@@ -43,6 +43,8 @@ def cut_finished(board: Board) -> bool:
     layer = board.frontier.next_cut
     if layer >= len(board.frontier.left) or board.frontier.has_unfinished(layer):
         return False
+    if layer in board.facts.opened:  # it began, and ended, while tasks still started as they could
+        board.frontier.opened.add(layer)
     if files.wait_for_capture(board, layer):
         return False
     counts = board.facts.added.get(layer, Added())
@@ -76,7 +78,8 @@ def cut_failed(board: Board, given: CutFailed) -> None:
 def begin_if_new(board: Board, layer: int) -> None:
     """Say that a layer begins, if that was not said in this drive."""
     if layer not in board.frontier.opened:
-        board.emit(ev.LayerStart(layer=layer, tasks=board.frontier.left[layer]))
+        if layer not in board.facts.opened:
+            board.emit(ev.LayerStart(layer=layer, tasks=board.frontier.left[layer]))
         board.frontier.open_layer(layer)
 
 

@@ -18,7 +18,7 @@ import msgspec
 from agentos.crashpoints import reach
 from agentos.dag.define.stored_values import from_stored
 from agentos.dag.define.workflow import Workflow
-from agentos.dag.plan.plan import Plan
+from agentos.dag.plan.plan import Plan, with_schedule_of
 from agentos.dag.plan.selection import Selection
 from agentos.exceptions import (
     AgentosError,
@@ -470,7 +470,7 @@ def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, pl
 def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions, changed: Mapping[str, Any]) -> Plan:
     """The workflow as it is now, with the run's parameters but for those `changed`, as it may be stored."""
     params = {name: from_stored(value) for name, value in accepted.params.items()}
-    plan = plan_for_now(workflow, {**params, **changed})
+    plan = with_schedule_of(plan_for_now(workflow, {**params, **changed}), accepted)
     refuse_unpriced(plan, options.models)
     defaulted = tuple(name for name in accepted.defaulted if name in plan.params and name not in changed)
     plan = msgspec.structs.replace(plan, defaulted=(*defaulted, *plan.defaulted))
