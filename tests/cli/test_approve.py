@@ -301,7 +301,7 @@ def conflict(agentos: Agentos, tmp_git_repo: Path) -> Path:
     waits = agentos("run", "flow", "--id", "m", cwd=tmp_git_repo)
     assert waits.code == 3, waits.err
     assert "agentos approve m merge:0 --use shared.txt=task:b" in waits.err
-    assert "<<<<<<< merged so far" in waits.err
+    assert "<<<<<<< worktree" in waits.err
     assert "agentos approve m merge:0 --use shared.txt=task:b" in agentos("inbox", cwd=tmp_git_repo).out
     return tmp_git_repo
 
@@ -326,11 +326,33 @@ def test_a_merge_without_a_choice_is_refused(agentos: Agentos, conflict: Path) -
         (("--use", "shared.txt=task:c"), "is no version of"),
         (("--use", "shared.txt"), "is not PATH=worktree"),
         (("--use", "shared.txt=task:a", "--output", "1"), "give one of them"),
+        (("--use", "shared.txt=task:a", "--use", "shared.txt=task:b"), "names a path twice"),
     ):
         done = agentos("approve", "m", *arguments, cwd=conflict)
         assert (done.code, why in done.err) == (2, True), done.err
     assert agentos("reject", "m", cwd=conflict).code in (0, 1)
     assert not (conflict / "a.txt").exists()
+
+
+def test_what_is_suggested_can_be_typed_as_it_is(agentos: Agentos, tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "workflows").mkdir()
+    names = "\"it's.txt\" one.txt 'two words.txt'"
+    tasks = [
+        f'  {name}:\n    run: |\n      for f in {names}; do echo {name} > "$f"; done\n    isolation: worktree\n'
+        for name in "ab"
+    ]
+    (tmp_git_repo / "workflows" / "flow.yaml").write_text(
+        f"tasks:\n{''.join(tasks)}  c: {{run: echo c > c.txt, isolation: worktree}}\n"
+    )
+    assert agentos("run", "flow", "--id", "m", cwd=tmp_git_repo).code == 3
+    [gate] = json.loads(agentos("show", "m", "--json", cwd=tmp_git_repo).out)["gates"]
+    assert "…" not in gate["command"]
+    program, *arguments = shlex.split(gate["command"])
+    assert program == "agentos"
+    done = agentos(*arguments, cwd=tmp_git_repo)
+    assert done.code == 0, done.err
+    assert {(tmp_git_repo / name).read_text() for name in shlex.split(names)} == {"b\n"}
+    assert (tmp_git_repo / "c.txt").exists()
 
 
 # --- gates with choices ---------------------------------------------------------------------------------------------

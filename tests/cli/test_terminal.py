@@ -304,7 +304,7 @@ def test_a_merge_is_shown_and_takes_a_version_for_each_path(terminal: Open, repo
     (repo / "merge.py").write_text(MERGE)
     screen = terminal("run", "merge.py", "--id", "mine")
     screen.until("choose versions, reject or leave it? [c/r/l]")
-    assert "<<<<<<< merged so far" in screen.shown
+    assert "<<<<<<< worktree" in screen.shown
     screen.type("c\n")
     screen.until("shared.txt: worktree, task:a, task:b or file:PATH?")
     screen.type("task:c\n")

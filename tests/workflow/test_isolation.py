@@ -354,9 +354,96 @@ def test_what_a_human_edits_at_the_gate_stays(repo: Path) -> None:
 def test_an_answer_holds_for_what_was_shown(repo: Path) -> None:
     conflict(repo)
     (repo / "shared.txt").write_text("rewritten at the gate\n")
-    assert go_on({"shared.txt": "worktree"}).status == "waiting"
+    assert go_on({"shared.txt": "task:a"}).status == "waiting"
     assert all_of(repo, ev.DecisionRequired)[-1].gate_id == "merge:0#2"
     assert (repo / "shared.txt").read_text() == "rewritten at the gate\n"
+
+
+def test_a_file_edited_by_hand_is_taken_at_the_first_answer(repo: Path) -> None:
+    flow = isolated(a=row(5, "by a"), b=row(5, "by b"), c=row(9, "by c"))
+    assert run(flow, workflow_id="r").status == "waiting"
+    (repo / "shared.txt").write_text("\n".join(ROWS).replace("row 5", "by both") + "\n")
+    assert answered(flow, {"shared.txt": "worktree"}).status == "complete"
+    assert (repo / "shared.txt").read_text().splitlines() == rows({5: "by both", 9: "by c"})
+
+
+# --- a choice is about hunks --------------------------------------------------------------------------------------
+
+
+def rows(edits: dict[int, str]) -> list[str]:
+    return [edits.get(number, text) for number, text in enumerate(ROWS)]
+
+
+def answered(flow: Workflow, answer: dict[str, str]) -> RunResult:
+    gate = all_of(Path.cwd(), ev.DecisionRequired)[-1]
+    Client().send("r", {"type": "approval_response", "gate_id": gate.gate_id, "approved": True, "output": answer})
+    return resume("r", workflow=flow, check=False)
+
+
+@pytest.mark.parametrize(
+    ("choice", "line"), quick_first([("task:a", "by a"), ("task:b", "by b"), ("worktree", "row 5")])
+)
+def test_a_choice_drops_nothing_but_what_is_in_conflict(repo: Path, choice: str, line: str) -> None:
+    flow = isolated(
+        a=f"{row(1, 'a alone')}; {row(5, 'by a')}",
+        b=f"{row(5, 'by b')}; {row(8, 'b alone')}",
+        c=f"{row(11, 'by c')}; chmod +x shared.txt",
+    )
+    assert run(flow, workflow_id="r").status == "waiting"
+    [gate] = all_of(repo, ev.DecisionRequired)
+    assert gate.command == "agentos approve r merge:0 --use shared.txt=task:b"  # not c: it is not in conflict
+    assert "task:c" not in gate.inputs
+    assert "row 1" not in gate.inputs
+    with pytest.raises(CommandRefusedError, match="'task:c' is no version of"):
+        answered(flow, {"shared.txt": "task:c"})
+    assert answered(flow, {"shared.txt": choice}).status == "complete"
+    text = (repo / "shared.txt").read_text().splitlines()
+    assert text == rows({1: "a alone", 5: line, 8: "b alone", 11: "by c"})
+    assert os.access(repo / "shared.txt", os.X_OK)
+
+
+def test_what_a_choice_leaves_in_conflict_is_asked_next(repo: Path) -> None:
+    flow = isolated(
+        a=f"{row(2, 'by a')}; echo a > other.txt",
+        b=f"{row(2, 'by b')}; {row(8, 'by b')}; echo b > other.txt",
+        c=f"{row(8, 'by c')}; {row(11, 'by c')}",
+    )
+    assert run(flow, workflow_id="r").status == "waiting"
+    assert answered(flow, {"shared.txt": "task:a", "other.txt": "task:b"}).status == "waiting"
+    gate = all_of(repo, ev.DecisionRequired)[-1]
+    assert gate.command == "agentos approve r 'merge:0#2' --use shared.txt=task:c"
+    assert "by a" not in gate.inputs
+    assert (repo / "shared.txt").read_text().splitlines() == ROWS
+    with pytest.raises(CommandRefusedError, match="is no version of"):
+        answered(flow, {"shared.txt": "task:a"})
+    assert answered(flow, {"shared.txt": "task:b"}).status == "complete"
+    assert (repo / "shared.txt").read_text().splitlines() == rows({2: "by a", 8: "by b", 11: "by c"})
+    assert (repo / "other.txt").read_text() == "b\n"
+    assert len(all_of(repo, ev.TaskComplete)) == 3
+
+
+@pytest.mark.full
+def test_an_edit_between_two_questions_asks_for_both_anew(repo: Path) -> None:
+    flow = isolated(a=row(2, "by a"), b=f"{row(2, 'by b')}; {row(8, 'by b')}", c=f"{row(8, 'by c')}; {row(11, 'by c')}")
+    assert run(flow, workflow_id="r").status == "waiting"
+    assert answered(flow, {"shared.txt": "task:a"}).status == "waiting"
+    subprocess.run(row(5, "by hand"), shell=True, cwd=repo, check=True)
+    assert answered(flow, {"shared.txt": "task:b"}).status == "waiting"
+    gate = all_of(repo, ev.DecisionRequired)[-1]
+    assert gate.gate_id == "merge:0#3"
+    assert "by a" in gate.inputs
+    assert answered(flow, {"shared.txt": "task:b"}).status == "complete"
+    text = (repo / "shared.txt").read_text().splitlines()
+    assert text == rows({2: "by b", 5: "by hand", 8: "by b", 11: "by c"})
+
+
+@pytest.mark.parametrize("choice", quick_first(["task:b", "task:a", "worktree"]))
+def test_a_file_that_one_deletes_and_others_change(repo: Path, choice: str) -> None:
+    flow = isolated(a="rm shared.txt", b=row(1, "by b"), c=row(9, "by c"))
+    assert run(flow, workflow_id="r").status == "waiting"
+    assert answered(flow, {"shared.txt": choice}).status == "complete"
+    text = (repo / "shared.txt").read_text().splitlines() if (repo / "shared.txt").exists() else None
+    assert text == {"task:a": None, "task:b": rows({1: "by b", 9: "by c"}), "worktree": ROWS}[choice]
 
 
 @pytest.mark.full

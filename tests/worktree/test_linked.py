@@ -11,7 +11,7 @@ import pytest
 
 from agentos.exceptions import SnapshotError
 from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
-from agentos.worktree.merge import Version, content, merge, resolve, version_from_file
+from agentos.worktree.merge import Side, Version, merge, resolve, settle, version_from_file
 from agentos.worktree.restore.restore import apply_changes
 from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree, open_worktree
@@ -155,6 +155,11 @@ def tree(root: Path, worktree: Worktree, start: Snapshot) -> Callable[[Edits], s
     return edit
 
 
+def content(worktree: Worktree, version: Version | None) -> bytes:
+    assert version is not None
+    return worktree.store_git().ask("cat-file", "blob", version.oid)
+
+
 def test_what_goes_together_is_merged_in_order(
     root: Path, worktree: Worktree, base: str, tree: Callable[[Edits], str]
 ) -> None:
@@ -184,7 +189,6 @@ def test_a_conflict_keeps_the_first_and_shows_all_versions(
     assert content(worktree, conflict.base) == LINES.encode()
     assert content(worktree, conflict.ours) == b"one\n"
     assert content(worktree, conflict.theirs) == b"two\n"
-    assert b"<<<<<<< merged so far\none\n" in content(worktree, Version(mode="100644", oid=conflict.marked))
     apply_changes(worktree, base, merged.tree, workflow_id=RUN)
     assert (root / "text").read_text() == "one\n"
     assert (root / "README").read_text() == "two"
@@ -231,3 +235,115 @@ def test_a_mode_and_a_text_change_go_together(
     apply_changes(worktree, base, merged.tree, workflow_id=RUN)
     assert os.access(root / "text", os.X_OK)
     assert (root / "text").read_text() == "changed\n"
+
+
+# --- choices ----------------------------------------------------------------------------------------------------
+
+ALIKE = LINES.encode()
+
+
+class Desk:
+    """Versions made of plain bytes, and what becomes of them."""
+
+    def __init__(self, worktree: Worktree) -> None:
+        self._worktree = worktree
+
+    def version(self, text: bytes | None, mode: str = "100644") -> Version | None:
+        if text is None:
+            return None
+        git = self._worktree.store_git()
+        return Version(mode=mode, oid=git.line("hash-object", "-w", "--no-filters", "--stdin", stdin=text))
+
+    def settle(
+        self, here: bytes | None, *sides: tuple[bytes | None, bytes | None], favour: tuple[str, ...] = ()
+    ) -> tuple[bytes | None, list[tuple[str, ...]]]:
+        """Sides are (what it began with, what it made of it), called a, b, …"""
+        made = [
+            Side(name, self.version(old), self.version(new)) for name, (old, new) in zip("abc", sides, strict=False)
+        ]
+        found = settle(self._worktree, Side("here", None, self.version(here)), made, favour)
+        text = None if found.version is None else content(self._worktree, found.version)
+        return text, [dispute.sides for dispute in found.disputes]
+
+
+@pytest.fixture
+def desk(worktree: Worktree) -> Desk:
+    return Desk(worktree)
+
+
+def edited(*edits: tuple[str, str], text: bytes = ALIKE) -> bytes:
+    for old, new in edits:
+        text = text.replace(f"\n{old}\n".encode(), f"\n{new}\n".encode())
+    return text
+
+
+ALL = edited(("3", "a"), ("9", "a"), ("14", "b"), ("17", "c"))
+A, B, C = edited(("3", "a"), ("9", "a")), edited(("3", "b"), ("14", "b")), edited(("17", "c"))
+BINARY = ALIKE + b"\0"
+BARE = ALIKE.removesuffix(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("here", "sides", "favour", "text", "left"),
+    [
+        (ALIKE, [(ALIKE, A), (ALIKE, B), (ALIKE, C)], (), None, [("here", "a", "b")]),
+        (ALIKE, [(ALIKE, A), (ALIKE, B), (ALIKE, C)], ("a",), ALL, []),
+        (ALIKE, [(ALIKE, A), (ALIKE, B), (ALIKE, C)], ("here",), edited(("9", "a"), ("14", "b"), ("17", "c")), []),
+        # Somebody edited the worktree: it is a side like the others.
+        (edited(("17", "h")), [(ALIKE, A), (ALIKE, C)], (), None, [("here", "b")]),
+        (edited(("17", "h")), [(ALIKE, A), (ALIKE, C)], ("here",), edited(("3", "a"), ("9", "a"), ("17", "h")), []),
+        (edited(("17", "h")), [(ALIKE, A), (ALIKE, C)], ("b",), edited(("3", "a"), ("9", "a"), ("17", "c")), []),
+        (edited(("3", "h")), [(ALIKE, A), (ALIKE, B)], ("b",), edited(("3", "b"), ("9", "a"), ("14", "b")), []),
+        # They began with different files.
+        (edited(("5", "n")), [(ALIKE, A), (edited(("5", "n")), edited(("5", "n"), ("3", "b")))], ("a",),
+         edited(("5", "n"), ("3", "a"), ("9", "a")), []),
+        # Where the worktree took back what one began with, that does not come again.
+        (ALIKE, [(edited(("5", "n")), edited(("5", "n"), ("3", "a"))), (ALIKE, B)], ("a",),
+         edited(("3", "a"), ("14", "b")), []),
+        # Deleted in the worktree, and wanted again with one side's version: the other's clean hunks are kept.
+        (None, [(ALIKE, A), (ALIKE, B)], (), None, [("here", "a", "b"), ("here", "a"), ("here", "b")]),
+        (None, [(ALIKE, A), (ALIKE, B)], ("here",), None, []),
+        (None, [(ALIKE, A), (ALIKE, B)], ("a",), None, [("here", "b")]),
+        (None, [(ALIKE, A), (ALIKE, B)], ("a", "b"), edited(("3", "a"), ("9", "a"), ("14", "b")), []),
+        # What is no text is taken whole.
+        (ALIKE, [(ALIKE, BINARY), (ALIKE, A)], (), None, [("here", "a", "b")]),
+        (ALIKE, [(ALIKE, BINARY), (ALIKE, A), (ALIKE, C)], ("a",), BINARY, []),
+        (ALIKE, [(ALIKE, BINARY), (ALIKE, A), (ALIKE, C)], ("b",), edited(("3", "a"), ("9", "a"), ("17", "c")), []),
+        (BINARY, [(BINARY, BINARY + b"1"), (BINARY, BINARY + b"2")], ("b",), BINARY + b"2", []),
+        # Added by two.
+        (None, [(None, b"one\n"), (None, b"two\n")], (), None, [("here", "a", "b")]),
+        (None, [(None, b"one\n"), (None, b"two\n")], ("b",), b"two\n", []),
+        (None, [(None, b"one\n"), (None, b"two\n")], ("here",), None, []),
+        # Without a newline at the end, and with carriage returns.
+        (BARE, [(BARE, BARE + b"\nlast"), (BARE, BARE + b"!"), (BARE, edited(("3", "c"), text=BARE))], ("a",),
+         edited(("3", "c"), text=BARE) + b"\nlast", []),
+        (b"1\r\n2\r\n3\r\n", [(b"1\r\n2\r\n3\r\n", b"x\r\n2\r\n3\r\n"), (b"1\r\n2\r\n3\r\n", b"y\r\n2\r\nz\r\n")],
+         ("a",), b"x\r\n2\r\nz\r\n", []),
+    ],
+)  # fmt: skip
+def test_a_choice_settles_what_is_in_dispute(
+    desk: Desk,
+    here: bytes | None,
+    sides: list[tuple[bytes | None, bytes | None]],
+    favour: tuple[str, ...],
+    text: bytes | None,
+    left: list[tuple[str, ...]],
+) -> None:
+    found, disputes = desk.settle(here, *sides, favour=favour)
+    assert disputes == left
+    assert left or found == text
+
+
+def test_what_git_is_told_about_diffs_does_not_matter(desk: Desk, root: Path) -> None:
+    (root / ".gitattributes").write_text("* -diff\n")
+    text, _ = desk.settle(ALIKE, (ALIKE, A), (ALIKE, B), favour=("a",))
+    assert text == edited(("3", "a"), ("9", "a"), ("14", "b"))
+
+
+def test_a_mode_that_one_set_stays_whoever_is_chosen(desk: Desk, worktree: Worktree) -> None:
+    base = desk.version(ALIKE)
+    sides = [Side("a", base, desk.version(A)), Side("b", base, desk.version(B, "100755"))]
+    for favour in ("a", "b", "here"):
+        found = settle(worktree, Side("here", None, base), sides, (favour,))
+        assert found.version is not None
+        assert found.version.mode == "100755"

@@ -106,9 +106,13 @@ class MergeConflict(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     sides: tuple[str, ...]
-    """Whose version can be chosen: `worktree`, `task:ID`."""
+    """Whose version can be chosen where they conflict: `worktree`, `task:ID`."""
     mark: str
-    """Digest of these versions: an answer holds for what was shown."""
+    """Digest of all versions of the path: an answer holds for what was shown."""
+    chosen: tuple[str, ...] = ()
+    """What was answered so far: a hunk in conflict goes to the first of these that is a side of it."""
+    settled: bool = False
+    """Whether that leaves nothing to choose."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -3,6 +3,7 @@
 git               git as argv to bytes
 snapshots         the files as commits in a private store
 restore           putting files back
+hunks             what several sides did to one text
 merge             what isolated tasks did to the same files
 linked_worktrees  a worktree of its own for isolated work
 """

@@ -54,8 +54,9 @@ A gate with choices takes no plain yes: --choose says which, and --reason what g
 A gate that asks whether an interrupted task ran takes one of three answers: `--choose it-ran`, and --output is what it
 gave; `--choose did-not-run`, and it starts; `--choose run-again`, and it is repeated, whether or not it ran.
 
-A gate that asks about a merge needs --use for each path: `worktree` (what is there), `task:ID` (that task's version) or
-`file:PATH` (a merged file that you prepared).
+A gate that asks about a merge needs --use for each path: `worktree` (what is there now, your own edit included) or
+`task:ID`, where they conflict; what is not in conflict is kept, whoever it is from. `file:PATH` is a whole merged file
+that you prepared.
 
 \b
 Exit codes:
@@ -79,7 +80,12 @@ Exit codes:
     "--output-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The same, from a file."
 )
 @files_options
-@click.option("--use", metavar="PATH=VERSION", multiple=True, help="At a merge: the version of this path to take.")
+@click.option(
+    "--use",
+    metavar="PATH=VERSION",
+    multiple=True,
+    help="At a merge: whose version of this path to take where they conflict.",
+)
 @repo_option
 def command(
     run: str,
@@ -104,6 +110,8 @@ def command(
     gate_id = find_gate(found, gate)
     choose = choose or (IT_RAN if output is not None else "")
     told: Any = dict(map(_parse_use, use)) if use else output
+    if use and len(told) < len(use):
+        raise click.UsageError("--use names a path twice: one choice settles a path")
     if choose == IT_RAN:
         told = vouched_value(found, gate_id, output)
     if not no_resume and found.record.holder is None:  # before it is answered: it could not go on here

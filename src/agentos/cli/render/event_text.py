@@ -156,8 +156,8 @@ def _describe_record(event: ev.Event) -> str:
             kept = snapshot or "they could not be captured"
             return f"{f'{_CAPTURED[why]} {task_id}'.strip()}: {kept}{', not all of them' if partial else ''}"
         case ev.FilesMerged(layer=layer, tasks=tasks, conflicts=conflicts):
-            paths = ", ".join(row.path for row in conflicts)
-            return f"layer {layer + 1}, {', '.join(tasks)}: {count(len(conflicts), 'conflict')}, {paths}"
+            paths = [row.path for row in conflicts if not row.settled]
+            return f"layer {layer + 1}, {', '.join(tasks)}: {count(len(paths), 'conflict')}, {', '.join(paths)}"
     return ""
 
 

@@ -60,6 +60,11 @@ def parse_choice(text: object) -> Choice | None:
     return Choice("task" if kind == "task" else "file", name)
 
 
+def choice_text(choice: Choice) -> str:
+    """A choice as it is written in an answer."""
+    return f"{choice.kind}:{choice.name}" if choice.name else choice.kind
+
+
 def pending(board: Board, layer: int) -> list[PlannedTask]:
     """The finished tasks up to this layer whose changes are not in the worktree yet, in plan order.
 
@@ -121,7 +126,9 @@ def choices(facts: Facts, layer: int) -> dict[str, Choice]:
 
 def open_conflicts(facts: Facts) -> tuple[ev.MergeConflict, ...]:
     """What somebody has to choose before the newest merge can be decided."""
-    return facts.merge.conflicts if facts.merge is not None and not facts.merge.tree else ()
+    if facts.merge is None or facts.merge.tree:
+        return ()
+    return tuple(conflict for conflict in facts.merge.conflicts if not conflict.settled)
 
 
 def record_merge(board: Board, given: MergeEnded) -> None:
@@ -155,7 +162,9 @@ def _question(board: Board, given: MergeEnded) -> ev.DecisionRequired:
         )
     else:
         listed = ", ".join(paths[:_SHOWN]) + (" …" if len(paths) > _SHOWN else "")
-        question = f"Isolated tasks of layer {given.layer + 1} changed the same paths. Which version of {listed}?"
+        question = (
+            f"Isolated tasks of layer {given.layer + 1} changed the same parts of {listed}. Whose is taken there?"
+        )
     return ev.DecisionRequired(
         gate_id=name,
         kind="merge",
@@ -178,11 +187,9 @@ def answer_to(facts: Facts, gate: ev.DecisionRequired) -> str:
 
 
 def _answer(workflow_id: str, gate_id: str, conflicts: tuple[ev.MergeConflict, ...]) -> str:
-    command = answer_command(workflow_id, gate_id)
-    if conflicts:
-        first = shlex.quote(f"{conflicts[0].path}={conflicts[0].sides[-1]}")
-        command += f" --use {first}" + (" --use …" if conflicts[1:] else "")
-    return command
+    """Whole, so that it can be typed as it is: the last task that is in conflict, for each path."""
+    chosen = (shlex.quote(f"{conflict.path}={conflict.sides[-1]}") for conflict in conflicts)
+    return "".join([answer_command(workflow_id, gate_id), *(f" --use {choice}" for choice in chosen)])
 
 
 def _digest(board: Board, layer: int) -> str:

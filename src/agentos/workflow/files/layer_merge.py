@@ -1,12 +1,13 @@
 """Merges what isolated tasks of a layer did to files, and writes it to the worktree. Blocks: call it from a thread.
 
 The worktree as it is comes first among the sides, then each task in plan order, each against the files it began with:
-what a human did meanwhile is kept, and the result depends on the trees and their order alone.
+what a human did meanwhile is kept, and the result depends on the trees and their order alone. Where they conflict, an
+answer settles the hunks in dispute, and nothing else; what it leaves in dispute is asked next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -18,17 +19,19 @@ from agentos.exceptions import AgentosError, FilesMovedError, SnapshotError
 from agentos.ids import new_id
 from agentos.machine.events import MergeConflict
 from agentos.machine.inputs import CaptureEnded, MergeEnded
-from agentos.machine.rules.merges import WORKTREE, Choice, Work
+from agentos.machine.rules.merges import WORKTREE, Work, choice_text, parse_choice
 from agentos.workflow.files.worktree_files import WorktreeFiles, capture_input
 from agentos.worktree.git import one_line
+from agentos.worktree.hunks import Dispute
 from agentos.worktree.merge import (
-    Conflict,
+    Settlement,
+    Side,
     Version,
-    content,
+    changes_between,
     merge,
     resolve,
+    settle,
     version_from_file,
-    versions_changed,
     versions_in,
 )
 from agentos.worktree.restore.restore import apply_changes
@@ -77,37 +80,76 @@ def _merge_tasks(files: WorktreeFiles, work: Work, hidden: Callable[[str], str])
         TaskTrees(task_id, find(files.worktree, given.base).tree, find(files.worktree, given.snapshot).tree)
         for task_id, given in work.tasks.items()
     ]
-    tree, found = now.tree, list[Conflict]()
+    tree, found = now.tree, dict[str, bool]()
     for task in tasks:
-        step = merge(files.worktree, task.base, [("worktree", tree), (task.name, task.tree)])
+        step = merge(files.worktree, task.base, [(WORKTREE, tree), (task.name, task.tree)])
         tree = step.tree
-        found += step.conflicts
-    here = versions_in(files.worktree, now.tree) if found else {}
-    marked = {one.path: one.marked for one in reversed(found) if one.marked}
-    changed = {
-        f"task:{task.name}": versions_changed(files.worktree, task.base, task.tree) if found else {} for task in tasks
-    }
-    disputes = []
-    for path in dict.fromkeys(one.path for one in found):
-        theirs = {side: versions[path] for side, versions in changed.items() if path in versions}
-        disputes.append(_Dispute(files, path, {WORKTREE: here.get(path), **theirs}, marked.get(path, "")))
-    shown_then = {one.path: one.mark for one in work.decided.conflicts} if work.decided is not None else {}
-    answered = {dispute: work.choices.get(dispute.conflict.path) for dispute in disputes}
-    conflicts = tuple(dispute.conflict for dispute in disputes)
+        for conflict in step.conflicts:
+            found[conflict.path] = found.get(conflict.path, False) or conflict.collides
+    disputed = _settle_paths(files, work, now.tree, tasks, found) if found else []
+    conflicts = tuple(one.conflict for one in disputed)
     told = MergeEnded(layer=work.layer, tasks=tuple(work.tasks), before=now.tree, conflicts=conflicts)
-    if not all(choice and shown_then.get(one.conflict.path) == one.conflict.mark for one, choice in answered.items()):
+    if not all(one.conflict.settled for one in disputed):
         text = ""
-        for dispute in disputes:
-            text += dispute.text() + "\n"
+        for one in disputed:
+            text += one.text() + "\n" if not one.conflict.settled else ""
             if len(text) > _TEXT:
                 text = text[:_TEXT] + "\n…"
                 break
         return msgspec.structs.replace(told, text=hidden(text))
-    chosen = {dispute.path: dispute.version(choice) for dispute, choice in answered.items() if choice}
+    chosen = {one.path: one.settlement.version for one in disputed}
     tree = resolve(files.worktree, tree, {**_making_room(files, tree, chosen), **chosen})
     kept = keep_tree(files.worktree, tree, now, workflow_id=files.workflow_id, name=new_id())
     reach("merge.decided")
     return msgspec.structs.replace(told, tree=tree, snapshot=kept.id)
+
+
+def _settle_paths(
+    files: WorktreeFiles, work: Work, now: str, tasks: Sequence[TaskTrees], paths: Mapping[str, bool]
+) -> list[_Disputed]:
+    """What becomes of each path in conflict, with what was answered; True: the path itself is in dispute."""
+    here = versions_in(files.worktree, now)
+    changed = [changes_between(files.worktree, task.base, task.tree, f"task:{task.name}") for task in tasks]
+    asked = {one.path: one for one in work.decided.conflicts} if work.decided is not None else {}
+    disputed = []
+    for path, whole in paths.items():
+        sides = [Side(WORKTREE, None, here.get(path)), *(change[path] for change in changed if path in change)]
+        mark = _mark(sides)
+        chosen = _choices(work, asked.get(one_line(path)), mark)
+        if chosen and (choice := parse_choice(chosen[-1])) and choice.kind == "file":
+            settlement = Settlement(version=_prepared(files, path, choice.name, sides))
+        else:
+            settlement = settle(files.worktree, sides[0], sides[1:], chosen, whole=whole)
+        disputed.append(_Disputed(path, sides, mark, chosen, settlement))
+    return disputed
+
+
+def _choices(work: Work, asked: MergeConflict | None, mark: str) -> tuple[str, ...]:
+    """The sides that were chosen for a path, first things first, as far as that holds for the versions there are now.
+
+    The worktree's version is whatever is there: somebody edited it, perhaps, to choose it.
+    """
+    if asked is None:
+        return ()
+    answer = work.choices.get(asked.path)
+    said = choice_text(answer) if answer is not None else ""
+    if asked.mark == mark:
+        return tuple(dict.fromkeys((*asked.chosen, *([said] if said else []))))
+    return (WORKTREE,) if WORKTREE in (said, *asked.chosen[:1]) else ()
+
+
+def _mark(sides: Sequence[Side]) -> str:
+    told = "\0".join(f"{side.name}\0{side.version}" for side in sides)
+    return blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+def _prepared(files: WorktreeFiles, path: str, name: str, sides: Sequence[Side]) -> Version:
+    """The file that somebody prepared. SnapshotError where it cannot be had."""
+    modes = [side.version.mode for side in sides if side.version and side.version.mode.startswith("100")]
+    try:
+        return version_from_file(files.worktree, files.worktree.root / name, mode=modes[0] if modes else "100644")
+    except OSError as error:
+        raise SnapshotError(f"the file prepared for {one_line(path)} cannot be read: {error}") from error
 
 
 def _making_room(files: WorktreeFiles, tree: str, chosen: Mapping[str, Version | None]) -> dict[str, Version | None]:
@@ -123,40 +165,41 @@ def _making_room(files: WorktreeFiles, tree: str, chosen: Mapping[str, Version |
     }
 
 
-class _Dispute:
-    """A path in conflict, with the version of each side."""
+class _Disputed:
+    """A path in conflict, with what each side made of it and what becomes of it."""
 
-    def __init__(self, files: WorktreeFiles, path: str, versions: Mapping[str, Version | None], marked: str) -> None:
-        self._files = files
+    def __init__(
+        self, path: str, sides: Sequence[Side], mark: str, chosen: tuple[str, ...], settlement: Settlement
+    ) -> None:
         self.path = path
-        self._versions = versions
-        self._marked = marked
-        told = "\0".join(f"{side}\0{version}" for side, version in self._versions.items())
+        self.settlement = settlement
+        self._versions = {side.name: side.version for side in sides}
+        involved = {name for dispute in settlement.disputes for name in dispute.sides} or {*self._versions}
         self.conflict = MergeConflict(
             path=one_line(path),
-            sides=tuple(self._versions),
-            mark=blake2b(told.encode(), digest_size=8).hexdigest(),
+            sides=(WORKTREE, *(side.name for side in sides[1:] if side.name in involved)),
+            mark=mark,
+            chosen=chosen,
+            settled=not settlement.disputes,
         )
-
-    def version(self, choice: Choice) -> Version | None:
-        """What was chosen. SnapshotError where it cannot be had."""
-        if choice.kind != "file":
-            return self._versions[WORKTREE if choice.kind == "worktree" else f"task:{choice.name}"]
-        modes = [version.mode for version in self._versions.values() if version and version.mode.startswith("100")]
-        file = self._files.worktree.root / choice.name
-        try:
-            return version_from_file(self._files.worktree, file, mode=modes[0] if modes else "100644")
-        except OSError as error:
-            raise SnapshotError(f"the file prepared for {self.conflict.path} cannot be read: {error}") from error
 
     def text(self) -> str:
         lines = [f"{self.conflict.path}: {', '.join(self.conflict.sides)}"]
-        if self._marked:
-            lines.append(
-                content(self._files.worktree, Version(mode="100644", oid=self._marked)).decode(errors="replace")
-            )
-        else:
-            for side, version in self._versions.items():
-                kind = _KINDS.get(version.mode, "a file") if version is not None else ""
-                lines.append(f"  {side}: {kind}, {version.oid[:12]}" if version is not None else f"  {side}: not there")
+        for dispute in self.settlement.disputes:
+            lines += self._hunk(dispute) if dispute.texts else self._whole(dispute)
         return "\n".join(lines)
+
+    def _hunk(self, dispute: Dispute) -> list[str]:
+        lines, sign = [f"@@ line {dispute.line} @@"], "<<<<<<<"
+        for side, text in zip(dispute.sides, dispute.texts, strict=True):
+            lines += [f"{sign} {side}", *text.decode(errors="replace").splitlines()]
+            sign = "======="
+        return [*lines, ">>>>>>>"]
+
+    def _whole(self, dispute: Dispute) -> list[str]:
+        lines = []
+        for side in dispute.sides:
+            version = self._versions[side]
+            kind = f"{_KINDS.get(version.mode, 'a file')}, {version.oid[:12]}" if version is not None else "not there"
+            lines.append(f"  {side}: {kind}")
+        return lines
