@@ -32,10 +32,12 @@ Examples:
   agentos logs 01985c                       everything the run's tasks printed, in the order of time
   agentos logs 01985c build --tail 20       the end of what one task printed
   agentos logs 01985c -f                    go on until the run stops
+  agentos logs 01985c fix --raw             an agent's events, as it printed them
   agentos logs 01985c --json | jq -r 'select(.stream == "err") | .text'
 
 Shell commands, and Python functions with `isolation: process`, are kept line by line, with secrets masked; of
-other Python functions what they report with `ctx.progress`. A fan-out or a repeated task stands for all its
+other Python functions what they report with `ctx.progress`; of agents what they say, the tools they use and what it
+cost, or their events as they printed them with --raw. A fan-out or a repeated task stands for all its
 items and rounds. Of a task that was tried more than once, each attempt begins with a line that dates it.
 """,
 )
@@ -45,6 +47,7 @@ items and rounds. Of a task that was tried more than once, each attempt begins w
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines.")
 @click.option("-t", "--times", is_flag=True, help="Put the time before each line.")
+@click.option("--raw", is_flag=True, help="Of agents: the lines as they printed them.")
 @json_option
 @repo_option
 def command(
@@ -54,10 +57,11 @@ def command(
     attempt: int | None,
     tail: int | None,
     times: bool,
+    raw: bool,
     as_json: bool,
     repo: Path | None,
 ) -> None:
-    logs = RunLogs(run, task, attempt=attempt, repo=repo)
+    logs = RunLogs(run, task, attempt=attempt, raw=raw, repo=repo)
     several = task is None and len(logs.task_ids) > 1
 
     shown: dict[str, int] = {}

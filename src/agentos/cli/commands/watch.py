@@ -19,8 +19,8 @@ from agentos.cli.terminal.session import Show, open_view, print_report
 from agentos.client.changes import new_model
 from agentos.client.places import FoundRun, find_run
 from agentos.client.process import StopSignals
+from agentos.client.task_logs import watch_with_output
 from agentos.client.views import read_run
-from agentos.client.worktree import Client
 from agentos.ids import short_id
 
 HINT = "Ctrl-C stops watching; the run goes on"
@@ -40,7 +40,8 @@ Examples:
   agentos watch                 the run that is being driven here, or the newest one
   agentos watch 0197 --verbose
 
-Ctrl-C stops watching and leaves the run alone. What tasks print live stays with the process that drives the run.
+Ctrl-C stops watching and leaves the run alone. What tasks print is shown as where the run is driven, on the same host;
+of agents what they say, the tools they use and what it cost.
 
 \b
 Exit codes:
@@ -51,11 +52,12 @@ Exit codes:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and the end only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print everything that is on record.")
 @click.option("--json", "as_json", is_flag=True, help="Print one event per line as JSON.")
+@click.option("--raw", is_flag=True, help="Show what agents print as they print it: their events, as JSON.")
 @repo_option
-def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Path | None) -> int:
+def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, raw: bool, repo: Path | None) -> int:
     show = show_mode(quiet=quiet, verbose=verbose, as_json=as_json)
     found = find_run(run, repo)
-    stopped = asyncio.run(_watch(found, show))
+    stopped = asyncio.run(_watch(found, show, raw=raw))
     if stopped is not None:
         return stopped
     ended = read_run(found)
@@ -68,13 +70,13 @@ def command(run: str | None, quiet: bool, verbose: bool, as_json: bool, repo: Pa
     return OF_STATUS.get(ended.record.status, Exit.COMPLETE)
 
 
-async def _watch(found: FoundRun, show: Show) -> Exit | None:
+async def _watch(found: FoundRun, show: Show, *, raw: bool) -> Exit | None:
     """Show the run to the end of its drive. Where a signal ended the watching before: what to exit with."""
     stopping = StopSignals(say)
     view = open_view(show, new_model(found), hint=HINT)
     try:
         with stopping.catch_signals():
-            await Feed(view).run(Client(place=found.place).watch(found.record.workflow_id))
+            await Feed(view).run(watch_with_output(found, raw=raw))
         return None
     except asyncio.CancelledError:
         if stopping.received is None:

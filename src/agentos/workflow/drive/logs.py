@@ -68,6 +68,12 @@ def run_folder(database: str, workflow_id: str) -> Path | None:
     return folder / safe_name(workflow_id) if folder is not None else None
 
 
+def log_file_path(database: str, workflow_id: str, task_id: str, attempt: int) -> Path | None:
+    """Where the log of an attempt is, if it printed anything."""
+    folder = run_folder(database, workflow_id)
+    return folder / f"{safe_name(task_id)}.{attempt}.log" if folder is not None else None
+
+
 def safe_name(text: str) -> str:
     """An id as the name of a file: everything but letters, digits and `._-` percent-encoded, and never too long."""
     name = quote(text.encode("utf-8", "surrogatepass"), safe="").replace("~", "%7E")
