@@ -298,7 +298,7 @@ def test_the_first_run_in_python_takes_less_than_twelve_lines() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_python_block_is_one_that_is_run(document: str) -> None:
-    known = re.compile(r"run(?: all)?|file=[a-z_/]+\.(?:py|yaml)")
+    known = re.compile(r"run(?: all)?|file=[a-z_/]+\.(?:py|yaml|md)")
     found = [block for block in blocks(DOCUMENTS[document]) if block.mark or block.language == "python"]
     assert [f"{document}:{block.line}" for block in found if not known.fullmatch(block.mark)] == []
 

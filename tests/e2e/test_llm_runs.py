@@ -209,3 +209,125 @@ def test_check_tells_what_is_wrong_with_a_call(place: Place, settings: str, said
     place.write(f"tasks:\n  a: {{llm: m1, {settings}}}\n")
     done = place.agentos("check", "flow")
     assert (done.code, said in done.out) == (2, True), done.out
+
+
+# --- what a server is told, and prompts in files --------------------------------------------------------------------
+
+FILES = """
+params: {topic: tests, k: 20}
+tasks:
+  draft: {run: [echo, drafted], effects: none}
+  ask:
+    llm: m1
+    prompt_file: prompts/ask.md
+    system_file: prompts/system.md
+    reasoning_effort: high
+    extra_body:
+      top_k: "${{ params.k }}"
+      chat_template_kwargs: {enable_thinking: false, about: "a ${{ params.topic }}"}
+"""
+
+
+@pytest.fixture
+def prompts(tmp_git_repo: Path, model_server: ModelServer) -> Place:
+    """A workflow whose prompts stand in files, which refer to a task and a parameter."""
+    place = Place(tmp_git_repo, model_server)
+    place.write(FILES)
+    (tmp_git_repo / "prompts").mkdir()
+    (tmp_git_repo / "prompts" / "ask.md").write_text("Review ${{ tasks.draft.output.stdout }}, not $${{ this }}.\n")
+    (tmp_git_repo / "prompts" / "system.md").write_text("You know ${{ params.topic }}.\n")
+    return place
+
+
+def test_prompts_in_files_may_refer_and_the_body_is_what_was_written(prompts: Place) -> None:
+    assert prompts.agentos("check", "flow").code == 0
+    done = prompts.agentos("run", "flow", "--id", "r")
+    assert done.code == 0, done.err
+    [request] = prompts.server.requests
+    assert [message["content"] for message in request.json["messages"]] == [
+        "You know tests.\n",
+        "Review drafted, not ${{ this }}.\n",
+    ]
+    assert request.json["reasoning_effort"] == "high"
+    assert request.json["top_k"] == 20  # a number stays one
+    assert request.json["chat_template_kwargs"] == {"enable_thinking": False, "about": "a tests"}
+    assert request.json["stream"] is True
+
+
+def test_what_a_prompt_file_says_is_part_of_the_task(prompts: Place) -> None:
+    assert prompts.agentos("run", "flow", "--id", "r").code == 0
+    (prompts.root / "prompts" / "ask.md").write_text("Say ${{ params.topic }}.")
+    preview = json.loads(prompts.agentos("resume", "r", "--dry-run", "--json").out)
+    verdicts = {row["id"]: row["verdict"] for row in preview["tasks"]}
+    assert verdicts == {"draft": "reuse", "ask": "reuse, changed"}
+    assert prompts.agentos("resume", "r", "--rerun", "changed").code == 0
+    assert [one.json["messages"][1]["content"] for one in prompts.server.requests][1:] == ["Say tests."]
+    (prompts.root / "prompts" / "ask.md").unlink()
+    gone = prompts.agentos("resume", "r", "--rerun", "ask")
+    assert gone.code == 2
+    assert "'prompts/ask.md' cannot be read: No such file" in gone.err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"\xff", "is no UTF-8"),
+        (b"a\0b", "holds NUL"),
+        (b" \n", "is empty"),
+        (b"${{ tasks.nobody.output }}", "there is no task 'nobody'"),
+        (b"${{ tasks.draft.outptu }}", "a task has output"),
+    ],
+)
+def test_a_prompt_file_that_is_no_good_is_told_before_anything_runs(
+    prompts: Place, content: bytes | None, why: str
+) -> None:
+    file = prompts.root / "prompts" / "ask.md"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    for command in (("check", "flow"), ("run", "flow", "--id", "r")):
+        done = prompts.agentos(*command)
+        assert done.code == 2
+        assert why in done.out + done.err
+    assert prompts.server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("prompt_file: ../outside.md", "leads out of"),
+        ("prompt_file: out.md", "leads out of"),
+        ("prompt_file: /etc/hostname", "leads out of"),
+        ('prompt_file: "${{ params.topic }}.md"', "its name can hold no reference"),
+        ("prompt_file: prompts", "cannot be read: Is a directory"),
+        ("{prompt_file: prompts/ask.md, prompt: x}", "prompt_file and prompt: give one of them"),
+        ("{prompt_file: 7}", "Expected `str`"),
+    ],
+)
+def test_a_prompt_file_is_a_file_of_the_repository(prompts: Place, setting: str, why: str) -> None:
+    (prompts.root.parent / "outside.md").write_text("secret")
+    (prompts.root / "out.md").symlink_to("../outside.md")
+    prompts.write(f"params: {{topic: t}}\ntasks:\n  ask: {{llm: m1, {setting.strip('{}')}}}\n  draft: {{run: ls}}\n")
+    done = prompts.agentos("check", "flow")
+    assert (done.code, why in done.out + done.err) == (2, True), done.out + done.err
+    assert "secret" not in done.out + done.err
+    assert "flow.yaml:3" in done.out + done.err
+
+
+@pytest.mark.parametrize("says_where", ["task", "settings"])
+def test_a_server_on_this_machine_needs_no_key_and_no_proxy(
+    tmp_git_repo: Path, model_server: ModelServer, says_where: str
+) -> None:
+    """As ollama and vllm are asked: nothing is set, and what the environment says of proxies is not for them."""
+    place = Place(tmp_git_repo, model_server)
+    own = f", base_url: '{model_server.base_url}'" if says_where == "task" else ""
+    settings = f"[llm]\nbase_url = '{model_server.base_url}'\n" if says_where == "settings" else ""
+    place.write(f"tasks:\n  ask: {{llm: 'qwen3:8b', prompt: Hello{own}}}\n", settings)
+    nowhere = "http://127.0.0.1:9"
+    env = {"OPENAI_BASE_URL": "", "OPENAI_API_KEY": "sk-for-somebody-else", "HTTP_PROXY": nowhere, "ALL_PROXY": nowhere}
+    done = place.agentos("run", "flow", "--id", "r", **env)
+    assert done.code == 0, done.err
+    [request] = model_server.requests
+    assert "authorization" not in request.headers
+    assert request.json["model"] == "qwen3:8b"

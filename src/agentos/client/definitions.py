@@ -31,6 +31,7 @@ from agentos.exceptions import (
 from agentos.excerpts import list_some
 from agentos.workflow.define.parameters import parse_params, with_types
 from agentos.workflow.define.plans import keyless, look_ahead, plan_of_run, plan_to_look_at, refused_now
+from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.define.task_hints import hint_lines
 from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, find_workflow, path_from_here
 from agentos.workflow.place.run_search import reading
@@ -194,7 +195,8 @@ def _schedule_reason(plan: Plan) -> str:
 def list_parameters(workflow: str, repo: str | Path | None = None) -> list[Parameter]:
     """The parameters of a workflow, by file or name. Reads it as `check` does; an error where that cannot be done."""
     with quiet_imports():
-        flow = find_workflow(workflow, find_root(repo), static=True)
+        root = find_root(repo)
+        flow = read_prompt_files(find_workflow(workflow, root, static=True), root)
     return _params(flow, plan_to_look_at(flow))
 
 
@@ -218,7 +220,7 @@ def _inspect(name_or_path: str, root: Path) -> tuple[Workflow | None, Plan | Non
     flow: Workflow | None = None
     try:
         with quiet_imports():
-            flow = find_workflow(name_or_path, root, static=True)
+            flow = read_prompt_files(find_workflow(name_or_path, root, static=True), root)
         plan = plan_to_look_at(flow)
         return flow, plan, refused_now(flow, plan)
     except WorkflowDefinitionError as error:
@@ -279,7 +281,8 @@ def drawing(target: str, repo: str | Path | None = None) -> tuple[Plan, dict[str
     """What there is to draw of a workflow, by file or name, or of a run: the plan, and how a run's tasks stand."""
     try:
         with quiet_imports():
-            return plan_to_look_at(find_workflow(target, find_root(repo), static=True)), {}
+            root = find_root(repo)
+            return plan_to_look_at(read_prompt_files(find_workflow(target, root, static=True), root)), {}
     except WorkflowNotFoundError as no_file:
         try:
             found = find_run(target, repo)

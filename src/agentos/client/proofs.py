@@ -21,6 +21,7 @@ from agentos.ids import TaskId
 from agentos.secrets import Masker
 from agentos.tasks.python.stdout import PrintRouter
 from agentos.workflow.define.parameters import with_types
+from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 from agentos.workflow.define.task_hints import hints_by_task
 from agentos.workflow.define.workflow_source import find_workflow, path_from_here, workflow_file
@@ -75,7 +76,7 @@ async def prove(
         copy = scratch.root / real.relative_to(top) if real.is_relative_to(top) else path
         given = str(copy if copy.exists() else path)  # itself where it is not in there: elsewhere, or ignored
         with inside(scratch), quiet_imports(), _route_prints():
-            flow = find_workflow(f"{given}:{name}" if name else given, scratch.root)
+            flow = read_prompt_files(find_workflow(f"{given}:{name}" if name else given, scratch.root), scratch.root)
             values = with_types(params or {}, typed, flow)
             plan = compile_plan(flow, values)
             masker = masker_for(plan, load_settings(scratch.root).secrets)

@@ -22,6 +22,7 @@ from agentos.store.port import PostedCommand
 from agentos.tasks.registry import PERFORMERS
 from agentos.tasks.runner import LocalRunner
 from agentos.workflow.checkpoint import CheckpointManager
+from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.drive.command_queue import CommandQueue, post_command
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
@@ -222,6 +223,7 @@ def _in_memory(
     options: DriveOptions,
     root: Path | None,
 ) -> tuple[Drive, Begin]:
+    dag = read_prompt_files(dag, root or Path.cwd())
     plan, masker = admitted_plan(dag, params, options)
     machine = machine_for(plan, Facts(workflow_id=WorkflowId(workflow_id or new_id())), options)
     drive = Drive(

@@ -375,6 +375,9 @@ def test_settings_out_of_range_are_told(settings: dict[str, Any], why: str) -> N
         ("llm", {"model": "m", "prompt": "x", "key_name": "K", "key_command": ["k"]}, "give one of them"),
         ("llm", {"model": "m", "prompt": "x", "temperature": -1}, "temperature must be 0 or more"),
         ("llm", {"model": "m", "prompt": "x", "base_url": "ftp://x"}, "base_url begins with https:// or http://"),
+        ("llm", {"model": "m", "prompt": "x", "extra_body": {"stream": False, "n": 2}}, "may not hold stream, n"),
+        ("llm", {"model": "m", "prompt": "x", "extra_body": [1]}, "extra_body: Expected"),
+        ("llm", {"model": "m", "prompt_file": "p.md"}, "prompt_file is read when a workflow is planned"),
         ("llm", {"model": "m", "prompt": "x", "key_name": "sk-1"}, "key_name is the NAME of a variable"),
         (
             "agent",

@@ -78,7 +78,20 @@ class LlmWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """JSON Schema of the answer."""
     max_tokens: Annotated[int | None, AT_LEAST_1] = None
     temperature: Annotated[float | None, AT_LEAST_0] = None
+    reasoning_effort: str = ""
+    """In the model's own words, as `low` or `high`; empty: its own choice."""
+    extra_body: Mapping[str, Any] = {}
+    """What else the server is told, by the names it has for it."""
+    prompt_file: str = ""
+    """A file below the root that holds the prompt. In a plan its content stands in its place, and this is empty."""
+    system_file: str = ""
 
+
+OWN_BODY = (
+    *("model", "messages", "stream", "stream_options", "response_format", "n"),
+    *("max_tokens", "temperature", "reasoning_effort"),
+)
+"""What `extra_body` may not hold: settings say it, or nothing else would be understood."""
 
 Work = AgentWork | LlmWork
 WORK_OF: Mapping[str, type[AgentWork] | type[LlmWork]] = {"agent": AgentWork, "llm": LlmWork}
@@ -104,7 +117,7 @@ def llm_problems(work: LlmWork) -> Iterator[str]:
     """What is wrong with a call of a model."""
     if not work.model.strip():
         yield "say which model: `llm: MODEL`"
-    if not work.prompt.strip() and not work.messages:
+    if not work.prompt.strip() and not work.messages and not work.prompt_file:
         yield "llm tasks need a prompt, or messages"
     for message in work.messages:
         if not isinstance(message.get("role"), str) or "content" not in message:
@@ -115,3 +128,8 @@ def llm_problems(work: LlmWork) -> Iterator[str]:
         yield "key_name is the NAME of a variable, as OPENAI_API_KEY; the key itself is never written down"
     if work.key_name and work.key_command:
         yield "key_name and key_command: give one of them"
+    if own := [name for name in OWN_BODY if name in work.extra_body]:
+        yield f"extra_body may not hold {', '.join(own)}: what is asked, and how the answer comes, is not its affair"
+    for name in ("prompt_file", "system_file"):
+        if getattr(work, name):
+            yield f"{name} is read when a workflow is planned; a task that is added later takes the text itself"

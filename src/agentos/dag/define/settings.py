@@ -224,6 +224,14 @@ TaskSettings = TypedDict(
         "key_command": Annotated[Sequence[str], _work("A command that prints the key.", "llm")],
         "max_tokens": Annotated[int | None, _work("Of the answer.", "llm")],
         "temperature": Annotated[float | None, _work("Default: the model's own.", "llm")],
+        "reasoning_effort": Annotated[str, _work("How much it thinks first, in the model's own words.", "llm")],
+        "extra_body": Annotated[
+            Mapping[str, Any], _work("What else the server is told, as {top_k: 20}. May hold references.", "llm")
+        ],
+        "prompt_file": Annotated[
+            str, _work("A file of the repository with the prompt. Its text may hold references.", "llm")
+        ],
+        "system_file": Annotated[str, _work("A file with what it is told first, as prompt_file.", "llm")],
         "budget": Annotated[
             float | Budget | Mapping[str, Any] | None,
             TaskSetting(

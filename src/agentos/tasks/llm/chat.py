@@ -1,7 +1,8 @@
 """A thin client of OpenAI's chat/completions, which nearly every model server speaks.
 
 One call, one connection: cancelling it closes the connection. The answer is streamed, whatever the length. Redirects
-are not followed, so that the key never reaches another host; TLS is verified; proxies are taken from the environment.
+are not followed, so that the key never reaches another host; TLS is verified; proxies are taken from the environment,
+but for a server on this machine.
 The HTTP library is imported with the first call.
 """
 
@@ -13,7 +14,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -54,6 +57,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """JSON Schema of the answer."""
     max_tokens: int | None = None
     temperature: float | None = None
+    reasoning_effort: str = ""
+    extra: Mapping[str, Any] = {}
+    """What else stands in the body; the rest goes before it."""
     asks_usage: bool = True
     """At the end of the stream. Not every server knows the option."""
     idempotency_key: str = ""
@@ -61,6 +67,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def body(self) -> dict[str, Any]:
         body: dict[str, Any] = {
+            **self.extra,
             "model": self.model,
             "messages": list(self.messages),
             "stream": True,
@@ -71,6 +78,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
             body["max_tokens"] = self.max_tokens
         if self.temperature is not None:
             body["temperature"] = self.temperature
+        if self.reasoning_effort:
+            body["reasoning_effort"] = self.reasoning_effort
         if self.schema is not None:
             wanted = {"name": "answer", "schema": dict(self.schema), "strict": is_strict(self.schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": wanted}
@@ -133,7 +142,7 @@ async def _open_response(endpoint: Endpoint, request: ChatRequest) -> AsyncItera
     try:
         # A client of its own: nothing is left open for whoever comes next, and a cancelled call closes its connection.
         async with (
-            _client(http) as client,
+            _client(http, proxied=not is_loopback(endpoint.base_url)) as client,
             client.stream("POST", url, content=content, headers=headers) as response,
         ):
             yield response
@@ -147,13 +156,22 @@ async def _open_response(endpoint: Endpoint, request: ChatRequest) -> AsyncItera
         raise cut_off_error(_error_text(error)) from None
 
 
-def _client(http: Any) -> httpx2.AsyncClient:
+def is_loopback(base_url: str) -> bool:
+    """Whether it is a server on this machine, which no proxy could reach."""
+    try:
+        host = urlsplit(base_url).hostname or ""
+        return host == "localhost" or host.endswith(".localhost") or ip_address(host).is_loopback
+    except ValueError:  # no address, or no URL
+        return False
+
+
+def _client(http: Any, *, proxied: bool) -> httpx2.AsyncClient:
     try:
         client: httpx2.AsyncClient = http.AsyncClient(
             verify=_tls(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
             timeout=http.Timeout(SILENCE_S, connect=CONNECT_S),
             follow_redirects=False,
-            trust_env=True,
+            trust_env=proxied,
         )
     except (ValueError, http.InvalidURL, OSError) as error:
         raise ModelCallError(

@@ -114,6 +114,8 @@ class _Conversation:
             schema=work.schema,
             max_tokens=work.max_tokens,
             temperature=work.temperature,
+            reasoning_effort=work.reasoning_effort,
+            extra=work.extra_body,
             asks_usage=self._account.endpoint.base_url not in self._telling_less,
         )
         answer, usage = await self._get_answer(_add_idempotency_key(self._spec, request))

@@ -4,6 +4,7 @@ workflow_source  finding workflows by path or by name
 python_modules   importing the files they are defined in
 python_tasks     functions that files name
 parameters       `--param name=value`
+prompt_files     prompts that stand in files of their own
 plans            plans, compiled, admitted and stored
 task_hints       hints for every task of a plan
 run_secrets      secrets of a run

@@ -97,11 +97,13 @@ def _resolve_work(work: SomeWork, scope: Mapping[str, Any]) -> SomeWork:
     """What an agent or a model is to do, with every reference replaced; as text wherever it takes text."""
     given = msgspec.to_builtins(work)
     told = {name: _resolve_texts(value, scope) for name, value in given.items() if name not in _AS_WRITTEN}
+    if "extra_body" in given:
+        told["extra_body"] = resolve(given["extra_body"], scope)
     return typed.convert({**given, **told}, type(work))
 
 
-_AS_WRITTEN = ("verify", "schema")
-"""A command gets its values as variables; a schema is no text for a model."""
+_AS_WRITTEN = ("verify", "schema", "extra_body")
+"""A command gets its values as variables; a schema is no text for a model; a server may want a number."""
 
 
 def _resolve_texts(written: Any, scope: Mapping[str, Any]) -> Any:

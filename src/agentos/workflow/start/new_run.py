@@ -37,6 +37,7 @@ from agentos.workflow.define.plans import (
     missing_products,
     refuse_untrusted_models,
 )
+from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.define.run_secrets import masker_for
 from agentos.workflow.define.workflow_source import is_made_from_arguments, load_workflow, source_of
 from agentos.workflow.drive.journal import progress_of
@@ -87,6 +88,7 @@ def begin_run(
     """
     refuse_bad_id(workflow_id)
     labels = checked_labels(labels)
+    workflow = read_prompt_files(workflow, place.root)
     plan, masker = admitted_plan(workflow, params, options)
     if masker.names_in("\n".join((workflow_id or "", *labels)).encode()):
         raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
@@ -223,7 +225,8 @@ def fork_run(
         checkpoint = find_fork_point(origin, checkpoint_id)
         parent = origin.find_run(checkpoint.workflow_id)
         accepted = decode_plan(origin.read_plan(parent.workflow_id))
-        flow = workflow or load_workflow(parent.source, home.root, parent.workflow_id)
+        loaded = workflow or load_workflow(parent.source, home.root, parent.workflow_id)
+        flow = read_prompt_files(loaded, home.root)
         given = params(flow) if params is not None else {}
         base = recompile_plan(flow, accepted, options, given)
         refuse_untrusted_models(base, options.models)

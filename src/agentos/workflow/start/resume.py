@@ -48,6 +48,7 @@ from agentos.workflow.define.plans import (
     refuse_unpriced,
     refuse_untrusted_models,
 )
+from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets, refuse_unset
 from agentos.workflow.define.workflow_source import is_made_from_arguments, load_workflow, source_files, source_of
 from agentos.workflow.drive.logs import refuse_foreign
@@ -318,7 +319,9 @@ def _gather(
     if asked.as_stored and asked.params is not None:
         raise RunRefusedError("a plan that is used as it is stored takes no other parameters")
     if not asked.as_stored:
-        flow = asked.workflow or load_workflow(record.source, asked.place.root, record.workflow_id)
+        root = asked.place.root
+        loaded = asked.workflow or load_workflow(record.source, root, record.workflow_id)
+        flow = read_prompt_files(loaded, root)
         changed = asked.params(flow) if asked.params is not None else {}
         base, functions = recompile_plan(flow, accepted, asked.options, changed), flow.functions
         ignored = ignored_defaults(flow, accepted, changed)
