@@ -370,6 +370,10 @@ def test_what_git_would_take_for_an_option_is_not_read(
         snapshots.find(worktree, forged.id)
 
 
+def _blob(oid: str) -> merge.Version:
+    return merge.Version(mode="100644", oid=oid)
+
+
 @pytest.mark.parametrize("given", ["--output=../planted", "--help", "HEAD", "main"])
 def test_ids_of_an_imported_journal_are_ids(root: Path, worktree: Worktree, given: str) -> None:
     first = snap(worktree)
@@ -380,7 +384,10 @@ def test_ids_of_an_imported_journal_are_ids(root: Path, worktree: Worktree, give
         lambda: snapshots.tree_patch(worktree, first.tree, given),
         lambda: merge.versions_in(worktree, given),
         lambda: merge.merge(worktree, first.tree, [("a", given), ("b", first.tree)]),
-        lambda: merge.content(worktree, merge.Version(mode="100644", oid=given)),
+        lambda: merge.settle(
+            worktree, merge.Side("here", None, _blob(given)), [merge.Side("a", None, _blob(first.tree))]
+        ),
+        lambda: merge.changes_between(worktree, first.tree, given, "a"),
     ]
     for ask in asks:
         with pytest.raises(SnapshotNotFoundError):

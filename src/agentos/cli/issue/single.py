@@ -47,7 +47,7 @@ class IssueRow(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Where its files lie, from the root."""
     rounds: int
-    """Drafts it took; 0 while that is not settled."""
+    """Drafts it took, or has taken so far."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +202,7 @@ def row_of(client: Client, job: Job, exit_code: int | None = None) -> IssueRow:
         exit_code=OF_STATUS.get(status, Exit.FAILED) if exit_code is None else exit_code,
         url=filed.get("url", ""),
         folder=filed.get("folder", str(active_folder(job.name))),
-        rounds=filed.get("rounds", 0),
+        rounds=filed.get("rounds") or sum(task.partition("@")[0] == "drafted" for task in outputs),
     )
 
 
