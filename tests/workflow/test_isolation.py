@@ -453,6 +453,7 @@ def test_a_file_where_another_made_a_folder(repo: Path) -> None:
     client = Client()
     [gate] = all_of(repo, ev.DecisionRequired)
     assert "place/b.txt" in gate.question
+    assert "one side has a file where another has a folder" in gate.inputs
     client.send(
         "r",
         {"type": "approval_response", "gate_id": "merge:0", "approved": True, "output": {"place/b.txt": "task:b"}},

@@ -187,8 +187,10 @@ async def watch_with_output(run: FoundRun, *, raw: bool = False) -> AsyncGenerat
                     for line in await in_thread(live.look):
                         yield line
                 event = await coming
-                for line in await in_thread(live.before, event) if live.caught_up else live.skip(event):
-                    yield line
+                if live.caught_up and isinstance(event, _ENDS):
+                    for line in await in_thread(live.rest_of, event.task_id):
+                        yield line
+                live.note(event)
                 yield event
         except StopAsyncIteration:
             for line in await in_thread(live.look):
@@ -211,22 +213,16 @@ class _LiveOutput:
         self._tails: dict[str, tuple[ev.TaskStart, LogTail]] = {}
         self.caught_up = self._head == 0
 
-    def skip(self, event: ev.Event) -> list[ev.TaskOutput]:
-        """An event of before: only attempts without an end are of interest. No I/O."""
-        self._note(event)
-        self.caught_up = event.seq >= self._head
-        return []
-
-    def before(self, event: ev.Event) -> list[ev.TaskOutput]:
-        """What came before this event."""
-        lines = self.look() if isinstance(event, _ENDS) else []
-        self._note(event)
-        return lines
-
     def look(self) -> list[ev.TaskOutput]:
         return [line for start, tail in self._tails.values() for line in self._lines(start, tail)]
 
-    def _note(self, event: ev.Event) -> None:
+    def rest_of(self, task_id: str) -> list[ev.TaskOutput]:
+        """What an attempt that has ended printed last."""
+        return list(self._lines(*self._tails[task_id])) if task_id in self._tails else []
+
+    def note(self, event: ev.Event) -> None:
+        """An attempt begins or ends, perhaps. No I/O."""
+        self.caught_up = self.caught_up or event.seq >= self._head
         if isinstance(event, ev.TaskStart):
             path = log_file_path(self._run.place.kept_beside, event.workflow_id, event.task_id, event.attempt)
             if path is not None:

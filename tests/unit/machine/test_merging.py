@@ -86,6 +86,21 @@ def test_a_conflict_asks_and_what_is_answered_is_used() -> None:
     assert run.give(WRITTEN)[-1] == "task_start c#1"
 
 
+def test_only_what_is_not_settled_is_asked_and_the_command_names_all_of_it() -> None:
+    run = both_done(gates="wait")
+    settled = ev.MergeConflict(path="y", sides=("worktree", "task:a"), mark="2", chosen=("task:a",), settled=True)
+    odd = ev.MergeConflict(path="two words", sides=("worktree", "task:a"), mark="3")
+    run.give(merged(conflicts=(CONFLICT, settled, odd)))
+    command = "agentos approve run merge:0 --use x=task:b --use 'two words=task:a'"
+    assert run.last(ev.DecisionRequired).command == command
+    assert run.answer("merge:0", output={"x": "task:a"}) == ["command_refused approval_response"]
+    assert run.answer("merge:0", output={"x": "task:a", "y": "task:a", "two words": "worktree"})[0].startswith(
+        "command_r"
+    )
+    run.answer("merge:0", output={"x": "task:a", "two words": "worktree"})
+    assert run.machine.capture_wanted == 0
+
+
 def test_with_nobody_to_ask_it_waits_and_the_answer_is_kept() -> None:
     run = both_done()
     assert run.give(merged(conflicts=(CONFLICT,)))[-1] == "workflow_paused waiting"

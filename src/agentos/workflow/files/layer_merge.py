@@ -120,7 +120,7 @@ def _settle_paths(
             settlement = Settlement(version=_prepared(files, path, choice.name, sides))
         else:
             settlement = settle(files.worktree, sides[0], sides[1:], chosen, whole=whole)
-        disputed.append(_Disputed(path, sides, mark, chosen, settlement))
+        disputed.append(_Disputed(path, sides, mark, chosen, settlement, collides=whole))
     return disputed
 
 
@@ -169,10 +169,18 @@ class _Disputed:
     """A path in conflict, with what each side made of it and what becomes of it."""
 
     def __init__(
-        self, path: str, sides: Sequence[Side], mark: str, chosen: tuple[str, ...], settlement: Settlement
+        self,
+        path: str,
+        sides: Sequence[Side],
+        mark: str,
+        chosen: tuple[str, ...],
+        settlement: Settlement,
+        *,
+        collides: bool,
     ) -> None:
         self.path = path
         self.settlement = settlement
+        self._collides = collides
         self._versions = {side.name: side.version for side in sides}
         involved = {name for dispute in settlement.disputes for name in dispute.sides} or {*self._versions}
         self.conflict = MergeConflict(
@@ -185,6 +193,8 @@ class _Disputed:
 
     def text(self) -> str:
         lines = [f"{self.conflict.path}: {', '.join(self.conflict.sides)}"]
+        if self._collides:
+            lines.append("  one side has a file where another has a folder: with the task's, the other goes")
         for dispute in self.settlement.disputes:
             lines += self._hunk(dispute) if dispute.texts else self._whole(dispute)
         return "\n".join(lines)
