@@ -61,8 +61,11 @@ CALL_POINTS: dict[str, str] = {
 """Points of llm tasks."""
 
 STEP_POINTS: dict[str, str] = {
+    "step.begun": "the start of a step with an external effect is durable, it has not begun",
     "step.before": "a step has given its result, which is not yet written down",
     "step.after": "a step's result is durable, the function has not gone on",
+    "sleep.begun": "until when a function sleeps is durable, its attempt has not ended",
+    "task.suspended": "a task sleeps or waits, its attempt has ended",
 }
 """Points of Python tasks with `ctx.step`."""
 

@@ -55,6 +55,17 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
         "inputs": "0f",
         "output": msgspec.Raw(b"[1]"),
     },
+    ev.TaskStepStarted: {"task_id": "a", "layer": 0, "attempt": 1, "number": 2, "name": "charge", "inputs": "0f"},
+    ev.TaskSleep: {
+        "task_id": "a",
+        "layer": 0,
+        "attempt": 1,
+        "number": 2,
+        "inputs": "0f",
+        "until": NOON,
+        "seconds": 1.5,
+    },
+    ev.TaskSuspended: {"task_id": "a", "layer": 0, "attempt": 1, "waits": (2, 3)},
     ev.TaskUsage: {"task_id": "a", "layer": 0, "attempt": 1, "usage": ev.Usage(input_tokens=3, cost_usd=0.25)},
     ev.CoverChanged: {"gate_id": "approve:a", "task_id": "a", "files": {"ship.sh": "0" * 32}},
     ev.FilesMerged: {

@@ -29,6 +29,8 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     """Ended because the drive stops."""
     cut_off: bool = False
     """It did not end by itself: it ran out of time, or was ended from outside. What it was doing may have happened."""
+    suspended: tuple[int, ...] = ()
+    """It did not end: its function sleeps or waits, and these are the steps it waits for."""
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
     execution_time_ms: float = 0.0

@@ -110,6 +110,8 @@ class Board(ABC):
             case ev.TaskRetry(task_id=task_id, not_before=not_before):
                 self.frontier.retry_at(not_before, task_id)
                 self.frontier.record_attempt_end(self.plan.tasks[task_id])
+            case ev.TaskSuspended(task_id=task_id):
+                self.frontier.record_attempt_end(self.plan.tasks[task_id])
             case ev.DecisionRequired(task_id=task_id) if task_id is not None:
                 self.frontier.retrying.discard(task_id)  # it waits for an answer now, not for its time
             case ev.TaskComplete(task_id=task_id) | ev.TaskError(task_id=task_id) | ev.TaskSkipped(task_id=task_id):

@@ -19,7 +19,7 @@ from agentos.machine.commands import Sender
 NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
 
-GateKind = Literal["approval", "approve", "layer", "error", "ask", "merge", "budget"]
+GateKind = Literal["approval", "approve", "layer", "error", "ask", "merge", "budget", "wait"]
 Answer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 EndedAs = Literal["failed", "failed_safe", "cancelled"]
 CaptureReason = Literal["start", "attempt", "turn", "task", "layer", "merge"]
@@ -277,6 +277,44 @@ class TaskSources(Event, frozen=True, kw_only=True):
     earlier event of the run has those of the same digest."""
 
 
+class TaskStepStarted(Event, frozen=True, kw_only=True):
+    """A step with an external effect is about to begin: cut off from here on, somebody is asked about this step."""
+
+    type: ClassVar[str] = "task_step_started"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    number: int
+    name: str
+    inputs: str
+
+
+class TaskSleep(Event, frozen=True, kw_only=True):
+    """The task's function sleeps. Once `until` has come, a `task_step` says so."""
+
+    type: ClassVar[str] = "task_sleep"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    number: int
+    """Among the steps of the function."""
+    inputs: str
+    until: datetime
+    seconds: float
+    """How long it was to sleep: never longer than that from the start of a later drive, whatever its clock says."""
+
+
+class TaskSuspended(Event, frozen=True, kw_only=True):
+    """The attempt is over, and the task is not: its function sleeps or waits for an answer. Uses up no retry."""
+
+    type: ClassVar[str] = "task_suspended"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    waits: tuple[int, ...]
+    """The steps that it waits for; the first that has come lets it go on."""
+
+
 class TaskUsage(Event, frozen=True, kw_only=True):
     """The attempt has paid for a call of a model, or for a turn of an agent."""
 
@@ -477,6 +515,8 @@ class DecisionRequired(Event, frozen=True, kw_only=True):
     """The files that changed since that one."""
     spent: Usage | None = None
     """Of a budget's gate: what had been spent when it asked."""
+    step: int | None = None
+    """The step of the task's function that it is about, where it is about one."""
     command: str = ""
     """What to type to answer."""
     deadline: datetime | None = None
@@ -653,6 +693,9 @@ JournaledEvent = (
     | CoverChanged
     | TaskStep
     | TaskSources
+    | TaskStepStarted
+    | TaskSleep
+    | TaskSuspended
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""
 

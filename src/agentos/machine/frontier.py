@@ -40,6 +40,8 @@ class Frontier:
         """A heap of moments at which a retry or a gate's deadline is due, and whose."""
         self.retrying: set[TaskId] = set()
         """All and only tasks that wait for their next attempt."""
+        self.sleeping: set[TaskId] = set()
+        """All and only tasks with a sleep that is not over."""
         self.parked: dict[str, list[Candidate]] = defaultdict(list)
         """For each concurrency group without a free slot: a heap of candidates that wait for one."""
         self.slots: dict[str, int] = defaultdict(int)
@@ -78,6 +80,9 @@ class Frontier:
             self.unmet[task_id] = self._count_unmet(facts, task) if needs and known else len(needs)
             if was is not None and was.status == "retrying" and was.not_before is not None:
                 self.retry_at(was.not_before, task_id)
+            for step in was.pending if was is not None else ():
+                if step.until is not None:
+                    self.sleep_until(step.until, task_id)
         for task_id in facts.running:
             group = tasks[task_id].definition.concurrency if task_id in tasks else None
             if group is not None:
@@ -163,6 +168,10 @@ class Frontier:
         self.retrying.add(task_id)
         self.wake_at(when, task_id)
 
+    def sleep_until(self, when: datetime, task_id: TaskId) -> None:
+        self.sleeping.add(task_id)
+        self.wake_at(when, task_id)
+
     def due(self, now: datetime) -> list[str]:
         """Whose moments have come; each is told once."""
         whose: list[str] = []
@@ -174,7 +183,7 @@ class Frontier:
         """When something is due next."""
         while self.timers:
             when, whose = self.timers[0]
-            if whose in facts.open_gates or whose in self.retrying:
+            if whose in facts.open_gates or whose in self.retrying or whose in self.sleeping:
                 return when
             heapq.heappop(self.timers)  # the gate was answered meanwhile
         return None
@@ -197,6 +206,7 @@ class Frontier:
         """A task ended: its layer, its fan-out and its dependants have one less to wait for."""
         del self.unmet[task.id]
         self.retrying.discard(task.id)
+        self.sleeping.discard(task.id)
         self.items_left.pop(task.id, None)
         self.items_failed.pop(task.id, None)
         self.left[task.layer] -= 1

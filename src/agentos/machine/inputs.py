@@ -130,6 +130,38 @@ class SourcesChanged(msgspec.Struct, frozen=True, kw_only=True):
     """These tasks, each with the reason."""
 
 
+class StepBegan(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of an attempt is about to make a step that may not be repeated unasked."""
+
+    task_id: TaskId
+    attempt: int
+    number: int
+    name: str
+    inputs: str
+
+
+class SleepAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of an attempt wants to sleep."""
+
+    task_id: TaskId
+    attempt: int
+    number: int
+    inputs: str
+    seconds: float
+
+
+class WaitAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of an attempt wants an answer."""
+
+    task_id: TaskId
+    attempt: int
+    number: int
+    inputs: str
+    question: str
+    choices: tuple[str, ...] = ()
+    timeout_s: float | None = None
+
+
 class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt has paid for something."""
 
@@ -238,9 +270,12 @@ Input = (
     | AttemptEnded
     | ChildStarted
     | SessionKnown
+    | StepBegan
     | StepEnded
     | SourcesSeen
     | SourcesChanged
+    | SleepAsked
+    | WaitAsked
     | UsageKnown
     | CommandArrived
     | CommandUnreadable

@@ -38,12 +38,15 @@ from agentos.machine.inputs import (
     MergeEnded,
     Planned,
     SessionKnown,
+    SleepAsked,
     SourcesChanged,
     SourcesSeen,
+    StepBegan,
     StepEnded,
     StopAsked,
     Tick,
     UsageKnown,
+    WaitAsked,
 )
 from agentos.machine.rules import (
     attempts,
@@ -52,6 +55,7 @@ from agentos.machine.rules import (
     layers,
     merges,
     requests,
+    steps,
     task_start,
 )
 
@@ -110,6 +114,12 @@ class Machine(Board):
                 attempts.sources_seen(self, given)
             case SourcesChanged():
                 attempts.sources_changed(self, given)
+            case StepBegan():
+                steps.record_begin(self, given)
+            case SleepAsked():
+                steps.begin_sleep(self, given)
+            case WaitAsked():
+                steps.ask(self, given)
             case UsageKnown():
                 attempts.usage_known(self, given)
             case CommandArrived(asked=asked):

@@ -15,7 +15,7 @@ from agentos.dag.plan.selection import LEFT_OUT
 from agentos.exceptions import RunRefusedError
 from agentos.ids import GateId, TaskId
 from agentos.machine.events import PlannedVerdict, Verdict
-from agentos.machine.facts.facts import FAILED
+from agentos.machine.facts.facts import FAILED, begun_steps
 from agentos.machine.facts.fold import Facts, TaskFacts
 from agentos.machine.frontier import fan_out_of
 from agentos.machine.rules.gates import newest_gate
@@ -211,7 +211,8 @@ class _Judge:
             self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
             if known is not None and fan_out_of(task) not in self.changed:
                 self.changed[task.id] = None
-        if was.steps and (task.id in self.options.rerun or (changed and "changed" in self.options.rerun)):
+        made = was.steps or was.pending
+        if made and (task.id in self.options.rerun or (changed and "changed" in self.options.rerun)):
             self.steps_forgotten.append(task.id)
         if not is_left_out(task, self.selected):
             self._judge(task, was, changed=changed)
@@ -363,9 +364,9 @@ class _Judge:
         self.reset[task.id] = None
         half_done = self.facts.half_done is not None and task.id in self.facts.half_done.tasks
         undone = not half_done or self.options.files in ("restored", "kept")
-        if was.status == "cancelled" and was.attempts and self._asks_before_repeating(task, undone=undone):
+        if was.status == "cancelled" and was.attempts and self._asks_about_cut_off(task, was, undone=undone):
             self._ask(task, "was cancelled while its effect was under way")
-        elif _ran_out_of_time(was) and may_have_happened(task):
+        elif _ran_out_of_time(was) and leaves_effect_unknown(task, was):
             self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
         else:
             how = _FILES[self.options.files] if half_done else ""
@@ -399,7 +400,7 @@ class _Judge:
 
     def _judge_cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         self.cut_off.append(task.id)
-        if self._asks_before_repeating(task, undone=self.options.files != "unknown"):
+        if self._asks_about_cut_off(task, was, undone=self.options.files != "unknown"):
             began = "it changed files, which cannot be put back without a snapshot"
             if task.definition.external:
                 began = "an external effect that is not idempotent was under way"
@@ -439,16 +440,26 @@ class _Judge:
         does_nothing = definition.kind == "approval" or definition.for_each is not None or definition.repeat is not None
         return bool(was.attempts) or (was.status in SUCCEEDED and not does_nothing)
 
+    def _asks_about_cut_off(self, task: PlannedTask, was: TaskFacts, *, undone: bool) -> bool:
+        """The same of an attempt that did not end by itself; steps that it has made are not repeated anyway."""
+        if task.id in self.steps_forgotten or not task.definition.external:
+            return self._asks_before_repeating(task, undone=undone)
+        return leaves_effect_unknown(task, was)
+
     def _judge_not_run(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         if task.id in self.facts.ask:
             self._add_verdict(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
             return
-        if was.status == "retrying" and _ran_out_of_time(was) and may_have_happened(task):
+        if was.status == "retrying" and _ran_out_of_time(was) and leaves_effect_unknown(task, was):
             self.reset[task.id] = None
             self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
             return
         waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
         reason = waits.get(was.status, "not yet run")
+        if was.suspended and (until := was.sleeps_until) is not None:
+            reason = f"sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
+        elif was.steps and was.status == "pending":
+            reason = f"goes on after {len(was.steps)} step{'s' * (len(was.steps) > 1)}"
         if self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
             reason += _FILES[self.options.files]
         if task.id in self.facts.children:
@@ -495,6 +506,15 @@ def _ran_out_of_time(was: TaskFacts) -> bool:
 def may_have_happened(task: PlannedTask) -> bool:
     """Whether an attempt that did not end by itself may have had an external effect, which must not happen twice."""
     return task.definition.external and task.definition.idempotent == "no"
+
+
+def leaves_effect_unknown(task: PlannedTask, was: TaskFacts) -> bool:
+    """Whether somebody has to say what became of the effect of an attempt that did not end by itself.
+
+    Where its function makes steps, its effects are theirs: only a step that had begun is asked about.
+    """
+    makes_steps = bool(was.steps or was.pending)
+    return may_have_happened(task) and (not makes_steps or bool(begun_steps(was)))
 
 
 def needs_answer(task: PlannedTask) -> bool:

@@ -22,7 +22,7 @@ from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import EPOCH, WorkflowId
 from agentos.machine.events import JOURNALED, DecisionMade, DecisionRequired, Event, PlanChanged, TaskComplete, TaskStep
 
-VERSION = 2
+VERSION = 3
 """The newest form of a body that this AgentOS reads. It writes the oldest that says all: see `_version_of`."""
 BLOB_LIMIT = 1 << 20
 """An output of more bytes than this is stored as a blob of its own."""
@@ -121,9 +121,12 @@ def encode_events(
 def _version_of(event: Event) -> int:
     """An earlier AgentOS reads over fields it does not know, and leaves a body of a higher version alone.
 
-    One that knows nothing of covered files would run an approved task on files that nobody approved.
+    One that knows nothing of covered files would run an approved task on files that nobody approved; one that knows
+    nothing of questions about steps would take the answer for one about the whole task.
     """
-    return 2 if isinstance(event, DecisionRequired) and event.covers is not None else 1
+    if not isinstance(event, DecisionRequired):
+        return 1
+    return 3 if event.step is not None else 2 if event.covers is not None else 1
 
 
 def _body(bare: Event) -> bytes:

@@ -100,7 +100,28 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
         return Mark(self.attempt_id, str(self.root))
 
 
-class AttemptHost(Protocol):
+class StepHost(Protocol):
+    """What the steps of a function ask of the engine. What they write down is durable on return."""
+
+    async def begin_step(self, number: int, name: str, inputs: str) -> None:
+        """Write down that a step is about to begin, which may not be repeated unasked."""
+
+    async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
+        """Write down what a step of the function gave."""
+
+    async def begin_sleep(self, number: int, inputs: str, seconds: float) -> None:
+        """Write down until when the function sleeps, unless an earlier attempt has."""
+
+    async def ask(
+        self, number: int, inputs: str, question: str, choices: tuple[str, ...], timeout_s: float | None
+    ) -> None:
+        """Open the gate that the function waits at, unless an earlier attempt has."""
+
+    def report_abandoned(self, ended: Awaitable[object]) -> None:
+        """A thread could not be stopped: until `ended`, no attempt with file or external effects starts."""
+
+
+class AttemptHost(StepHost, Protocol):
     """What an attempt may ask of the engine while it runs."""
 
     def output(self, stream: Stream, text: str) -> None:
@@ -112,9 +133,6 @@ class AttemptHost(Protocol):
     async def record_session(self, session: AgentSession) -> None:
         """Write down which session the agent has; durable on return."""
 
-    async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
-        """Write down what a step of the function gave; durable on return."""
-
     async def record_usage(self, usage: Usage) -> None:
         """Write down what was paid for; durable on return. Called as soon as it is known: a crash forgets the rest."""
 
@@ -123,9 +141,6 @@ class AttemptHost(Protocol):
 
     async def capture_turn(self) -> None:
         """Capture the files as an agent has left them so far, where it is alone or isolated; else nothing."""
-
-    def report_abandoned(self, ended: Awaitable[object]) -> None:
-        """A thread could not be stopped: until `ended`, no attempt with file or external effects starts."""
 
 
 class Performer(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentos.tasks.python.steps import Steps
 
 MAX_PROGRESS = 4_000
+MAX_SLEEP = 1_000 * 366 * 86_400.0
 
 
 class ContextAdditions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +29,15 @@ class ContextAdditions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     messages: Raw = NOTHING
     context: Raw = NOTHING
     injected: tuple[tuple[str, Raw], ...] = ()
+
+
+class GateAnswer(NamedTuple):
+    """What somebody answered to `ctx.wait_for`."""
+
+    approved: bool
+    choice: str = ""
+    reason: str = ""
+    author: str = ""
 
 
 class Context:
@@ -113,14 +123,44 @@ class Context:
         over, by their order and names, and calls only those that are left. What runs between steps runs again. For
         async tasks; the function may be async, or not (then it runs in a thread).
         """
+        steps = self._steps_for("step")
+        return steps.perform(steps.take_number(), function, args, named)
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        """Sleep durably: `await ctx.sleep(86_400)`. When it is over is written down at the first call.
+
+        While it sleeps the task has no attempt under way and takes no slot: the function is cancelled here, and
+        called again when the time has come. After a kill it sleeps only what is left.
+        """
+        if not 0 <= seconds < MAX_SLEEP:
+            raise ValueError(f"ctx.sleep takes seconds, from 0 to a thousand years, not {seconds!r}")
+        steps = self._steps_for("sleep")
+        return steps.sleep(steps.take_number(), seconds)
+
+    def wait_for(
+        self, question: str, *, choices: Sequence[str] = (), timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, GateAnswer]:
+        """Ask a person, durably: `answer = await ctx.wait_for("Ship it?")`, and go on once somebody has approved.
+
+        A gate opens, as any other (`agentos approve`, `agentos inbox`); while nobody has answered, the task has no
+        attempt under way. A no raises GateRejected, which fails the task unless the function catches it; so does a
+        question that nobody has answered within `timeout_s`.
+        """
+        _need_text("question", question)
+        for choice in choices:
+            _need_text("choice", choice)
+        steps = self._steps_for("wait_for")
+        return steps.wait_for(steps.take_number(), question, tuple(choices), timeout_s)
+
+    def _steps_for(self, verb: str) -> Steps:
         with self._lock:
-            self._refuse_if_ended("step")
+            self._refuse_if_ended(verb)
         if self._steps is None:
             raise AttemptError(
-                f"ctx.step is refused: {self.task_id!r} runs in a process of its own",
+                f"ctx.{verb} is refused: {self.task_id!r} runs in a process of its own",
                 next_step="Take `isolation` away, or make tasks of its parts.",
             )
-        return self._steps.perform(self._steps.take_number(), function, args, named)
+        return self._steps
 
     def inject(self, id: str, **mapping: Any) -> None:
         """Ask for another task, in the mapping form of a YAML workflow; it becomes part of the run with this result.

@@ -47,6 +47,14 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         )
 
 
+class AttemptSuspended(Exception):  # noqa: N818 (as above)
+    """Carries up that an attempt has ended because its function sleeps or waits, and for which steps."""
+
+    def __init__(self, waits: tuple[int, ...]) -> None:
+        super().__init__("the task is suspended")
+        self.waits = waits
+
+
 def encode_result(value: object) -> bytes:
     """The stored form of a result; AttemptFailed, which no retry helps, where it has none."""
     try:

@@ -53,6 +53,7 @@ def check_frontier(machine: Machine) -> None:
     assert kept.items_left == fresh.items_left
     assert kept.items_failed == fresh.items_failed
     assert kept.retrying == fresh.retrying
+    assert kept.sleeping == fresh.sleeping
     assert kept.opened == fresh.opened
     assert {group: slots for group, slots in kept.slots.items() if slots} == fresh.slots
     if not machine.over:
@@ -62,7 +63,7 @@ def check_frontier(machine: Machine) -> None:
 
 
 def _moments(frontier: Frontier, machine: Machine) -> list[tuple[datetime, str]]:
-    live = {*machine.facts.open_gates, *frontier.retrying}
+    live = {*machine.facts.open_gates, *frontier.retrying, *frontier.sleeping}
     return sorted(timer for timer in set(frontier.timers) if timer[0] > machine.now and timer[1] in live)
 
 

@@ -29,6 +29,10 @@ def _task_violations(facts: Facts) -> Iterator[str]:
             yield f"task {task_id!r} is {task.status} and its attempt {'is' if under_way else 'is not'} under way"
         if (task.status in FAILED) != (task_id in facts.failed):
             yield f"task {task_id!r} is {task.status} and listed wrongly among the failed"
+        if task.suspended and (task.status != "waiting" or not any(step.is_waited_for for step in task.pending)):
+            yield f"task {task_id!r} is suspended, {task.status}, and waits for nothing"
+        if gone := [step.gate for step in task.pending if step.gate and step.gate not in facts.open_gates]:
+            yield f"task {task_id!r} waits at gates that are not open: {gone}"
         if task.seq > facts.sequence:
             yield f"task {task_id!r} began at event {task.seq}, which is not there yet"
     for task_id, attempt in facts.running.items():
@@ -49,6 +53,9 @@ def _gate_violations(facts: Facts) -> Iterator[str]:
             yield f"gate {gate_id!r} is open and was never opened"
         elif gate.answer:
             yield f"gate {gate_id!r} is open and answered"
+        elif gate.opened.kind == "wait" and gate.opened.task_id is not None:
+            if gate_id not in [step.gate for step in facts.task(gate.opened.task_id).pending]:
+                yield f"gate {gate_id!r} is open and its task does not wait at it"
         elif gate.opened.task_id is not None and facts.task(gate.opened.task_id).status != "waiting":
             yield f"gate {gate_id!r} is open and its task does not wait"
     if facts.refused is not None and facts.gates[facts.refused.gate_id].answer != "rejected":

@@ -44,6 +44,9 @@ class RecordingHost:
         self.sessions: list[AgentSession] = []
         self.usages: list[Usage] = []
         self.steps: list[StepFacts] = []
+        self.begun: list[int] = []
+        self.sleeps: list[float] = []
+        self.questions: list[str] = []
         self.turns = 0
         self.budget = Budget()
         self._on_child = on_child
@@ -59,6 +62,17 @@ class RecordingHost:
 
     async def record_session(self, session: AgentSession) -> None:
         self.sessions.append(session)
+
+    async def begin_step(self, number: int, name: str, inputs: str) -> None:
+        self.begun.append(number)
+
+    async def begin_sleep(self, number: int, inputs: str, seconds: float) -> None:
+        self.sleeps.append(seconds)
+
+    async def ask(
+        self, number: int, inputs: str, question: str, choices: tuple[str, ...], timeout_s: float | None
+    ) -> None:
+        self.questions.append(question)
 
     async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
         self.steps.append(StepFacts(number, name, inputs, Raw(output)))

@@ -132,6 +132,12 @@ def _describe_detail(event: ev.Event) -> str:
             return f"{task_id}: step {number + 1}, {name}, is done"
         case ev.TaskSources(task_id=task_id, sources=sources):
             return f"{task_id} depends on files {sources.digest[:12]}{' and variables' * bool(sources.variables)}"
+        case ev.TaskStepStarted(task_id=task_id, number=number, name=name):
+            return f"{task_id}: step {number + 1}, {name}, begins"
+        case ev.TaskSleep(task_id=task_id, until=until):
+            return f"{task_id} sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
+        case ev.TaskSuspended(task_id=task_id):
+            return f"{task_id} is suspended: it sleeps or waits for an answer"
         case ev.TaskUsage(task_id=task_id, usage=usage):
             return f"{task_id}: {usage_text(usage)}"
         case ev.CoverChanged(gate_id=gate_id, task_id=task_id, files=files):

@@ -35,6 +35,29 @@ class StepFacts(NamedTuple):
     output: Raw
 
 
+class PendingStep(NamedTuple):
+    """A step that has begun, and has no result yet: one with an external effect, a sleep, or a wait for an answer."""
+
+    number: int
+    name: str
+    inputs: str
+    until: datetime | None = None
+    """Of a sleep."""
+    seconds: float = 0.0
+    gate: GateId | None = None
+    """Of a wait: the gate that asks."""
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the function sleeps or waits there; else it is at work."""
+        return self.until is not None or self.gate is not None
+
+    def due_from(self, now: datetime) -> PendingStep:
+        """The same for somebody who starts to wait now: the clock by which `until` was written may have been ahead."""
+        latest = now + timedelta(seconds=self.seconds)
+        return self if self.until is None or self.until <= latest else self._replace(until=latest)
+
+
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that is known of one task."""
 
@@ -65,12 +88,21 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came of it (`result_mark`) before it was set back: dependants follow only if the new result differs."""
     steps: tuple[StepFacts, ...] = ()
     """Those of a task that has not succeeded: its next attempt takes them over."""
+    pending: tuple[PendingStep, ...] = ()
+    """Those that have begun and have no result."""
+    suspended: bool = False
+    """Its function sleeps or waits, and no attempt is under way. What it waits for lets it go on."""
     outdated: bool = False
     """A need of it ran again with another result while it was under way: what comes of it does not count."""
 
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def sleeps_until(self) -> datetime | None:
+        """When the first of its sleeps is over."""
+        return min((step.until for step in self.pending if step.until is not None), default=None)
 
     def due(self, now: datetime) -> datetime:
         """When the next attempt may begin for somebody who starts to wait now.
@@ -256,6 +288,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PENDING = TaskFacts()
+
+
+def begun_steps(task: TaskFacts) -> list[PendingStep]:
+    """Steps with an external effect that have begun, and of which nobody knows what became of them."""
+    return [step for step in task.pending if not step.is_waited_for]
 
 
 def result_mark(task: TaskFacts) -> bytes:

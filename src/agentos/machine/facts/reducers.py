@@ -5,15 +5,15 @@ Those about the run itself and its files stand here, with the table of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import assert_never
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar, assert_never
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from agentos import typed
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
 from agentos.machine.facts import task_reducers
 from agentos.machine.facts.facts import (
@@ -32,6 +32,9 @@ from agentos.machine.facts.task_reducers import TaskEnd
 from agentos.machine.state import TaskStatus
 from agentos.persistent_map import PersistentMap
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
 RESULTS = (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)
 """The events that end a task."""
 
@@ -42,7 +45,13 @@ RESULTS = (ev.TaskComplete, ev.TaskError, ev.TaskSkipped)
 def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
     # A pause ends with the drive that was asked; an abort is final, even where the driver died before it could say so.
     aborting = facts.stopping == "abort"
-    waiting = [(task_id, task) for task_id, task in facts.tasks.items() if task.status == "retrying"]
+    # Those that wait for their next attempt, or sleep, do so no longer than their delay from this drive's start.
+    waiting = {
+        task_id: replace(task, not_before=task.due(event.at) if task.status == "retrying" else None, pending=pending)
+        for task_id, task in facts.tasks.items()
+        if task.status == "retrying" or task.pending
+        for pending in [tuple(step.due_from(event.at) for step in task.pending)]
+    }
     return replace(
         facts,
         sequence=event.seq,
@@ -53,8 +62,7 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         drives=event.drive,
         total_layers=max(facts.total_layers, event.total_layers),
         plan_revision=event.plan_revision,
-        # Those that wait for their next attempt wait no longer than its delay from this drive's start.
-        tasks=facts.tasks.update({task_id: replace(task, not_before=task.due(event.at)) for task_id, task in waiting}),
+        tasks=facts.tasks.update(waiting),
         opened=PersistentMap(),
         stopping="abort" if aborting else "",
         stop_reason=facts.stop_reason if aborting else "",
@@ -80,13 +88,19 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
             # A fan-out keeps the list it was expanded to: its items are looked at one by one.
             back = _set_back(was, "running" if task_id in children else "pending")
             mark = result_mark(was) if was.previous is None and was.ended else was.previous
-            tasks[task_id] = replace(back, previous=mark, steps=was.steps if was.status in FAILED else ())
+            goes_on = was.status in FAILED
+            steps, pending = (was.steps, was.pending) if goes_on else ((), ())
+            tasks[task_id] = replace(back, previous=mark, steps=steps, pending=pending)
     for task_id in event.cut_off:
         was = facts.task(task_id)
         tasks[task_id] = replace(was, status="pending", cuts=was.cuts + 1, outdated=False)
         running = running.delete(task_id) if task_id in running else running
+    withdrawn: set[GateId] = set()
     for task_id in event.steps_forgotten:
-        tasks[task_id] = replace(tasks[task_id], steps=())
+        was = tasks[task_id]
+        withdrawn.update(step.gate for step in facts.task(task_id).pending if step.gate is not None)
+        status = "pending" if was.suspended else was.status
+        tasks[task_id] = replace(was, steps=(), pending=(), suspended=False, status=status)
     said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
     gone = {row.task_id for row in event.verdicts if row.verdict == "orphan"}
     gone.update(child for parent in event.regrown for child in facts.children.get(parent, ()))
@@ -106,7 +120,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         running=running,
         children=children,
         added=added,
-        open_gates=task_reducers.without_gates(facts, gone),
+        open_gates=_without(task_reducers.without_gates(facts, gone), withdrawn),
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
         ask=facts.ask.update({task_id: said.get(task_id, "cut off") for task_id in event.ask}),
         unmerged=unmerged,
@@ -114,12 +128,10 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     )
 
 
-def _without(
-    unmerged: PersistentMap[TaskId, ev.TaskFiles], task_ids: Iterable[TaskId]
-) -> PersistentMap[TaskId, ev.TaskFiles]:
-    for task_id in task_ids:
-        unmerged = unmerged.delete(task_id) if task_id in unmerged else unmerged
-    return unmerged
+def _without(known: PersistentMap[K, V], gone: Iterable[K]) -> PersistentMap[K, V]:
+    for key in gone:
+        known = known.delete(key) if key in known else known
+    return known
 
 
 def _set_back(was: TaskFacts, status: TaskStatus) -> TaskFacts:
@@ -132,7 +144,8 @@ def _run_rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
     tasks = facts.tasks.mutate()
     for task_id, task in facts.tasks.items():
         if not task.ended:
-            tasks[task_id] = replace(task, status="running" if task_id in facts.children else "pending")
+            status: TaskStatus = "running" if task_id in facts.children else "pending"
+            tasks[task_id] = replace(task, status=status, pending=(), suspended=False)
     for task_id in event.ask:
         # Begun as far as this epoch knows: going back once more must not forget it.
         tasks[task_id] = replace(tasks.get(task_id, PENDING), seq=event.seq)
@@ -281,6 +294,12 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return task_reducers.task_step(facts, event)
         case ev.TaskSources():
             return task_reducers.task_sources(facts, event)
+        case ev.TaskStepStarted():
+            return task_reducers.task_step_started(facts, event)
+        case ev.TaskSleep():
+            return task_reducers.task_sleep(facts, event)
+        case ev.TaskSuspended():
+            return task_reducers.task_suspended(facts, event)
         case ev.TaskUsage():
             return task_reducers.task_usage(facts, event)
         case ev.DecisionRequired():

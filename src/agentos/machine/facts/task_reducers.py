@@ -22,10 +22,16 @@ from agentos.machine.facts.facts import (
     GateFacts,
     GateRejection,
     HalfDone,
+    PendingStep,
     StepFacts,
     TaskFacts,
+    begun_steps,
 )
 from agentos.persistent_map import PersistentMap
+from agentos.values import encode_value
+
+SLEEP, WAIT = "ctx.sleep", "ctx.wait_for"
+"""What such steps are called: no function has a dot in its name."""
 
 TaskEnd = ev.TaskComplete | ev.TaskError | ev.TaskSkipped
 
@@ -57,14 +63,18 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         seq=event.seq,
         previous=was.previous,
         steps=was.steps,
+        pending=_waited_for(was),
     )
+    open_gates = facts.open_gates
+    if was.status == "waiting":  # the workflow was edited, and asks no more before the task starts
+        own = {step.gate for step in was.pending}
+        open_gates = without_gates(facts, (event.task_id,), but=own)
     return replace(
         facts,
         sequence=event.seq,
         tasks=facts.tasks.set(event.task_id, task),
         running=facts.running.set(event.task_id, event.attempt),
-        # The workflow was edited, and asks no more.
-        open_gates=without_gates(facts, (event.task_id,)) if was.status == "waiting" else facts.open_gates,
+        open_gates=open_gates,
     )
 
 
@@ -81,6 +91,7 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         not_before=event.not_before,
         retry_s=(event.not_before - event.at).total_seconds(),
         error=event.error,
+        pending=_waited_for(was),
         outdated=False,
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
@@ -97,8 +108,56 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
 def task_step(facts: Facts, event: ev.TaskStep) -> Facts:
     was = facts.task(event.task_id)
     made = StepFacts(event.number, event.name, event.inputs, event.output)
+    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, _with_step(was, made)))
+
+
+def _with_step(was: TaskFacts, made: StepFacts) -> TaskFacts:
+    """The task with what a step gave. One that waited for it goes on."""
+    left = tuple(step for step in was.pending if step.number != made.number)
+    status = "pending" if was.suspended else was.status
+    return replace(was, steps=(*was.steps, made), pending=left, status=status, suspended=False)
+
+
+def _waited_for(was: TaskFacts) -> tuple[PendingStep, ...]:
+    return tuple(step for step in was.pending if step.is_waited_for) if was.pending else ()
+
+
+def _with_pending(was: TaskFacts, begun: PendingStep) -> TaskFacts:
+    """The task with a step that has begun. Those that it had begun with other inputs no longer count."""
+    left = (step for step in was.pending if step.number != begun.number and step.inputs == begun.inputs)
+    return replace(was, pending=(*left, begun))
+
+
+def task_step_started(facts: Facts, event: ev.TaskStepStarted) -> Facts:
+    begun = PendingStep(event.number, event.name, event.inputs)
+    task = _with_pending(facts.task(event.task_id), begun)
+    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task))
+
+
+def task_sleep(facts: Facts, event: ev.TaskSleep) -> Facts:
+    begun = PendingStep(event.number, SLEEP, event.inputs, until=event.until, seconds=event.seconds)
+    task = _with_pending(facts.task(event.task_id), begun)
+    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task))
+
+
+def task_suspended(facts: Facts, event: ev.TaskSuspended) -> Facts:
+    was = facts.task(event.task_id)
+    waits = {step.number for step in was.pending if step.is_waited_for}
+    suspended = waits.issuperset(event.waits)  # else one of them came while the attempt ended
+    task = replace(
+        was,
+        status="waiting" if suspended else "pending",
+        suspended=suspended,
+        cuts=0,
+        seq=event.seq,
+        pending=_waited_for(was),
+        outdated=False,
+    )
     return replace(
-        facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, replace(was, steps=(*was.steps, made)))
+        files_after(facts, event.task_id, half_done="no"),
+        sequence=event.seq,
+        tasks=facts.tasks.set(event.task_id, task),
+        running=facts.running.delete(event.task_id),
     )
 
 
@@ -151,8 +210,15 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         # Until it succeeds, dependants stay as they were with what it gave before.
         previous=was.previous if event.status in FAILED else None,
         steps=was.steps if event.status in FAILED else (),
+        pending=_left_pending(was, event.status),
     )
     return _with_result(facts, event, was, task)
+
+
+def _left_pending(was: TaskFacts, status: ev.EndedAs) -> tuple[PendingStep, ...]:
+    """What the next attempt of a failed task finds: it sleeps on, is asked anew, and a step that raised is over."""
+    sleeps = (step for step in was.pending if step.until is not None or (not step.gate and status == "cancelled"))
+    return tuple(sleeps) if status in FAILED else ()
 
 
 def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
@@ -186,7 +252,7 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         tasks=facts.tasks.set(task_id, task),
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
         failed=facts.failed.set(task_id, True) if task.status in FAILED else facts.failed,
-        open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" else facts.open_gates,
+        open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" or was.pending else facts.open_gates,
         added=count_result(facts.added, task, 1),
     )
 
@@ -253,12 +319,14 @@ def layer_checkpointed(facts: Facts, event: ev.Checkpointed) -> Facts:
 # --- gates and commands -----------------------------------------------------------------------------------------------
 
 
-def without_gates(facts: Facts, task_ids: Collection[TaskId]) -> PersistentMap[GateId, bool]:
-    """The open gates without those before these tasks."""
+def without_gates(
+    facts: Facts, task_ids: Collection[TaskId], *, but: Collection[GateId | None] = ()
+) -> PersistentMap[GateId, bool]:
+    """The open gates without those of these tasks."""
     still_open = facts.open_gates
     if task_ids:
         for gate_id in facts.open_gates:
-            if facts.gates[gate_id].opened.task_id in task_ids:
+            if facts.gates[gate_id].opened.task_id in task_ids and gate_id not in but:
                 still_open = still_open.delete(gate_id)
     return still_open
 
@@ -270,7 +338,11 @@ def decision_required(facts: Facts, event: ev.DecisionRequired) -> Facts:
         covers = {path: (digest,) for path, digest in event.covers.items()}
     if event.task_id is not None:
         was = facts.task(event.task_id)
-        tasks = tasks.set(event.task_id, replace(was, status="waiting", layer=event.layer, place=event.place))
+        if event.kind == "wait" and event.step is not None:  # asked by an attempt, which is under way
+            asked = PendingStep(event.step, WAIT, event.shown, gate=event.gate_id)
+            tasks = tasks.set(event.task_id, _with_pending(was, asked))
+        else:
+            tasks = tasks.set(event.task_id, replace(was, status="waiting", layer=event.layer, place=event.place))
     return replace(
         facts,
         sequence=event.seq,
@@ -296,12 +368,17 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
     )
     tasks, ask, refused = facts.tasks, facts.ask, facts.refused
     if event.task_id is not None:
-        tasks = tasks.set(event.task_id, replace(facts.task(event.task_id), status="pending", cuts=0))
-        if event.kind == "ask" and event.task_id in ask:
+        was = facts.task(event.task_id)
+        task = _with_answer(was, decided) if decided.opened.step is not None else was
+        if event.kind != "wait":
+            task = replace(task, status="pending", cuts=0)
+        tasks = tasks.set(event.task_id, task)
+        asks_more = decided.opened.step is not None and event.answer != "rejected" and begun_steps(task)
+        if event.kind == "ask" and event.task_id in ask and not asks_more:
             ask = ask.delete(event.task_id)
     elif event.answer == "rejected":
         refused = GateRejection(event.gate_id, event.layer)
-    was = facts.added.get(event.layer, NOTHING_ADDED)
+    added = facts.added.get(event.layer, NOTHING_ADDED)
     return replace(
         facts,
         sequence=event.seq,
@@ -310,8 +387,23 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         refused=refused,
         gates=facts.gates.set(event.gate_id, decided),
         open_gates=facts.open_gates.delete(event.gate_id),
-        added=facts.added.set(event.layer, was._replace(decisions=was.decisions + 1)),
+        added=facts.added.set(event.layer, added._replace(decisions=added.decisions + 1)),
     )
+
+
+def _with_answer(was: TaskFacts, gate: GateFacts) -> TaskFacts:
+    """The task with an answer about one of its steps: what it waited for, or what became of the step."""
+    own = gate.opened.gate_id if gate.opened.kind == "wait" else None
+    asked = next((step for step in was.pending if step.gate == own and step.number == gate.opened.step), None)
+    if asked is None:
+        return was
+    if gate.opened.kind == "wait" and gate.answer != "withdrawn":
+        given = {"approved": gate.answer == "approved", "choice": gate.choice, "reason": gate.reason}
+        answer = Raw(encode_value({**given, "author": gate.author}, around=True))
+        return _with_step(was, StepFacts(asked.number, asked.name, asked.inputs, answer))
+    if gate.answer == "happened":
+        return _with_step(was, StepFacts(asked.number, asked.name, asked.inputs, gate.output))
+    return replace(was, pending=tuple(step for step in was.pending if step is not asked))
 
 
 def cover_changed(facts: Facts, event: ev.CoverChanged) -> Facts:

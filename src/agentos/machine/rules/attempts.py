@@ -27,11 +27,14 @@ from agentos.machine.inputs import (
     StepEnded,
     UsageKnown,
 )
-from agentos.machine.resume import ResumePlan, may_have_happened, plan_follow_up, plan_repeat, plan_stale
-from agentos.machine.rules import drives, files
+from agentos.machine.resume import ResumePlan, leaves_effect_unknown, plan_follow_up, plan_repeat, plan_stale
+from agentos.machine.rules import drives, files, steps
 from agentos.machine.rules.plan_changes import apply_change
 
 _keys = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+_OUTDATED = ev.TaskFailure(type="Outdated", text="a need of it ran again with another result while it was under way")
 
 
 def child_started(board: Board, given: ChildStarted) -> None:
@@ -106,11 +109,15 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
     for message in result.warnings:
         board.warn(task, message, attempt=given.attempt)
     tries = board.facts.task(task.id).tries
-    if result.error is None:
+    if result.suspended and board.facts.task(task.id).outdated:
+        _try_again(board, task, _OUTDATED, board.now, put_off=True)
+    elif result.suspended:
+        steps.suspend(board, task, given)
+    elif result.error is None:
         _complete_task(board, task, given)
     elif result.cancelled:
         board.fail(task, result.error, status="cancelled", given=given)
-    elif result.cut_off and may_have_happened(task) and board.facts.stopping != "abort":
+    elif result.cut_off and _asks_after_cut(board, task):
         _ask_about(board, task, result.error)
     elif result.put_off:
         # Looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt.
@@ -119,6 +126,10 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
         _try_again(board, task, result.error, board.now + _retry_delay(board, task))
     else:
         board.fail(task, result.error, status=failed_status(task), given=given)
+
+
+def _asks_after_cut(board: Board, task: PlannedTask) -> bool:
+    return leaves_effect_unknown(task, board.facts.task(task.id)) and board.facts.stopping != "abort"
 
 
 def _complete_task(board: Board, task: PlannedTask, given: AttemptEnded) -> None:

@@ -134,8 +134,9 @@ def settle(board: Board) -> bool:
     facts = board.facts
     if board.capture_wanted is not None or board.looks_wanted:
         return False
-    retries = board.frontier.retrying and board.starts and not requests.draining(board)
-    if (facts.running and board.starts) or board.frontier.held or retries:
+    timed = board.frontier.retrying or board.frontier.sleeping
+    goes_on = bool(timed) and board.starts and not requests.draining(board)
+    if (facts.running and board.starts) or board.frontier.held or goes_on:
         return False
     if facts.commands and not facts.running:
         requests.at_boundary(board)

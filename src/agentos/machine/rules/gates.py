@@ -15,6 +15,7 @@ from agentos.ids import GateId, TaskId, short_id
 from agentos.machine import events as ev
 from agentos.machine.command_words import has_command
 from agentos.machine.commands import EFFECT_ANSWERS, IT_RAN
+from agentos.machine.facts.facts import begun_steps
 from agentos.machine.facts.fold import Facts, GateFacts
 from agentos.machine.frontier import fan_out_of
 from agentos.machine.rules.scope import scope_of, shown_digest
@@ -172,14 +173,17 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
     gate, next_name = newest_gate(facts, "ask", task.id, task.id)
     if gate is not None and gate.opened.gate_id in facts.open_gates:
         return None
+    step = next(iter(begun_steps(facts.task(task.id))), None)
+    subject = f"Task {task.id!r}" if step is None else f"Step {step.number + 1}, {step.name!r}, of task {task.id!r}"
     return ev.DecisionRequired(
         gate_id=next_name,
         kind="ask",
         task_id=task.id,
         layer=task.layer,
         place=task.place,
-        question=f"Task {task.id!r} had begun ({why}) and may have taken effect. Did it run?",
+        question=f"{subject} had begun ({why}) and may have taken effect. Did it run?",
         choices=EFFECT_ANSWERS,
+        step=None if step is None else step.number,
         # Refused, with the three answers: none of them is given by whoever types a command that they did not choose.
         command=answer_command(facts.workflow_id, next_name),
     )

@@ -21,6 +21,7 @@ from agentos.ids import CheckpointId, GateId, TaskId
 from agentos.machine import commands as cmd
 from agentos.machine import events as ev
 from agentos.machine.board import Board, order
+from agentos.machine.facts.task_reducers import SLEEP
 from agentos.machine.frontier import by_layers
 from agentos.machine.resume import SKIP_LAYER, needs_answer
 from agentos.machine.rules import merges
@@ -59,8 +60,31 @@ def fire_timers(board: Board, until: datetime) -> None:
             answer_gate(
                 board, gate, approved=gate.on_timeout == "approve", author="timeout", reason="nobody answered in time"
             )
-        elif whose in board.frontier.retrying:
+        if whose in board.frontier.sleeping:
+            _end_sleeps(board, TaskId(whose), until)
+        if whose in board.frontier.retrying:
             board.frontier.offer(TaskId(whose))
+
+
+def _end_sleeps(board: Board, task_id: TaskId, until: datetime) -> None:
+    """Give their result to the sleeps of a task that are over by then, and let it go on where it waits for them."""
+    was = board.facts.task(task_id)
+    for step in was.pending:
+        if step.until is not None and step.until <= until:
+            board.emit(
+                ev.TaskStep(
+                    task_id=task_id,
+                    layer=board.plan.tasks[task_id].layer,
+                    attempt=was.attempts,
+                    number=step.number,
+                    name=SLEEP,
+                    inputs=step.inputs,
+                )
+            )
+    if board.facts.task(task_id).sleeps_until is None:
+        board.frontier.sleeping.discard(task_id)
+    if was.suspended and not board.facts.task(task_id).suspended:
+        board.frontier.offer(task_id)
 
 
 def at_boundary(board: Board) -> None:
@@ -190,10 +214,13 @@ def answer_gate(
             for task in sorted(left, key=order):
                 if task.layer >= gate.layer and task.id not in begun:
                     board.skip(task, gate.gate_id)
+    elif gate.kind == "wait":
+        if not board.facts.task(task.id).suspended:
+            board.frontier.offer(task.id)
     elif not approved:
         text = f"rejected by {author}" + (f": {reason}" if reason else "")
         board.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
-    elif kept == "happened":
+    elif kept == "happened" and gate.step is None:
         attempt = board.facts.task(task.id).attempts
         board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, attempt=attempt, output=stored))
     else:

@@ -46,6 +46,8 @@ def _consider(board: Board, task: PlannedTask) -> None:
     if is_left_out(task, board.selected):
         board.skip(task, board.plan.selection.because)  # before anybody is asked about it
         return
+    if board.facts.task(task.id).suspended:
+        return
     if task.id in board.facts.ask:
         question = ask_gate(board.facts, task, board.facts.ask[task.id])
         if question is not None:

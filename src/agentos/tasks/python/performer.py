@@ -15,18 +15,33 @@ from typing import Any, Final
 from msgspec import Raw
 
 from agentos import crashpoints
-from agentos.exceptions import AttemptError, StepsChangedError, TaskCancelledError, TaskTimeoutError, TryAgainError
+from agentos.exceptions import (
+    AttemptError,
+    GateRejected,
+    StepsChangedError,
+    TaskCancelledError,
+    TaskTimeoutError,
+    TryAgainError,
+)
 from agentos.machine.attempt_result import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.context import Context
 from agentos.tasks.failures import failure_of, plain_failure
-from agentos.tasks.outcomes import AttemptFailed, encode_result, failure_outcome, milliseconds_since, success_outcome
+from agentos.tasks.outcomes import (
+    AttemptFailed,
+    AttemptSuspended,
+    encode_result,
+    failure_outcome,
+    milliseconds_since,
+    success_outcome,
+)
 from agentos.tasks.python.functions import callee_of, find_imported, load, reference_of
 from agentos.tasks.python.stdout import route_prints
 from agentos.tasks.python.steps import Steps
 from agentos.tasks.python.threads import DaemonThreads, ThreadCall
 
 _EXPIRED: Final = object()
+_NOT_RETRIED = (TryAgainError, StepsChangedError, GateRejected)
 PENDING_PROGRESS = 100
 
 
@@ -49,13 +64,19 @@ class PythonPerformer:
         try:
             function = spec.function if spec.function is not None else await self._find_function(spec, host)
             callee = callee_of(function)
+            steps: Steps | None = None
             if callee.takes_context:
-                context = context_of(spec, LiveProgress(host), Steps(spec, host, self._threads))
+                steps = Steps(spec, host, self._threads)
+                context = context_of(spec, LiveProgress(host), steps)
             arguments = bind_arguments(callee.bind, spec.arguments, context)
             if callee.is_async:
-                output = await call_async(function, arguments, spec.definition.timeout_s)
+                output = await call_async(function, arguments, spec.definition.timeout_s, steps)
             else:
-                output = await self._in_thread(partial(call_sync, function, arguments), spec, host, context)
+                output = await self._in_thread(partial(call_sync, function, arguments), spec, host, context, steps)
+        except AttemptSuspended as suspended:
+            if context is not None:
+                context.close("was suspended")
+            return AttemptResult(suspended=suspended.waits, execution_time_ms=milliseconds_since(began))
         except Exception as error:
             if context is not None:
                 context.close("has failed")
@@ -86,7 +107,12 @@ class PythonPerformer:
         return found[0]
 
     async def _in_thread(
-        self, work: Callable[[], bytes | Awaitable[Any]], spec: AttemptSpec, host: AttemptHost, context: Context | None
+        self,
+        work: Callable[[], bytes | Awaitable[Any]],
+        spec: AttemptSpec,
+        host: AttemptHost,
+        context: Context | None,
+        steps: Steps | None = None,
     ) -> bytes:
         loop = asyncio.get_running_loop()
         timeout_s = spec.definition.timeout_s
@@ -101,7 +127,7 @@ class PythonPerformer:
         if isinstance(answer, bytes):
             return answer
         left_s = None if timeout_s is None else max(deadline - loop.time(), 0.0)
-        return await call_async(await_it, {"awaitable": answer}, left_s)
+        return await call_async(await_it, {"awaitable": answer}, left_s, steps)
 
 
 async def _wait_for_answer(call: ThreadCall[Any], timeout_s: float | None) -> Any:
@@ -155,15 +181,27 @@ def _timeout_error(timeout_s: float | None) -> TaskTimeoutError:
 
 
 async def call_async(
-    function: Callable[..., Awaitable[Any]], arguments: dict[str, Any], timeout_s: float | None = None
+    function: Callable[..., Awaitable[Any]],
+    arguments: dict[str, Any],
+    timeout_s: float | None = None,
+    steps: Steps | None = None,
 ) -> bytes:
-    """Await the function's result, in stored form. AttemptFailed for any other end of it."""
+    """Await the function's result, in stored form. AttemptFailed for any other end of it.
+
+    AttemptSuspended where its `steps` wait for something, whatever the function made of its cancellation.
+    """
     try:
-        if timeout_s is None:
-            value = await function(**arguments)
+        if steps is None:
+            value = await _call_within(timeout_s, function, arguments)
         else:
-            value = await _within(timeout_s, function, arguments)
+            async with asyncio.timeout(None) as scope:
+                with steps.suspended_by(scope):
+                    value = await _call_within(timeout_s, function, arguments)
+            if steps.suspended:
+                raise AttemptSuspended(steps.suspended)
     except BaseException as error:
+        if steps is not None and steps.suspended and not _is_final(error):
+            raise AttemptSuspended(steps.suspended) from None
         raise _async_failure(error) from None
     crashpoints.reach("attempt.inside")
     return encode_result(value)
@@ -193,6 +231,18 @@ def bind_arguments(
         return bind(arguments, context)
     except AttemptError as error:
         raise AttemptFailed(plain_failure(error), retryable=False) from None
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether an attempt that was to be suspended has ended in another way: it ran out of time, or was cancelled."""
+    task = asyncio.current_task()
+    return isinstance(error, AttemptFailed) or (task is not None and task.cancelling() > 0)
+
+
+async def _call_within(
+    timeout_s: float | None, function: Callable[..., Awaitable[Any]], arguments: dict[str, Any]
+) -> Any:
+    return await (function(**arguments) if timeout_s is None else _within(timeout_s, function, arguments))
 
 
 async def _within(timeout_s: float, function: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:
@@ -230,7 +280,7 @@ def _async_failure(error: BaseException) -> AttemptFailed:
 
 def _function_failure(error: BaseException) -> AttemptFailed:
     # "Later" is not "at once": whoever raises it knows that a retry would come too soon.
-    return AttemptFailed(failure_of(error), retryable=not isinstance(error, (TryAgainError, StepsChangedError)))
+    return AttemptFailed(failure_of(error), retryable=not isinstance(error, _NOT_RETRIED))
 
 
 async def await_it(awaitable: Awaitable[Any]) -> Any:

@@ -1,19 +1,26 @@
-"""Durable steps inside an async function: each is called once, whatever becomes of the attempt around it."""
+"""Durable steps inside an async function: each is called once, whatever becomes of the attempt around it.
+
+A function that sleeps or waits for an answer is suspended as soon as none of its steps is under way: it is cancelled,
+its attempt ends, and another attempt goes on once what it waits for has come.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NoReturn
 
 from agentos.crashpoints import reach
 from agentos.dag.plan.checks import changes_files
-from agentos.exceptions import AttemptError, StepsChangedError
+from agentos.exceptions import AttemptError, GateRejected, StepsChangedError
 from agentos.machine.facts.facts import StepFacts
-from agentos.tasks.attempt import AttemptHost, AttemptSpec
+from agentos.machine.facts.task_reducers import SLEEP, WAIT
+from agentos.tasks.attempt import AttemptSpec, StepHost
+from agentos.tasks.context import GateAnswer
 from agentos.tasks.python.functions import give_back
 from agentos.tasks.python.threads import DaemonThreads
 from agentos.values import decode_value, encode_value
@@ -22,10 +29,24 @@ from agentos.values import decode_value, encode_value
 class Steps:
     """The steps of one attempt. Those that earlier attempts made with the same inputs are not made again."""
 
-    def __init__(self, spec: AttemptSpec, host: AttemptHost, threads: DaemonThreads) -> None:
+    def __init__(self, spec: AttemptSpec, host: StepHost, threads: DaemonThreads) -> None:
         self._spec, self._host, self._threads = spec, host, threads
         self._loop = asyncio.get_running_loop()
         self._asked = 0
+        self._at_work = 0
+        self._waits: set[int] = set()
+        self._scope: asyncio.Timeout | None = None
+        self.suspended: tuple[int, ...] = ()
+        """The steps that the function waits for, once it is to end here and to go on in another attempt."""
+
+    @contextmanager
+    def suspended_by(self, scope: asyncio.Timeout) -> Iterator[None]:
+        """Around the call of the function: letting this scope expire suspends it."""
+        self._scope = scope
+        try:
+            yield
+        finally:
+            self._scope = None
 
     def take_number(self) -> int:
         """At the call, so that the order of the calls counts and not who was waited for first."""
@@ -34,22 +55,83 @@ class Steps:
 
     async def perform(self, number: int, function: Callable[..., Any], args: Any, named: Any) -> Any:
         """What the step gave, or gives now: in either case what its stored form says."""
-        self._refuse_misplaced()
         name = _name_of(function)
-        known = self._known.get(number)
+        known = self._find_known(number, name)
         if known is not None:
-            if known.name != name:
-                raise StepsChangedError(
-                    f"step {number + 1} was {known.name!r} in an earlier attempt, and is {name!r} now",
-                    next_step=f"`agentos resume {self._spec.workflow_id} --rerun {self._spec.task_id}` begins without "
-                    "the steps that were made.",
-                )
             return give_back(function, decode_value(known.output))
-        output = encode_value(await self._call(function, args, named))
-        reach("step.before")
-        await self._host.record_step(number, name, self._inputs, output)
-        reach("step.after")
+        with self._working():
+            if self._is_asked_about:
+                await self._host.begin_step(number, name, self._inputs)
+                reach("step.begun")
+            output = encode_value(await self._call(function, args, named))
+            reach("step.before")
+            await self._host.record_step(number, name, self._inputs, output)
+            reach("step.after")
         return give_back(function, decode_value(output))
+
+    async def sleep(self, number: int, seconds: float) -> None:
+        """Returns once the seconds are over that began when this sleep was first asked for."""
+        if self._find_known(number, SLEEP) is None:
+            with self._working():
+                await self._host.begin_sleep(number, self._inputs, seconds)
+            reach("sleep.begun")
+            await self._suspend(number)
+
+    async def wait_for(
+        self, number: int, question: str, choices: tuple[str, ...], timeout_s: float | None
+    ) -> GateAnswer:
+        """The answer to the question. GateRejected where it is no."""
+        known = self._find_known(number, WAIT)
+        if known is None:
+            with self._working():
+                await self._host.ask(number, self._inputs, question, choices, timeout_s)
+            await self._suspend(number)
+        answer = GateAnswer(**decode_value(known.output))
+        if not answer.approved:
+            raise GateRejected(f"rejected by {answer.author}" + (f": {answer.reason}" if answer.reason else ""))
+        return answer
+
+    # --- suspending -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        if self.suspended:
+            raise asyncio.CancelledError("the task is suspended")  # it swallowed the first one
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+            self._suspend_soon()
+
+    async def _suspend(self, number: int) -> NoReturn:
+        self._waits.add(number)
+        self._suspend_soon()
+        await self._loop.create_future()
+        raise AssertionError("nothing ends this wait but its cancellation")
+
+    def _suspend_soon(self) -> None:
+        # In the next turn: steps that are asked for side by side begin in this one.
+        if self._waits and not self._at_work:
+            self._loop.call_soon(self._suspend_if_idle)
+
+    def _suspend_if_idle(self) -> None:
+        if self._scope is not None and not self._at_work and not self.suspended:
+            self.suspended = tuple(sorted(self._waits))
+            self._scope.reschedule(self._loop.time())
+
+    # --- what is known --------------------------------------------------------------------------------------------
+
+    def _find_known(self, number: int, name: str) -> StepFacts | None:
+        self._refuse_misplaced()
+        known = self._known.get(number)
+        if known is not None and known.name != name:
+            raise StepsChangedError(
+                f"step {number + 1} was {known.name!r} in an earlier attempt, and is {name!r} now",
+                next_step=f"`agentos resume {self._spec.workflow_id} --rerun {self._spec.task_id}` begins without "
+                "the steps that were made.",
+            )
+        return known
 
     @cached_property
     def _inputs(self) -> str:
@@ -59,6 +141,11 @@ class Steps:
     @cached_property
     def _known(self) -> dict[int, StepFacts]:
         return {step.number: step for step in self._spec.steps if step.inputs == self._inputs}
+
+    @property
+    def _is_asked_about(self) -> bool:
+        """Whether a step that is cut off may not simply be repeated: then its start is written down first."""
+        return self._spec.definition.external and self._spec.definition.idempotent == "no"
 
     def _refuse_misplaced(self) -> None:
         if changes_files(self._spec.definition):

@@ -25,10 +25,13 @@ from agentos.machine.inputs import (
     ChildStarted,
     EffectsHeld,
     SessionKnown,
+    SleepAsked,
     SourcesChanged,
     SourcesSeen,
+    StepBegan,
     StepEnded,
     UsageKnown,
+    WaitAsked,
 )
 from agentos.machine.machine import Machine
 from agentos.machine.rules.budgets import remaining_budget
@@ -382,6 +385,32 @@ class DriveHost:
         """Write the agent's session down; durable on return."""
         session = msgspec.structs.replace(session, task=self._task.fingerprint)
         given = SessionKnown(task_id=self._task.id, attempt=self._attempt, session=session)
+        await self._attempts.mail.submit_and_wait(given)
+
+    async def begin_step(self, number: int, name: str, inputs: str) -> None:
+        """Write down that a step is about to begin; durable on return."""
+        given = StepBegan(task_id=self._task.id, attempt=self._attempt, number=number, name=name, inputs=inputs)
+        await self._attempts.mail.submit_and_wait(given)
+
+    async def begin_sleep(self, number: int, inputs: str, seconds: float) -> None:
+        """Write down until when the function sleeps; durable on return."""
+        given = SleepAsked(task_id=self._task.id, attempt=self._attempt, number=number, inputs=inputs, seconds=seconds)
+        await self._attempts.mail.submit_and_wait(given)
+
+    async def ask(
+        self, number: int, inputs: str, question: str, choices: tuple[str, ...], timeout_s: float | None
+    ) -> None:
+        """Open the gate that the function waits at; durable on return."""
+        masker = self._attempts.setting.masker
+        given = WaitAsked(
+            task_id=self._task.id,
+            attempt=self._attempt,
+            number=number,
+            inputs=inputs,
+            question=masked_text(question, masker),
+            choices=tuple(masked_text(choice, masker) for choice in choices),
+            timeout_s=timeout_s,
+        )
         await self._attempts.mail.submit_and_wait(given)
 
     async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:

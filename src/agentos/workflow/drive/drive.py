@@ -230,6 +230,8 @@ class Drive:
                     self.cancel_attempts()
                 case ev.DecisionRequired():
                     reach("gate.opened")
+                case ev.TaskSuspended():
+                    reach("task.suspended")
 
     # --- starting over -------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     end: AttemptEnd = "running"
     """`cut off`: its driver died, or it did not end by itself and may have taken effect. `retried`: it failed, and
     another attempt followed. `put off`: it paid for nothing, since nothing was left of the budget, and another attempt
-    followed the answer."""
+    followed the answer. `suspended`: the function slept or waited for an answer, and another attempt went on."""
     error: ev.TaskFailure | None = None
 
 
@@ -173,7 +173,8 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
         case "failed" | "failed_safe" | "cancelled":
             error = known.error.in_short if known.error else "no error was kept"
             if known.error is not None and known.error.type == "GateRejected":
-                return f"not run: {known.error.text}; no resume runs it, a fork asks anew"
+                began = "failed" if known.attempts else "not run"
+                return f"{began}: {known.error.text}; no resume runs it, a fork asks anew"
             if known.status == "cancelled":
                 return f"cancelled while it ran: {error}"
             allowed = "; the workflow goes on all the same (continue_on_error)" if known.status == "failed_safe" else ""
@@ -191,10 +192,14 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
         case "waiting" if facts.status == "aborted":
             return "not run: the run is aborted"
         case "waiting":
+            sleeps = f"sleeps until {known.sleeps_until:%Y-%m-%d %H:%M:%S} UTC" if known.sleeps_until else ""
             asked = [g.opened for i, g in facts.gates.items() if i in facts.open_gates and g.opened.task_id == task_id]
             if journal.plan is not None and any(is_held(journal.plan, facts, gate) for gate in asked):
                 return "its question is not asked while what it is about runs again"
-            return "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
+            if known.suspended and not asked:
+                return sleeps
+            waits = "waits for an answer: " + "; ".join(f"{gate.gate_id} asks {gate.question!r}" for gate in asked)
+            return f"{waits}; {sleeps}" if sleeps else waits
         case "retrying":
             error = known.error.in_short if known.error else "an error"
             now = datetime.now(UTC)
@@ -350,6 +355,8 @@ def attempts_of(journal: StoredRun, task_id: TaskId, events: Iterable[ev.Event])
                 tries.append(AttemptView(attempt=attempt, started_at=event.at))
             case ev.TaskRetry(task_id=name, error=error, put_off=put_off) if name == task_id:
                 _end(tries, event.at, "put off" if put_off else "retried", error)
+            case ev.TaskSuspended(task_id=name) if name == task_id:
+                _end(tries, event.at, "suspended")
             case ev.TaskComplete(task_id=name) if name == task_id:
                 _end(tries, event.at, "complete")
             case ev.TaskError(task_id=name, status=status, error=error) if name == task_id:

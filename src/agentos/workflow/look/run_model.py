@@ -138,6 +138,8 @@ class RunModel:
             case ev.TaskRetry(task_id=task_id, not_before=not_before):
                 self.retrying[task_id] = not_before
                 self._no_longer_running(task_id)
+            case ev.TaskSuspended(task_id=task_id):
+                self._no_longer_running(task_id)
             case ev.TaskComplete(task_id=task_id) | ev.TaskError(task_id=task_id) | ev.TaskSkipped(task_id=task_id):
                 self._no_longer_running(task_id)
                 self.retrying.pop(task_id, None)

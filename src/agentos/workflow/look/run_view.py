@@ -31,7 +31,9 @@ from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.drive.logs import LogLine
 
 GateAnswer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
-AttemptEnd = Literal["complete", "failed", "failed_safe", "cancelled", "retried", "put off", "cut off", "running"]
+AttemptEnd = Literal[
+    "complete", "failed", "failed_safe", "cancelled", "retried", "put off", "suspended", "cut off", "running"
+]
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,6 +133,8 @@ class _Spans:
                 )
             case ev.TaskRetry(task_id=task_id, put_off=put_off):
                 self._end(task_id, event.at, "put off" if put_off else "retried")
+            case ev.TaskSuspended(task_id=task_id):
+                self._end(task_id, event.at, "suspended")
             case ev.TaskComplete(task_id=task_id):
                 self._end(task_id, event.at, "complete")
             case ev.TaskError(task_id=task_id, status=status):

@@ -189,6 +189,8 @@ class _Prover:
         why = ""
         if first.outcome.error is not None:
             why = f"it failed: {self._masker.text(first.outcome.error.text)}"
+        elif first.outcome.suspended:
+            why = "it sleeps or waits for an answer"
         elif first.files.head != before.head:
             why = "it moved HEAD, which is an external effect that it does not declare"
         if why:
@@ -347,7 +349,8 @@ class _Host:
         self.output = host.output
         self.child_started = host.child_started
         self.record_session = host.record_session
-        self.record_step = host.record_step
+        self.begin_step, self.record_step = host.begin_step, host.record_step
+        self.begin_sleep, self.ask = host.begin_sleep, host.ask
         self.record_usage = host.record_usage
         self.capture_turn = host.capture_turn
         self.allowance = host.allowance
