@@ -89,6 +89,10 @@ class Context:
         self._values: dict[str, bytes] = {}
         self._injected: list[tuple[str, Raw]] = []
 
+    def allow_steps(self, steps: Steps) -> None:
+        """In the process of an isolated attempt: its loop, which steps need, comes after the context."""
+        self._steps = steps
+
     def message(self, role: str, content: Any) -> None:
         """Add a message to `state.messages`."""
         _need_text("role", role)
@@ -157,8 +161,8 @@ class Context:
             self._refuse_if_ended(verb)
         if self._steps is None:
             raise AttemptError(
-                f"ctx.{verb} is refused: {self.task_id!r} runs in a process of its own",
-                next_step="Take `isolation` away, or make tasks of its parts.",
+                f"ctx.{verb} is refused: the function of {self.task_id!r} is not async",
+                next_step="Define it with `async def`.",
             )
         return self._steps
 

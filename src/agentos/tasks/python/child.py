@@ -1,33 +1,42 @@
 """The child side of `isolation: process`: `python -m agentos.tasks.python.child REQUEST_FD REPLY_FD`.
 
-Reads one request, calls the function, and writes JSON lines: progress as it comes, then how it ended.
+Reads one request, calls the function, and writes JSON lines: progress and what its steps have to write down as it
+comes, then how it ended. Each thing that was written down is answered with a line, once it is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sys
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from types import FrameType
+from typing import IO, Any, Literal
 
 import msgspec
 from msgspec import Raw
 
 from agentos import typed
+from agentos.dag.define.task import TaskDef
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import NOTHING, TaskFailure
+from agentos.machine.facts.facts import StepFacts
+from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.context import Context, ContextAdditions
 from agentos.tasks.failures import failure_of, plain_failure
-from agentos.tasks.outcomes import AttemptFailed
+from agentos.tasks.outcomes import AttemptFailed, AttemptSuspended
 from agentos.tasks.process.ancestors import mark_attempt
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 from agentos.tasks.python.functions import FunctionReference, callee_of, load
 from agentos.tasks.python.performer import await_it, bind_arguments, call_async, call_sync
+from agentos.tasks.python.steps import Steps
+from agentos.tasks.python.threads import DaemonThreads
 from agentos.values import decode_value
 
 
@@ -45,17 +54,43 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     task_id: TaskId
     attempt: int
     idempotency_key: str
+    definition: TaskDef
+    steps: tuple[StepFacts, ...]
+
+
+class StepCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a step asks of the driver: a verb of `StepHost`, and what that takes."""
+
+    id: int
+    verb: Literal["begin_step", "record_step", "begin_sleep", "ask"]
+    number: int
+    inputs: str
+    name: str = ""
+    output: Raw = NOTHING
+    seconds: float = 0.0
+    question: str = ""
+    choices: tuple[str, ...] = ()
+    timeout_s: float | None = None
+
+
+class StepAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was asked is durable; with `problem` it is not, and never will be."""
+
+    id: int
+    problem: str = ""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line from the child: progress, or with `ended` the last one."""
 
     progress: str = ""
+    step: StepCall | None = None
     ended: bool = False
     output: Raw = NOTHING
     left: ContextAdditions = ContextAdditions()
     error: TaskFailure | None = None
     retryable: bool = True
+    suspended: tuple[int, ...] = ()
 
 
 class Replies:
@@ -76,7 +111,59 @@ class Replies:
                 data = data[os.write(self._fd, data) :]
 
 
-def perform(request: ChildRequest, replies: Replies) -> Reply:
+class DriverHost:
+    """What the function's steps ask of the driver, over the pipes between them."""
+
+    def __init__(self, replies: Replies, answers: IO[bytes]) -> None:
+        self._replies, self._answers = replies, answers
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
+        self._listening = False
+
+    async def begin_step(self, number: int, name: str, inputs: str) -> None:
+        await self._ask_driver(verb="begin_step", number=number, name=name, inputs=inputs)
+
+    async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
+        await self._ask_driver(verb="record_step", number=number, name=name, inputs=inputs, output=Raw(output))
+
+    async def begin_sleep(self, number: int, inputs: str, seconds: float) -> None:
+        await self._ask_driver(verb="begin_sleep", number=number, inputs=inputs, seconds=seconds)
+
+    async def ask(
+        self, number: int, inputs: str, question: str, choices: tuple[str, ...], timeout_s: float | None
+    ) -> None:
+        asked = {"question": question, "choices": choices, "timeout_s": timeout_s}
+        await self._ask_driver(verb="ask", number=number, inputs=inputs, **asked)
+
+    def report_abandoned(self, ended: Awaitable[object]) -> None:
+        """The thread ends with this process."""
+
+    async def _ask_driver(self, **call: Any) -> None:
+        if not self._listening:
+            self._listening = True
+            Thread(target=self._listen, daemon=True).start()
+        id = next(self._numbers)
+        durable = self._waiting[id] = self._loop.create_future()
+        self._replies.send(Reply(step=StepCall(id=id, **call)))
+        await durable
+
+    def _listen(self) -> None:
+        for line in self._answers:
+            self._loop.call_soon_threadsafe(self._settle, typed.decode(line, StepAnswer))
+        os._exit(125)  # the driver is gone, and nothing more can be written down
+
+    def _settle(self, answer: StepAnswer) -> None:
+        durable = self._waiting.pop(answer.id)
+        if durable.done():
+            return
+        if answer.problem:
+            durable.set_exception(AttemptError(answer.problem))
+        else:
+            durable.set_result(None)
+
+
+def perform(request: ChildRequest, replies: Replies, answers: IO[bytes]) -> Reply:
     """Call the function; whatever it does is a reply."""
     context = Context(
         workflow_id=request.workflow_id,
@@ -88,13 +175,15 @@ def perform(request: ChildRequest, replies: Replies) -> Reply:
     )
     try:
         with mark_attempt(os.environ.get(ATTEMPT_VARIABLE, "")):  # the function may drop the variable
-            output = _call(request, context)
+            output = _call(request, context, replies, answers)
     except AttemptFailed as failed:
         return Reply(ended=True, error=failed.failure, retryable=failed.retryable)
+    except AttemptSuspended as suspended:
+        return Reply(ended=True, suspended=suspended.waits)
     return Reply(ended=True, output=Raw(output), left=context.close("has ended"))
 
 
-def _call(request: ChildRequest, context: Context) -> bytes:
+def _call(request: ChildRequest, context: Context, replies: Replies, answers: IO[bytes]) -> bytes:
     try:
         function = load(request.function, Path(request.root))
     except AttemptError as error:
@@ -103,10 +192,32 @@ def _call(request: ChildRequest, context: Context) -> bytes:
         raise AttemptFailed(failure_of(error), retryable=False) from None
     callee = callee_of(function)
     arguments = bind_arguments(callee.bind, decode_value(request.arguments), context if callee.takes_context else None)
+
+    async def call_with_steps() -> bytes:
+        steps = Steps(_spec(request), DriverHost(replies, answers), DaemonThreads())
+        context.allow_steps(steps)
+        return await call_async(function, arguments, steps=steps)
+
     if callee.is_async:
-        return asyncio.run(call_async(function, arguments))
+        return asyncio.run(call_with_steps())
     answer = call_sync(function, arguments)
     return answer if isinstance(answer, bytes) else asyncio.run(call_async(await_it, {"awaitable": answer}))
+
+
+def _spec(request: ChildRequest) -> AttemptSpec:
+    """What steps have to know of the attempt."""
+    return AttemptSpec(
+        workflow_id=request.workflow_id,
+        task_id=request.task_id,
+        attempt=request.attempt,
+        definition=request.definition,
+        arguments=decode_value(request.arguments),
+        cwd=Path(request.root),
+        root=Path(request.root),
+        idempotency_key=request.idempotency_key,
+        attempt_id=os.environ.get(ATTEMPT_VARIABLE, ""),
+        steps=request.steps,
+    )
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
@@ -116,8 +227,9 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 def main() -> None:
     request_fd, reply_fd = int(sys.argv[-2]), int(sys.argv[-1])
     os.set_inheritable(reply_fd, False)  # what the function starts must not keep the driver waiting
-    with open(request_fd, "rb") as file:
-        data = file.read()
+    os.set_inheritable(request_fd, False)
+    answers = open(request_fd, "rb")  # noqa: SIM115 (as long as this process lives)
+    data = answers.readline()
     if not data:
         os._exit(125)  # the driver died before it had said what to do
     request = typed.decode(data, ChildRequest)
@@ -125,7 +237,7 @@ def main() -> None:
     del sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)
     replies = Replies(reply_fd)
-    reply = perform(request, replies)
+    reply = perform(request, replies, answers)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -17,10 +19,10 @@ from agentos.machine.attempt_result import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of
-from agentos.tasks.outcomes import AttemptFailed, failure_outcome, success_outcome
+from agentos.tasks.outcomes import AttemptFailed, failure_outcome, milliseconds_since, success_outcome
 from agentos.tasks.process.launch import Launch, environment_of, start_failure, working_folder
 from agentos.tasks.process.supervision import Supervisor, describe_status, last_words, refuse_cut_short, was_ended
-from agentos.tasks.python.child import ChildRequest, Reply
+from agentos.tasks.python.child import ChildRequest, Reply, StepAnswer, StepCall
 from agentos.tasks.python.functions import reference_of
 from agentos.tasks.python.threads import DaemonThreads
 from agentos.values import encode_value
@@ -44,12 +46,15 @@ class IsolatedPerformer:
             reply, warnings = await self._reply(_request(spec), spec, host)
         except AttemptFailed as failed:
             return failure_outcome(failed, began)
+        if reply.suspended:
+            waits, spent_ms = reply.suspended, milliseconds_since(began)
+            return AttemptResult(suspended=waits, warnings=warnings, execution_time_ms=spent_ms)
         return success_outcome(reply.output, reply.left, began, warnings)
 
     async def _reply(self, request: bytes, spec: AttemptSpec, host: AttemptHost) -> tuple[Reply, tuple[str, ...]]:
         out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
-        replies = _Replies(host)
         pipes = _Pipes()
+        replies = _Replies(host, pipes.answer)
         try:
             fds = (pipes.childs_request, pipes.childs_reply)
             argv = (sys.executable, "-u", "-P", "-c", _BOOT, _OUR_FOLDER, *map(str, fds))
@@ -93,13 +98,19 @@ class _Pipes:
     def hand_over(self, request: bytes, threads: DaemonThreads) -> None:
         """Send the request; in a thread, since it may be larger than what a pipe takes at once."""
         self._close(self.childs_request, self.childs_reply)
-        self._open.discard(self._request)
+        written = os.dup(self._request)  # its own: this end stays open for answers, until the attempt is over
 
         def write() -> None:
-            with suppress(BrokenPipeError), open(self._request, "wb") as file:
-                file.write(request)
+            with suppress(BrokenPipeError), open(written, "wb") as file:
+                file.write(request + b"\n")
 
         threads.start(write)
+
+    def answer(self, answer: StepAnswer) -> None:
+        """Tell the child what became of what it asked; it reads these lines as they come, so that this never waits."""
+        if self._request in self._open:
+            with suppress(BrokenPipeError):
+                os.write(self._request, msgspec.json.encode(answer) + b"\n")
 
     def close(self) -> None:
         self._close(*self._open)
@@ -113,8 +124,10 @@ class _Pipes:
 class _Replies:
     """Takes the child's lines apart: progress is shown, the last one kept."""
 
-    def __init__(self, host: AttemptHost) -> None:
+    def __init__(self, host: AttemptHost, answer: Callable[[StepAnswer], None]) -> None:
         self._host = host
+        self._answer = answer
+        self._asked: set[asyncio.Task[None]] = set()
         self._rest = bytearray()
         self.last: Reply | None = None
 
@@ -130,8 +143,29 @@ class _Replies:
                 reply = typed.decode(line, Reply)
                 if reply.ended:
                     self.last = reply
+                elif reply.step is not None:
+                    asked = asyncio.create_task(self._write_down(reply.step))
+                    self._asked.add(asked)
+                    asked.add_done_callback(self._asked.discard)
                 else:
                     self._host.output("progress", reply.progress)
+
+    async def _write_down(self, call: StepCall) -> None:
+        """Do what a step of the function asks, and say so once it is durable."""
+        host, problem = self._host, ""
+        try:
+            match call.verb:
+                case "begin_step":
+                    await host.begin_step(call.number, call.name, call.inputs)
+                case "record_step":
+                    await host.record_step(call.number, call.name, call.inputs, call.output)
+                case "begin_sleep":
+                    await host.begin_sleep(call.number, call.inputs, call.seconds)
+                case "ask":
+                    await host.ask(call.number, call.inputs, call.question, call.choices, call.timeout_s)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        self._answer(StepAnswer(id=call.id, problem=problem))
 
 
 def _request(spec: AttemptSpec) -> bytes:
@@ -146,6 +180,8 @@ def _request(spec: AttemptSpec) -> bytes:
             task_id=spec.task_id,
             attempt=spec.attempt,
             idempotency_key=spec.idempotency_key,
+            definition=spec.definition,
+            steps=spec.steps,
         )
     except (AttemptError, ValueEncodingError) as error:
         raise AttemptFailed(plain_failure(error), retryable=False) from None

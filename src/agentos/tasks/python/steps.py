@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any, NoReturn
 
-from agentos.crashpoints import reach
 from agentos.dag.plan.checks import changes_files
 from agentos.exceptions import AttemptError, GateRejected, StepsChangedError
 from agentos.machine.facts.facts import StepFacts
@@ -62,11 +61,8 @@ class Steps:
         with self._working():
             if self._is_asked_about:
                 await self._host.begin_step(number, name, self._inputs)
-                reach("step.begun")
             output = encode_value(await self._call(function, args, named))
-            reach("step.before")
             await self._host.record_step(number, name, self._inputs, output)
-            reach("step.after")
         return give_back(function, decode_value(output))
 
     async def sleep(self, number: int, seconds: float) -> None:
@@ -74,7 +70,6 @@ class Steps:
         if self._find_known(number, SLEEP) is None:
             with self._working():
                 await self._host.begin_sleep(number, self._inputs, seconds)
-            reach("sleep.begun")
             await self._suspend(number)
 
     async def wait_for(
@@ -148,7 +143,7 @@ class Steps:
         return self._spec.definition.external and self._spec.definition.idempotent == "no"
 
     def _refuse_misplaced(self) -> None:
-        if changes_files(self._spec.definition):
+        if changes_files(self._spec.definition) or self._spec.definition.isolation == "worktree":
             raise AttemptError(
                 f"ctx.step is refused: {self._spec.task_id!r} changes files, which a step cannot put back",
                 next_step="Make tasks of its parts, or say `effects: none` if it changes no files.",

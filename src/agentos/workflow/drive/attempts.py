@@ -391,11 +391,13 @@ class DriveHost:
         """Write down that a step is about to begin; durable on return."""
         given = StepBegan(task_id=self._task.id, attempt=self._attempt, number=number, name=name, inputs=inputs)
         await self._attempts.mail.submit_and_wait(given)
+        reach("step.begun")
 
     async def begin_sleep(self, number: int, inputs: str, seconds: float) -> None:
         """Write down until when the function sleeps; durable on return."""
         given = SleepAsked(task_id=self._task.id, attempt=self._attempt, number=number, inputs=inputs, seconds=seconds)
         await self._attempts.mail.submit_and_wait(given)
+        reach("sleep.begun")
 
     async def ask(
         self, number: int, inputs: str, question: str, choices: tuple[str, ...], timeout_s: float | None
@@ -415,11 +417,13 @@ class DriveHost:
 
     async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
         """Write down what a step gave; durable on return."""
+        reach("step.before")
         masked = masked_outcome(AttemptResult(output=Raw(output)), self._task.id, self._attempts.setting.masker)
         given = StepEnded(
             task_id=self._task.id, attempt=self._attempt, number=number, name=name, inputs=inputs, output=masked.output
         )
         await self._attempts.mail.submit_and_wait(given)
+        reach("step.after")
 
     async def record_usage(self, usage: ev.Usage) -> None:
         """Write down what was paid for; durable on return."""
