@@ -73,17 +73,20 @@ def _check_tasks(counted: Iterable[ev.Event]) -> None:
     closed: Counter[str] = Counter()
     ends: Counter[str] = Counter()
     happened: set[str] = set()
+    about_steps: set[str] = set()
     for event in counted:
         match event:
             case ev.TaskStart():
                 assert not ends[event.task_id], f"{event.task_id} was started again after it had ended"
                 starts.setdefault(event.task_id, []).append(event.attempt)
-            case ev.TaskRetry():
+            case ev.TaskRetry() | ev.TaskSuspended():
                 closed[event.task_id] += 1
+            case ev.DecisionRequired(step=int()):
+                about_steps.add(event.gate_id)
             case ev.ResumePlanned():
                 closed.update(event.cut_off)
                 ends -= Counter(dict.fromkeys(event.reset, 1))
-            case ev.DecisionMade(answer="happened"):
+            case ev.DecisionMade(answer="happened") if event.gate_id not in about_steps:
                 happened.add(event.task_id or "")
             case ev.TaskComplete() | ev.TaskError() | ev.TaskSkipped():
                 ends[event.task_id] += 1

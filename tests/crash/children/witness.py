@@ -19,7 +19,7 @@ from agentos.client import Client
 from agentos.exceptions import AgentosError
 from agentos.ids import WorkflowId
 from agentos.machine.commands import ApprovalResponse
-from agentos.machine.events import DecisionMade, Event, FilesMerged
+from agentos.machine.events import DecisionMade, DecisionRequired, Event, FilesMerged
 from agentos.store.port import PostedCommand
 from agentos.workflow.drive.mailbox import utc_now
 from agentos.workflow.place.place import find_place
@@ -67,6 +67,22 @@ def executions(task_id: str) -> int:
     """How often a task was executed so far, in this process or an earlier one."""
     lines = map(json.loads, Path(_TRACE).read_text().splitlines())
     return sum(task_id == (line.get("task") or line["attempt_id"].split("/")[1]) for line in lines)
+
+
+def take_effect(task_id: str, number: int) -> str:
+    """What a step with an external effect does: a line in a file of its own."""
+    file = os.open(f"{_TRACE}.steps", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"{task_id}/{number}\n".encode())
+    finally:
+        os.close(file)
+    return f"{task_id}/{number}"
+
+
+def step_effects() -> list[str]:
+    """Every effect of a step that ever took place."""
+    path = Path(f"{_TRACE}.steps")
+    return sorted(path.read_text().split()) if path.exists() else []
 
 
 def is_approved(ctx: Context, gate_id: str) -> bool:
@@ -144,6 +160,12 @@ def _answer(client: Client, workflow_id: str, gate_id: str) -> ApprovalResponse:
         merges = [event for event in client.events(workflow_id) if isinstance(event, FilesMerged)]
         chosen = {conflict.path: conflict.sides[-1] for conflict in merges[-1].conflicts}
         return ApprovalResponse(gate_id=gate_id, approved=True, output=chosen)
+    opened = next(one for one in _opened(client, workflow_id) if one.gate_id == gate_id)
+    if opened.kind == "ask" and opened.step is not None:
+        effect = f"{opened.task_id}/{opened.step}"
+        if effect not in step_effects():
+            return ApprovalResponse(gate_id=gate_id, approved=True, choice="did-not-run")
+        return ApprovalResponse(gate_id=gate_id, approved=True, choice="it-ran", output=effect)
     if kind != "ask":
         return ApprovalResponse(gate_id=gate_id, approved=True)
     if not task_id.startswith(EFFECTS):
@@ -151,6 +173,10 @@ def _answer(client: Client, workflow_id: str, gate_id: str) -> ApprovalResponse:
     if not executions(task_id):
         return ApprovalResponse(gate_id=gate_id, approved=True, choice="did-not-run")
     return ApprovalResponse(gate_id=gate_id, approved=True, choice="it-ran", output=effect_of(task_id))
+
+
+def _opened(client: Client, workflow_id: str) -> list[DecisionRequired]:
+    return [event for event in client.events(workflow_id) if isinstance(event, DecisionRequired)]
 
 
 def checkpoint_of_layer(layer: int) -> str:
