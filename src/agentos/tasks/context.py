@@ -89,10 +89,6 @@ class Context:
         self._values: dict[str, bytes] = {}
         self._injected: list[tuple[str, Raw]] = []
 
-    def allow_steps(self, steps: Steps) -> None:
-        """In the process of an isolated attempt: its loop, which steps need, comes after the context."""
-        self._steps = steps
-
     def message(self, role: str, content: Any) -> None:
         """Add a message to `state.messages`."""
         _need_text("role", role)

@@ -114,9 +114,8 @@ class Replies:
 class DriverHost:
     """What the function's steps ask of the driver, over the pipes between them."""
 
-    def __init__(self, replies: Replies, answers: IO[bytes]) -> None:
-        self._replies, self._answers = replies, answers
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, replies: Replies, answers: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        self._replies, self._answers, self._loop = replies, answers, loop
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
         self._listening = False
@@ -165,43 +164,47 @@ class DriverHost:
 
 def perform(request: ChildRequest, replies: Replies, answers: IO[bytes]) -> Reply:
     """Call the function; whatever it does is a reply."""
-    context = Context(
-        workflow_id=request.workflow_id,
-        task_id=request.task_id,
-        attempt=request.attempt,
-        idempotency_key=request.idempotency_key,
-        root=Path(request.worktree or request.root),
-        show=replies.progress,
-    )
     try:
         with mark_attempt(os.environ.get(ATTEMPT_VARIABLE, "")):  # the function may drop the variable
-            output = _call(request, context, replies, answers)
+            output, left = _call(request, replies, answers)
     except AttemptFailed as failed:
         return Reply(ended=True, error=failed.failure, retryable=failed.retryable)
     except AttemptSuspended as suspended:
         return Reply(ended=True, suspended=suspended.waits)
-    return Reply(ended=True, output=Raw(output), left=context.close("has ended"))
+    return Reply(ended=True, output=Raw(output), left=left)
 
 
-def _call(request: ChildRequest, context: Context, replies: Replies, answers: IO[bytes]) -> bytes:
+def _call(request: ChildRequest, replies: Replies, answers: IO[bytes]) -> tuple[bytes, ContextAdditions]:
     try:
         function = load(request.function, Path(request.root))
     except AttemptError as error:
         raise AttemptFailed(plain_failure(error), retryable=False) from None
     except BaseException as error:
         raise AttemptFailed(failure_of(error), retryable=False) from None
-    callee = callee_of(function)
-    arguments = bind_arguments(callee.bind, decode_value(request.arguments), context if callee.takes_context else None)
+    callee, given = callee_of(function), decode_value(request.arguments)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        steps = Steps(_spec(request), DriverHost(replies, answers, loop), DaemonThreads(), loop)
+        context = _context(request, replies, steps if callee.is_async else None)
+        arguments = bind_arguments(callee.bind, given, context if callee.takes_context else None)
+        if callee.is_async:
+            return runner.run(call_async(function, arguments, steps=steps)), context.close("has ended")
+        answer = call_sync(function, arguments)
+        if not isinstance(answer, bytes):
+            answer = runner.run(call_async(await_it, {"awaitable": answer}))
+        return answer, context.close("has ended")
 
-    async def call_with_steps() -> bytes:
-        steps = Steps(_spec(request), DriverHost(replies, answers), DaemonThreads())
-        context.allow_steps(steps)
-        return await call_async(function, arguments, steps=steps)
 
-    if callee.is_async:
-        return asyncio.run(call_with_steps())
-    answer = call_sync(function, arguments)
-    return answer if isinstance(answer, bytes) else asyncio.run(call_async(await_it, {"awaitable": answer}))
+def _context(request: ChildRequest, replies: Replies, steps: Steps | None) -> Context:
+    return Context(
+        workflow_id=request.workflow_id,
+        task_id=request.task_id,
+        attempt=request.attempt,
+        idempotency_key=request.idempotency_key,
+        root=Path(request.worktree or request.root),
+        show=replies.progress,
+        steps=steps,
+    )
 
 
 def _spec(request: ChildRequest) -> AttemptSpec:

@@ -66,7 +66,7 @@ class PythonPerformer:
             callee = callee_of(function)
             steps: Steps | None = None
             if callee.takes_context:
-                steps = Steps(spec, host, self._threads)
+                steps = Steps(spec, host, self._threads, asyncio.get_running_loop())
                 context = context_of(spec, LiveProgress(host), steps)
             arguments = bind_arguments(callee.bind, spec.arguments, context)
             if callee.is_async:

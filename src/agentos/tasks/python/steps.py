@@ -28,9 +28,10 @@ from agentos.values import decode_value, encode_value
 class Steps:
     """The steps of one attempt. Those that earlier attempts made with the same inputs are not made again."""
 
-    def __init__(self, spec: AttemptSpec, host: StepHost, threads: DaemonThreads) -> None:
-        self._spec, self._host, self._threads = spec, host, threads
-        self._loop = asyncio.get_running_loop()
+    def __init__(
+        self, spec: AttemptSpec, host: StepHost, threads: DaemonThreads, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._spec, self._host, self._threads, self._loop = spec, host, threads, loop
         self._asked = 0
         self._at_work = 0
         self._waits: set[int] = set()
