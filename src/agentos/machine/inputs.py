@@ -111,6 +111,8 @@ class StepEnded(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     inputs: str
     output: Raw
+    captured: CaptureEnded | None = None
+    """The files after it: on record together with it, or not at all."""
 
 
 class SourcesSeen(msgspec.Struct, frozen=True, kw_only=True):

@@ -211,8 +211,8 @@ class _Judge:
             self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
             if known is not None and fan_out_of(task) not in self.changed:
                 self.changed[task.id] = None
-        made = was.steps or was.pending
-        if made and (task.id in self.options.rerun or (changed and "changed" in self.options.rerun)):
+        asked_for = task.id in self.options.rerun or (changed and "changed" in self.options.rerun)
+        if (was.steps or was.pending) and (asked_for or self._are_steps_undone(was)):
             self.steps_forgotten.append(task.id)
         if not is_left_out(task, self.selected):
             self._judge(task, was, changed=changed)
@@ -416,7 +416,13 @@ class _Judge:
             )
         else:
             how = _FILES[self.options.files] if changes_files(task.definition) else ""
+            if was.files_seq and self.options.files == "restored" and task.id not in self.steps_forgotten:
+                how = "; the files after its last step are put back first"
             self._add_verdict(task, "rerun", f"was interrupted{how}" + _edit_note(changed))
+
+    def _are_steps_undone(self, was: TaskFacts) -> bool:
+        """Whether putting the files back takes away what steps of a task did to them."""
+        return self.options.files == "restored" and self.options.restored_to < was.files_seq
 
     def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what this finished task did to them."""

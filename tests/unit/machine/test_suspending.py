@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import Input, SleepAsked, StepBegan, StepEnded, StopAsked, WaitAsked
+from agentos.machine.inputs import CaptureEnded, Input, SleepAsked, StepBegan, StepEnded, StopAsked, WaitAsked
 from agentos.values import decode_value
+from agentos.workflow.files.decisions import decide
 from tests.unit.machine.harness import Run, ended, failed, flow_of, nothing, raw
 
 A = TaskId("a")
@@ -353,6 +355,34 @@ def test_a_step_that_raised_is_over() -> None:
     run.fail("a")
     assert run.running == ["a"]
     assert not run.task("a").pending
+
+
+# --- steps that change files ------------------------------------------------------------------------------------------
+
+
+def test_the_files_after_a_step_are_on_record_with_it_and_what_a_kill_goes_back_to() -> None:
+    flow = Workflow("flow")
+    flow.add("a", nothing, effects="files")
+    run = Run(flow, captures=True).begin()
+    run.give(CaptureEnded(why="attempt", snapshot="s0", tree="t0", task_id="a"))
+    after = CaptureEnded(why="attempt", snapshot="s1", tree="t1", task_id="a")
+    assert run.give(replace(made(run, 0), captured=after)) == ["files_captured", "task_step"]
+    decided = decide(run.facts, run.machine.plan, (), "ask", "run", before=run.machine.plan)
+    assert (decided.target, decided.restored_to) == ("s1", run.task("a").files_seq)
+    run.resume_with(decided)
+    assert run.verdicts() == {"a": "rerun"}
+    assert len(run.task("a").steps) == 1
+
+
+def test_steps_whose_files_are_put_back_are_forgotten() -> None:
+    flow = Workflow("flow")
+    flow.add("a", nothing, effects="files")
+    run = Run(flow, captures=True).begin()
+    run.give(CaptureEnded(why="attempt", snapshot="s0", tree="t0", task_id="a"))
+    before = run.facts.sequence
+    run.give(replace(made(run, 0), captured=CaptureEnded(why="attempt", snapshot="s1", tree="t1", task_id="a")))
+    run.resume(files="restored", restored_to=before)
+    assert not run.task("a").steps
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came of it (`result_mark`) before it was set back: dependants follow only if the new result differs."""
     steps: tuple[StepFacts, ...] = ()
     """Those of a task that has not succeeded: its next attempt takes them over."""
+    files_seq: int = 0
+    """Of the newest snapshot that holds what its steps did to files; 0 where they did nothing to any."""
     pending: tuple[PendingStep, ...] = ()
     """Those that have begun and have no result."""
     suspended: bool = False

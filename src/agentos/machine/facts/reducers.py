@@ -88,9 +88,10 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
             # A fan-out keeps the list it was expanded to: its items are looked at one by one.
             back = _set_back(was, "running" if task_id in children else "pending")
             mark = result_mark(was) if was.previous is None and was.ended else was.previous
-            goes_on = was.status in FAILED
-            steps, pending = (was.steps, was.pending) if goes_on else ((), ())
-            tasks[task_id] = replace(back, previous=mark, steps=steps, pending=pending)
+            back = replace(back, previous=mark)
+            if was.status in FAILED:
+                back = replace(back, steps=was.steps, files_seq=was.files_seq, pending=was.pending)
+            tasks[task_id] = back
     for task_id in event.cut_off:
         was = facts.task(task_id)
         tasks[task_id] = replace(was, status="pending", cuts=was.cuts + 1, outdated=False)
@@ -100,7 +101,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         was = tasks[task_id]
         withdrawn.update(step.gate for step in facts.task(task_id).pending if step.gate is not None)
         status = "pending" if was.suspended else was.status
-        tasks[task_id] = replace(was, steps=(), pending=(), suspended=False, status=status)
+        tasks[task_id] = replace(was, steps=(), files_seq=0, pending=(), suspended=False, status=status)
     said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
     gone = {row.task_id for row in event.verdicts if row.verdict == "orphan"}
     gone.update(child for parent in event.regrown for child in facts.children.get(parent, ()))

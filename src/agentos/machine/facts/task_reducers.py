@@ -63,6 +63,7 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         seq=event.seq,
         previous=was.previous,
         steps=was.steps,
+        files_seq=was.files_seq,
         pending=_waited_for(was),
     )
     open_gates = facts.open_gates
@@ -108,7 +109,10 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
 def task_step(facts: Facts, event: ev.TaskStep) -> Facts:
     was = facts.task(event.task_id)
     made = StepFacts(event.number, event.name, event.inputs, event.output)
-    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, _with_step(was, made)))
+    task = _with_step(was, made)
+    if facts.files is not None and facts.files.open and facts.files.seq == event.seq - 1:  # written down with it
+        task = replace(task, files_seq=facts.files.seq)
+    return replace(facts, sequence=event.seq, tasks=facts.tasks.set(event.task_id, task))
 
 
 def _with_step(was: TaskFacts, made: StepFacts) -> TaskFacts:
@@ -210,6 +214,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         # Until it succeeds, dependants stay as they were with what it gave before.
         previous=was.previous if event.status in FAILED else None,
         steps=was.steps if event.status in FAILED else (),
+        files_seq=was.files_seq if event.status in FAILED else 0,
         pending=_left_pending(was, event.status),
     )
     return _with_result(facts, event, was, task)

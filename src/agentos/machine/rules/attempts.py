@@ -59,6 +59,8 @@ def session_known(board: Board, given: SessionKnown) -> None:
 
 def step_ended(board: Board, given: StepEnded) -> None:
     if board.facts.running.get(given.task_id) == given.attempt:
+        if given.captured is not None:
+            files.record_capture(board, given.captured)
         board.emit(
             ev.TaskStep(
                 task_id=given.task_id,

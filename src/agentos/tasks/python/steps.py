@@ -60,7 +60,7 @@ class Steps:
         if known is not None:
             return give_back(function, decode_value(known.output))
         with self._working():
-            if self._is_asked_about:
+            if self._must_ask_first:
                 await self._host.begin_step(number, name, self._inputs)
             output = encode_value(await self._call(function, args, named))
             await self._host.record_step(number, name, self._inputs, output)
@@ -139,15 +139,16 @@ class Steps:
         return {step.number: step for step in self._spec.steps if step.inputs == self._inputs}
 
     @property
-    def _is_asked_about(self) -> bool:
-        """Whether a step that is cut off may not simply be repeated: then its start is written down first."""
-        return self._spec.definition.external and self._spec.definition.idempotent == "no"
+    def _must_ask_first(self) -> bool:
+        """Whether the driver has to know before a step begins: it may not be repeated unasked, or changes files."""
+        definition = self._spec.definition
+        return (definition.external and definition.idempotent == "no") or changes_files(definition)
 
     def _refuse_misplaced(self) -> None:
-        if changes_files(self._spec.definition) or self._spec.definition.isolation == "worktree":
+        if self._spec.definition.isolation == "worktree":
             raise AttemptError(
-                f"ctx.step is refused: {self._spec.task_id!r} changes files, which a step cannot put back",
-                next_step="Make tasks of its parts, or say `effects: none` if it changes no files.",
+                f"ctx.step is refused: the worktree of {self._spec.task_id!r} goes with its attempt",
+                next_step="Take `isolation: worktree` away, or make tasks of its parts.",
             )
         if asyncio.get_running_loop() is not self._loop:
             raise AttemptError("ctx.step is awaited in another event loop", next_step="Make the task's function async.")

@@ -34,6 +34,7 @@ from agentos.machine.inputs import (
     WaitAsked,
 )
 from agentos.machine.machine import Machine
+from agentos.machine.resume import may_have_happened
 from agentos.machine.rules.budgets import remaining_budget
 from agentos.machine.rules.gates import approving_gate, changed_files
 from agentos.machine.sources import SourcesNow, changes_since, named_files, reason_of
@@ -388,7 +389,11 @@ class DriveHost:
         await self._attempts.mail.submit_and_wait(given)
 
     async def begin_step(self, number: int, name: str, inputs: str) -> None:
-        """Write down that a step is about to begin; durable on return."""
+        """Write down that a step is about to begin; durable on return. AttemptError where it must not."""
+        if (files := self._files_after_steps()) is not None:
+            files.refuse_steps(self._task.id)
+        if not may_have_happened(self._task):
+            return
         given = StepBegan(task_id=self._task.id, attempt=self._attempt, number=number, name=name, inputs=inputs)
         await self._attempts.mail.submit_and_wait(given)
         reach("step.begun")
@@ -419,11 +424,27 @@ class DriveHost:
         """Write down what a step gave; durable on return."""
         reach("step.before")
         masked = masked_outcome(AttemptResult(output=Raw(output)), self._task.id, self._attempts.setting.masker)
+        files = self._files_after_steps()
         given = StepEnded(
-            task_id=self._task.id, attempt=self._attempt, number=number, name=name, inputs=inputs, output=masked.output
+            task_id=self._task.id,
+            attempt=self._attempt,
+            number=number,
+            name=name,
+            inputs=inputs,
+            output=masked.output,
+            captured=await files.step(self._task.id) if files is not None else None,
         )
         await self._attempts.mail.submit_and_wait(given)
         reach("step.after")
+
+    def _files_after_steps(self) -> FileAttempts | None:
+        """Who captures the files after each step of this task; None where it changes none."""
+        if not changes_files(self._task.definition):
+            return None
+        files = self._attempts.files.attempts
+        if files is None:
+            raise AttemptError(f"ctx.step is refused: {self._task.id!r} changes files, and nothing is kept of this run")
+        return files
 
     async def record_usage(self, usage: ev.Usage) -> None:
         """Write down what was paid for; durable on return."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agentos.exceptions import SnapshotError, TryAgainError
+from agentos.exceptions import AttemptError, SnapshotError, TryAgainError
 from agentos.ids import TaskId
 from agentos.machine.facts.facts import FilePoint, Turn
 from agentos.machine.inputs import CaptureEnded, Input, MergeEnded
@@ -152,6 +152,25 @@ class FileAttempts:
             if self._under_way != {task_id} or len(self._together) > 1:
                 return None
             return capture_input(await self._capture(), "turn", task_id=task_id)
+
+    def refuse_steps(self, task_id: TaskId) -> None:
+        """AttemptError where the files after a step of this attempt could not be told from what others do to them."""
+        why = "there are no snapshots of its files" if self._files is None else ""
+        if self._under_way != {task_id} or len(self._together) > 1:
+            why = why or "another task changes files at the same time"
+        if why:
+            raise AttemptError(
+                f"ctx.step is refused: {task_id!r} changes files, and {why}",
+                next_step="Make tasks of its parts, or let no other file task run beside it (`needs`).",
+            )
+
+    async def step(self, task_id: TaskId) -> CaptureEnded:
+        """The files after a step of the only attempt at work: what it comes back to from here on."""
+        async with self._lock:
+            self.refuse_steps(task_id)
+            found = await self._capture()
+            self._point = found if isinstance(found, Snapshot) else None
+            return capture_input(found, "attempt", task_id=task_id)
 
     async def isolate(self, task_id: TaskId, root: Path, turn: Turn | None = None) -> IsolatedWorktree:
         """A worktree for an isolated attempt, made from the files as they are; with a `turn`, from what that left.
