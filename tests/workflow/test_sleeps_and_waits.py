@@ -70,6 +70,22 @@ def test_a_function_goes_on_after_sleeps_and_answers(
     assert [entry["answer"] for entry in done.state.decisions] == ["approved"]
 
 
+def test_a_worker_goes_on_with_what_was_killed_asleep_and_with_what_is_answered(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACE", str(here.parent / "trace"))
+    (here / "parcel.py").write_text(FLOW.replace("SETTINGS", ""))
+    assert testing.start([sys.executable, "parcel.py"], cwd=here, at="task.suspended").returncode == -9
+    worker = [sys.executable, "-m", "agentos", "worker", "--once"]
+    assert testing.start(worker, cwd=here).returncode == 0
+    assert Client().show("r").status == "waiting"
+    approve("r", choice="slow")
+    assert Client().show("r").status == "interrupted", "anybody may go on with it"
+    assert testing.start(worker, cwd=here).returncode == 0
+    assert Client().show("r").status == "complete"
+    assert sorted((here.parent / "trace").read_text().split()) == ["billed", "packed", "slow"]
+
+
 def test_a_no_raises_where_it_is_awaited() -> None:
     flow = Workflow("w")
 

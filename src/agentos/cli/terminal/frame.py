@@ -98,6 +98,10 @@ def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, flo
         row = FrameRow(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
         rows.setdefault(task.layer, []).append(row)
     left -= min(left, len(model.retrying))
+    for task_id, due in islice(model.sleeping.items(), left):
+        row = FrameRow(status="waiting", what=printable(task_id), figures=f"goes on {until(due, now)}", depth=1)
+        rows.setdefault(model.facts.task(task_id).layer, []).append(row)
+    left -= min(left, len(model.sleeping))
     for task_id in islice(reversed(model.failed), min(left, FEW)):
         rows.setdefault(model.facts.task(task_id).layer, []).append(_ended_row(model, task_id))
         left -= 1

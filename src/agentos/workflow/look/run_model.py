@@ -42,6 +42,8 @@ class RunModel:
         """What running tasks printed last."""
         self.retrying: dict[TaskId, datetime] = {}
         """All and only tasks that wait for their next attempt, and until when."""
+        self.sleeping: dict[TaskId, datetime] = {}
+        """Tasks that sleep, and until when."""
         self.failed: dict[TaskId, None] = {}
         """All and only tasks that ended failed or cancelled, oldest first."""
         self.recent: deque[TaskId] = deque(maxlen=RECENT)
@@ -135,11 +137,14 @@ class RunModel:
                 self.started[task_id] = event.at
                 self.lines.pop(task_id, None)
                 self.retrying.pop(task_id, None)
+                self.sleeping.pop(task_id, None)
             case ev.TaskRetry(task_id=task_id, not_before=not_before):
                 self.retrying[task_id] = not_before
                 self._no_longer_running(task_id)
             case ev.TaskSuspended(task_id=task_id):
                 self._no_longer_running(task_id)
+                if (until := self.facts.task(task_id).sleeps_until) is not None:
+                    self.sleeping[task_id] = until
             case ev.TaskComplete(task_id=task_id) | ev.TaskError(task_id=task_id) | ev.TaskSkipped(task_id=task_id):
                 self._no_longer_running(task_id)
                 self.retrying.pop(task_id, None)
@@ -192,6 +197,7 @@ class RunModel:
             self._recount(task_id, None, self._countable_task(task_id))
         running = self.facts.running
         self.started = {task_id: at for task_id, at in self.started.items() if task_id in running}
+        self.sleeping = {task_id: at for task_id, at in self.sleeping.items() if self.facts.task(task_id).suspended}
         self.retrying = {
             task_id: at for task_id, at in self.retrying.items() if self.facts.task(task_id).status == "retrying"
         }
