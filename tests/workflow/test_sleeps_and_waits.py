@@ -177,7 +177,7 @@ def test_the_first_of_an_answer_and_a_sleep() -> None:
 
 
 def test_a_function_that_swallows_its_cancellation_is_suspended_all_the_same() -> None:
-    flow, calls = Workflow("w"), []
+    flow, calls = Workflow("w"), list[str]()
 
     @flow.task
     async def stubborn(ctx: Context) -> str:

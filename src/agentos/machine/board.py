@@ -112,6 +112,12 @@ class Board(ABC):
                 self.frontier.record_attempt_end(self.plan.tasks[task_id])
             case ev.TaskSuspended(task_id=task_id):
                 self.frontier.record_attempt_end(self.plan.tasks[task_id])
+            case ev.TaskSleep(task_id=task_id, until=until):
+                self.frontier.sleep_until(until, task_id)
+            case ev.TaskStep(task_id=task_id) | ev.TaskStepStarted(task_id=task_id):
+                self._note_sleeps(task_id)
+            case ev.DecisionRequired(kind="wait", task_id=task_id) if task_id is not None:
+                self._note_sleeps(task_id)
             case ev.DecisionRequired(task_id=task_id) if task_id is not None:
                 self.frontier.retrying.discard(task_id)  # it waits for an answer now, not for its time
             case ev.TaskComplete(task_id=task_id) | ev.TaskError(task_id=task_id) | ev.TaskSkipped(task_id=task_id):
@@ -120,6 +126,10 @@ class Board(ABC):
                 if task_id in before.running:
                     self.frontier.record_attempt_end(task)
                 self.task_over(task, before.task(task_id))
+
+    def _note_sleeps(self, task_id: TaskId) -> None:
+        if self.facts.task(task_id).sleeps_until is None:
+            self.frontier.sleeping.discard(task_id)
 
     def record(self, event: ev.Event) -> None:
         """Stamp the event, fold it in and hand it out."""

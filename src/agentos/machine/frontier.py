@@ -14,7 +14,7 @@ from datetime import datetime
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.machine.facts.facts import FAILED
-from agentos.machine.facts.fold import Facts
+from agentos.machine.facts.fold import Facts, TaskFacts
 
 Candidate = tuple[int, str, TaskId]
 """Layer, place, id: candidates are looked at in this order, whatever order they became ready in."""
@@ -80,9 +80,8 @@ class Frontier:
             self.unmet[task_id] = self._count_unmet(facts, task) if needs and known else len(needs)
             if was is not None and was.status == "retrying" and was.not_before is not None:
                 self.retry_at(was.not_before, task_id)
-            for step in was.pending if was is not None else ():
-                if step.until is not None:
-                    self.sleep_until(step.until, task_id)
+            if was is not None and was.pending:
+                self.take_in_sleeps(task_id, was)
         for task_id in facts.running:
             group = tasks[task_id].definition.concurrency if task_id in tasks else None
             if group is not None:
@@ -172,6 +171,11 @@ class Frontier:
         self.sleeping.add(task_id)
         self.wake_at(when, task_id)
 
+    def take_in_sleeps(self, task_id: TaskId, was: TaskFacts) -> None:
+        for step in was.pending:
+            if step.until is not None:
+                self.sleep_until(step.until, task_id)
+
     def due(self, now: datetime) -> list[str]:
         """Whose moments have come; each is told once."""
         whose: list[str] = []
@@ -229,6 +233,7 @@ class Frontier:
         for task in back:
             self.left[task.layer] += 1
             self.unmet[task.id] = self._count_unmet(facts, task)
+            self.take_in_sleeps(task.id, facts.task(task.id))
         for task in back:
             self.offer(task.id)
 

@@ -63,8 +63,11 @@ def check_frontier(machine: Machine) -> None:
 
 
 def _moments(frontier: Frontier, machine: Machine) -> list[tuple[datetime, str]]:
-    live = {*machine.facts.open_gates, *frontier.retrying, *frontier.sleeping}
-    return sorted(timer for timer in set(frontier.timers) if timer[0] > machine.now and timer[1] in live)
+    live = {*machine.facts.open_gates, *frontier.retrying}
+    # A timer of a sleep that no longer counts does nothing.
+    sleeps = {(step.until, name) for name in frontier.sleeping for step in machine.facts.task(name).pending}
+    timers = {timer for timer in frontier.timers if timer[1] in live or timer in sleeps}
+    return sorted(timer for timer in timers if timer[0] > machine.now)
 
 
 def comparable(facts: Facts, *, decisions: bool = True) -> bytes:

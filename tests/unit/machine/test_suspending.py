@@ -236,6 +236,33 @@ def test_with_other_inputs_or_another_question_it_is_asked_anew(changed: dict[st
     assert run.open_gates == ["wait:a#2"]
 
 
+def test_a_sleep_that_became_a_question_is_over_and_the_other_way_round() -> None:
+    run = Run(flow_of({"a": []}), gates="wait").begin()
+    run.give(sleep(run, 3600))
+    run.resume()
+    run.give(wait(run))
+    run.give(suspended(run, 0))
+    assert run.machine.wake_at is None
+    assert run.open_gates == ["wait:a"]
+    run.resume(rerun=[])
+    run.answer("wait:a")
+    other = Run(flow_of({"a": []}), gates="wait").begin()
+    other.give(wait(other))
+    other.resume()
+    assert other.give(sleep(other, 5)) == ["withdrawn wait:a", "task_sleep"]
+
+
+def test_with_other_inputs_it_sleeps_anew() -> None:
+    run = Run(flow_of({"a": []})).begin()
+    run.give(sleep(run, 60))
+    run.later(59)
+    run.resume()
+    run.give(sleep(run, 60, inputs="j"))
+    run.give(suspended(run, 0))
+    assert run.later(59) == []
+    assert run.later(1) == ["task_step", "task_start a#3"]
+
+
 def test_rerun_forgets_what_it_waits_for() -> None:
     run = Run(flow_of({"a": []}), gates="wait").begin()
     run.give(made(run, 0), wait(run, 1))

@@ -4,6 +4,7 @@ drives        how a drive begins, and how it ends: with one terminal event
 task_start    skip a task, ask about it, or start it; fan-outs; `repeat` and its rounds
 scope         what the references of a task can see, and whether it is to run
 attempts      what follows when an attempt is over
+steps         sleeps, waits and steps inside a function: its task is suspended, and goes on
 layers        a checkpoint after each finished layer
 gates         names of gates, and when one lets through
 budgets       what models may cost

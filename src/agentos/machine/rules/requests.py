@@ -81,8 +81,6 @@ def _end_sleeps(board: Board, task_id: TaskId, until: datetime) -> None:
                     inputs=step.inputs,
                 )
             )
-    if board.facts.task(task_id).sleeps_until is None:
-        board.frontier.sleeping.discard(task_id)
     if was.suspended and not board.facts.task(task_id).suspended:
         board.frontier.offer(task_id)
 

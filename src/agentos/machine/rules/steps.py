@@ -34,8 +34,11 @@ def record_begin(board: Board, given: StepBegan) -> None:
 def begin_sleep(board: Board, given: SleepAsked) -> None:
     """Write down until when the function sleeps; an attempt that comes back to a sleep changes nothing of it."""
     task = _task_under_way(board, given)
-    if task is None or _known_wait(board, given) is not None:
+    known = _known_wait(board, given)
+    if task is None or (known is not None and known.until is not None):
         return
+    if known is not None and known.gate is not None:
+        requests.withdraw_gate(board, board.facts.gates[known.gate].opened, "the task sleeps there now")
     until = board.now + timedelta(seconds=given.seconds)
     board.emit(
         ev.TaskSleep(
@@ -48,7 +51,6 @@ def begin_sleep(board: Board, given: SleepAsked) -> None:
             seconds=given.seconds,
         )
     )
-    board.frontier.sleep_until(until, task.id)
 
 
 def ask(board: Board, given: WaitAsked) -> None:
