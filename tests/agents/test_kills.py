@@ -67,8 +67,9 @@ class Runs:
         assert process.returncode == code, f"{arguments} ended with {process.returncode}\n{out}\n{err}"
         return out + err
 
-    def killed_when(self, arrived: Callable[[], bool]) -> None:
-        """A run that is killed, with SIGKILL and nothing else, as soon as that is so."""
+    @contextmanager
+    def running_until(self, arrived: Callable[[], bool]) -> Iterator[subprocess.Popen[str]]:
+        """A run that has come so far; killed at the end, where it still lives."""
         process = self.start("run", "flow.yaml", "--id", "r1")
         try:
             until = time.monotonic() + PATIENCE_S
@@ -76,9 +77,15 @@ class Runs:
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < until, "waited in vain"
                 time.sleep(0.05)
+            yield process
         finally:
             process.kill()
             process.communicate()
+
+    def killed_when(self, arrived: Callable[[], bool]) -> None:
+        """A run that is killed, with SIGKILL and nothing else, as soon as that is so."""
+        with self.running_until(arrived):
+            pass
 
     def turns(self) -> int:
         events = self.client.events("r1")
@@ -266,12 +273,14 @@ def test_an_agent_whose_run_was_rolled_back_does_not_believe_in_what_it_did(repo
 
 
 def test_where_the_budget_is_used_up_a_gate_asks_for_more(repo: Path, home: Path) -> None:
-    with runs("claude", repo, home, "budget: 0.00001", file(repo, "a"), says("All done.")) as run:
-        told = run.finish("run", "flow.yaml", "--id", "r1", code=1)
+    with runs("claude", repo, home, "budget: 0.00001", file(repo, "a"), Hang()) as run:
+        told = run.finish("run", "flow.yaml", "--id", "r1", code=3)
         assert "(budget)" in told
-        told = run.finish("resume", "r1", code=3)
         assert "may spend no more" in told
-        assert len(run.model.script.calls) == 1
+        calls = len(run.model.script.calls)
+        run.finish("resume", "r1", code=3)
+        assert len(run.model.script.calls) == calls
+        assert run.paid_tokens() == 10
 
 
 def test_what_these_kills_leave_out() -> None:

@@ -92,14 +92,25 @@ def stopped_after(
     [
         ((answers("m1", TEXT), None, RESULT, None), (None, None)),
         ((answers("m1", TEXT), RESULT, None), (None, None)),
-        ((answers("m1", TEXT), None, answers("m1", TOOL), None), (2, "budget")),
-        ((answers("m1", TEXT), answers("m1", TOOL), None, RESULT), (2, "budget")),
+        ((answers("m1", TEXT), None, answers("m1", TOOL), None, TOOL_DONE, None), (5, "budget")),
+        ((answers("m1", TEXT), answers("m1", TOOL), None, TOOL_DONE, None), (4, "budget")),
+        ((answers("m1", TOOL), TOOL_DONE, None), (2, "budget")),
         ((answers("m1", TOOL), TOOL_DONE, answers("m2", TEXT), None, RESULT), (None, None)),
         ((answers("m1", TEXT), None, answers("m2", TEXT), None), (2, "budget")),
+        ((answers("m1", TOOL), None, answers("m2", TOOL), None), (2, "budget")),
     ],
-    ids=["answer", "answer-at-once", "tool-later", "tool-at-once", "answer-after-a-tool", "another-message"],
+    ids=[
+        "answer",
+        "answer-at-once",
+        "tool-later",
+        "tool-at-once",
+        "tool-done-at-once",
+        "answer-after-a-tool",
+        "another-message",
+        "another-tool",
+    ],
 )
-def test_beyond_its_budget_an_agent_is_stopped_where_it_goes_on(
+def test_beyond_its_budget_an_agent_is_stopped_where_it_goes_on_after_the_tools_of_what_was_paid(
     said: Sequence[dict[str, Any] | None], expected: tuple[int | None, AgentOutcome | None]
 ) -> None:
     assert stopped_after("claude", *said, tokens=15) == expected
@@ -178,7 +189,7 @@ def test_an_answer_that_comes_while_the_agent_is_being_stopped_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "GRACE_S", 60.0)  # as long as it takes here
-    path = plays_claude(tmp_path, answers("m1", TOOL), when_stopped=[answers("m2", TEXT), RESULT])
+    path = plays_claude(tmp_path, answers("m1", TOOL), TOOL_DONE, when_stopped=[answers("m2", TEXT), RESULT])
     host = Poor(10)
     outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}), host)
 
@@ -188,7 +199,7 @@ def test_an_answer_that_comes_while_the_agent_is_being_stopped_counts(
 
 
 def test_an_answer_that_was_not_given_does_not_count(tmp_path: Path) -> None:
-    path = plays_claude(tmp_path, answers("m1", TOOL), when_stopped=[answers("m2", TEXT)])
+    path = plays_claude(tmp_path, answers("m1", TOOL), TOOL_DONE, when_stopped=[answers("m2", TEXT)])
     outcome = perform(agent_spec(tmp_path, "claude", env={"PATH": path}), Poor(10))
 
     assert outcome.error is not None

@@ -11,7 +11,7 @@ import pytest
 
 from agentos.dag.define import model_calls
 from agentos.dag.define.model_calls import AgentWork, agent_problems
-from agentos.machine.events import Usage
+from agentos.machine.events import AgentSession, Usage
 from agentos.tasks.agents.adapters.adapter import (
     AgentExit,
     AgentVerdict,
@@ -250,10 +250,22 @@ def test_an_answer_by_schema_may_stand_in_a_fence() -> None:
 
 
 def test_who_goes_on_is_told_the_task_again() -> None:
-    told = prompt_for("Do it.", interrupted="continue", schema={"type": "object"})
+    session = AgentSession(agent="claude")
+    told = prompt_for("Do it.", earlier=session, schema={"type": "object"})
     assert told.index("interrupted") < told.index("Do it.") < told.index('{"type": "object"}')
-    assert "was undone" in prompt_for("Do it.", interrupted="fork")
+    assert "was undone" in prompt_for("Do it.", earlier=session, how="fork")
     assert prompt_for("Do it.") == "Do it."
+
+
+def test_who_did_not_do_enough_is_told_why_and_the_task_again_only_where_nobody_knows_it() -> None:
+    session = AgentSession(agent="claude", ended="rejected", feedback="2 tests failed")
+    told = prompt_for("Do it.", earlier=session)
+    assert "2 tests failed" in told
+    assert "Do it." not in told
+    lost = prompt_for("Do it.", earlier=session, known=False)
+    assert lost.index("Do it.") < lost.index("2 tests failed")
+    interrupted = prompt_for("Do it.", earlier=AgentSession(agent="claude", feedback="2 tests failed"))
+    assert interrupted.index("interrupted") < interrupted.index("Do it.") < interrupted.index("2 tests failed")
 
 
 def test_a_session_is_found_by_its_title() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from agentos.machine.events import NOTHING, TaskFailure, TaskFiles
+from agentos.machine.events import NOTHING, AgentEnd, TaskFailure, TaskFiles
 
 
 class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,12 +25,16 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     """False where trying again cannot help: cancelled, or a definition problem."""
     put_off: bool = False
     """It ended before it paid for anything, since nothing is left of the budget: no failure, though `error` says so."""
+    paused: bool = False
+    """It was stopped where its budget was used up, and goes on as soon as somebody allows more: no failure either."""
     cancelled: bool = False
     """Ended because the drive stops."""
     cut_off: bool = False
     """It did not end by itself: it ran out of time, or was ended from outside. What it was doing may have happened."""
     suspended: tuple[int, ...] = ()
     """It did not end: its function sleeps or waits, and these are the steps it waits for."""
+    agent: AgentEnd = ""
+    """How its agent ended, where it has said so itself."""
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
     execution_time_ms: float = 0.0

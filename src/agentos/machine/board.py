@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import EPOCH, GateId, TaskId
 from agentos.machine import events as ev
+from agentos.machine.facts.facts import FAILED
 from agentos.machine.facts.fold import Facts, TaskFacts, reduce
 from agentos.machine.frontier import Frontier, by_layers
 from agentos.machine.inputs import AttemptEnded
@@ -151,6 +152,7 @@ class Board(ABC):
         *,
         status: ev.EndedAs = "failed",
         given: AttemptEnded | None = None,
+        agent: ev.AgentEnd = "",
     ) -> None:
         self.emit(
             ev.TaskError(
@@ -160,6 +162,7 @@ class Board(ABC):
                 attempt=given.attempt if given else 0,
                 error=error,
                 status=status,
+                agent=agent if status in FAILED else "",
                 execution_time_ms=given.result.execution_time_ms if given else 0.0,
             )
         )

@@ -24,6 +24,9 @@ Answer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 EndedAs = Literal["failed", "failed_safe", "cancelled"]
 CaptureReason = Literal["start", "attempt", "turn", "task", "layer", "merge"]
 Verdict = Literal["reuse", "reuse, changed", "rerun", "run", "ask", "new", "orphan"]
+AgentEnd = Literal["", "ended", "rejected", "cut_off"]
+"""How an attempt of an agent ended whose session goes on with the next one: by itself and not done, with work that was
+not accepted, or in the middle of a turn. Empty: no session goes on."""
 
 
 class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +91,11 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     prompt: str = ""
     """Digest of what it was asked."""
     task: str = ""
-    """Fingerprint of the task it is about: one that was edited since starts anew."""
+    """Fingerprint of the task it is about, its limits left out: one that was edited since starts anew."""
+    ended: AgentEnd = ""
+    """How its attempt ended; empty while that is under way, and where its driver died."""
+    feedback: str = ""
+    """Why what it did was not accepted, where that was said last."""
 
 
 class SourcesRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -180,6 +187,8 @@ class ResumePlanned(Event, frozen=True, kw_only=True):
     """Decided in the middle of a drive, not at its start: only of what is listed."""
     steps_forgotten: tuple[TaskId, ...] = ()
     """Tasks that begin without the steps they had made."""
+    sessions_forgotten: tuple[TaskId, ...] = ()
+    """Tasks that wait for their next attempt and whose agent begins a new session with it."""
 
 
 class WorkflowComplete(Event, frozen=True, kw_only=True):
@@ -335,7 +344,9 @@ class TaskRetry(Event, frozen=True, kw_only=True):
     not_before: datetime
     error: TaskFailure
     put_off: bool = False
-    """It did not fail: nothing was left of the budget when it was about to pay. That uses up no retry."""
+    """It did not fail: nothing is left of the budget for what it was about to pay. That uses up no retry."""
+    agent: AgentEnd = ""
+    """An agent whose session the next attempt goes on with, from the files of its last turn: how this one ended."""
 
 
 class TaskComplete(Event, frozen=True, kw_only=True):
@@ -366,6 +377,8 @@ class TaskError(Event, frozen=True, kw_only=True):
     attempt: int = 0
     error: TaskFailure
     status: EndedAs = "failed"
+    agent: AgentEnd = ""
+    """An agent whose session a resume may go on with: how this attempt ended."""
     execution_time_ms: float = 0.0
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from agentos.dag.language.references import references_in
 from agentos.dag.plan.checks import changes_files, references_of
+from agentos.dag.plan.fingerprint import task_fingerprint
 from agentos.dag.plan.plan import Plan, PlannedTask, is_left_out
 from agentos.dag.plan.selection import LEFT_OUT
 from agentos.exceptions import RunRefusedError
@@ -53,7 +54,7 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     restored_to: int = 0
     """Where `files` are restored: the sequence of what they are restored to; what was done to files since is undone."""
     continues: Mapping[TaskId, str] = {}
-    """Tasks that were cut off and whose agent goes on in its session, with what that means for people."""
+    """Tasks without a result whose agent goes on in its session, with what that means for people."""
     starts_anew: Mapping[TaskId, str] = {}
     """Those whose agent would, and why it cannot."""
 
@@ -65,7 +66,7 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     reset: tuple[TaskId, ...] = ()
     cut_off: tuple[TaskId, ...] = ()
     continued: tuple[TaskId, ...] = ()
-    """Of those cut off."""
+    """Of those cut off or set back: whose agent goes on in its session."""
     ask: tuple[TaskId, ...] = ()
     regrown: tuple[TaskId, ...] = ()
     undone: tuple[TaskId, ...] = ()
@@ -74,6 +75,8 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that were asked for, or edited and asked for: they begin without the steps they had made."""
     changed: tuple[TaskId, ...] = ()
     """Tasks whose definition, code or parameters differ from the plan last accepted; items go with their fan-out."""
+    sessions_forgotten: tuple[TaskId, ...] = ()
+    """Tasks that wait for their next attempt and whose agent does not go on in its session."""
     revision: int = 1
     """Of the base plan this drive uses."""
 
@@ -186,6 +189,7 @@ class _Judge:
         self.undone: list[TaskId] = []
         self.steps_forgotten: list[TaskId] = []
         self.changed: dict[TaskId, None] = {}
+        self.sessions_forgotten: list[TaskId] = []
         self.differences: list[str] = []
         self.selected = new.selected()
 
@@ -200,6 +204,7 @@ class _Judge:
             undone=tuple(self.undone),
             steps_forgotten=tuple(self.steps_forgotten),
             changed=tuple(self.changed),
+            sessions_forgotten=tuple(self.sessions_forgotten),
             revision=revision,
         )
 
@@ -370,6 +375,11 @@ class _Judge:
             self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
         else:
             how = _FILES[self.options.files] if half_done else ""
+            if task.id in self.options.continues:
+                self.continued.append(task.id)
+                how = f"; {self.options.continues[task.id]}"
+            elif task.id in self.options.starts_anew:
+                how = f"; {self.options.starts_anew[task.id]}"
             self._add_verdict(
                 task, "rerun", f"{'failed' if was.status == 'failed' else 'was cancelled'}{how}{_edit_note(changed)}"
             )
@@ -407,9 +417,11 @@ class _Judge:
             self._ask(task, f"was interrupted while {began}")
         elif was.cuts + 1 >= MAX_CUTS:
             self._ask(task, f"was interrupted {was.cuts + 1} times in a row")
-        elif task.id in self.options.continues and not changed:
+        elif task.id in self.options.continues:
             self.continued.append(task.id)
-            self._add_verdict(task, "rerun", f"was interrupted; {self.options.continues[task.id]}")
+            self._add_verdict(
+                task, "rerun", f"was interrupted; {self.options.continues[task.id]}" + _edit_note(changed)
+            )
         elif task.id in self.options.starts_anew:
             self._add_verdict(
                 task, "rerun", f"was interrupted; {self.options.starts_anew[task.id]}" + _edit_note(changed)
@@ -466,7 +478,11 @@ class _Judge:
             reason = f"sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
         elif was.steps and was.status == "pending":
             reason = f"goes on after {len(was.steps)} step{'s' * (len(was.steps) > 1)}"
-        if self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
+        if task.id in self.facts.sessions and task.id not in self.options.continues:
+            self.sessions_forgotten.append(task.id)
+        if task.id in self.options.continues:
+            reason += f"; {self.options.continues[task.id]}"
+        elif self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
             reason += _FILES[self.options.files]
         if task.id in self.facts.children:
             reason = "its items are looked at one by one"
@@ -478,6 +494,10 @@ def changed_part(old: Plan, new: Plan, task: PlannedTask) -> str:
     known = old.tasks.get(task.id)
     if known is None or known.fingerprint != task.fingerprint:
         return _DEFINITION
+    return _changed_parameter(old, new, task)
+
+
+def _changed_parameter(old: Plan, new: Plan, task: PlannedTask) -> str:
     if old.params == new.params:
         return ""
     names = sorted(name for name in {*old.params, *new.params} if old.params.get(name) != new.params.get(name))
@@ -529,7 +549,19 @@ def needs_answer(task: PlannedTask) -> bool:
     return definition.idempotent == "no" and (definition.external or changes_files(definition))
 
 
-def goes_on_unasked(old: Plan, new: Plan, task: PlannedTask, was: TaskFacts) -> bool:
-    """Whether a task that was interrupted may take up its work where it left it: the same work, and nobody is asked."""
-    unchanged = not changed_part(old, new, task)
-    return unchanged and was.cuts + 1 < MAX_CUTS and not (needs_answer(task) and task.definition.external)
+def goes_on_unasked(old: Plan, new: Plan, task: PlannedTask, facts: Facts) -> bool:
+    """Whether a task without a result may take up its work where it left it: the same work, and nobody is asked."""
+    known = old.tasks.get(task.id)
+    if known is None or session_fingerprint(known) != session_fingerprint(task) or _changed_parameter(old, new, task):
+        return False
+    cuts = facts.task(task.id).cuts + (task.id in facts.running)
+    return cuts < MAX_CUTS and not (needs_answer(task) and task.definition.external)
+
+
+def session_fingerprint(task: PlannedTask) -> str:
+    """What a session of the task's agent is about: all that counts of the task but for the number of turns."""
+    work = task.definition.agent
+    if work is None or work.max_turns is None:
+        return task.fingerprint
+    bare = msgspec.structs.replace(work, max_turns=None)
+    return task_fingerprint(msgspec.structs.replace(task.definition, agent=bare))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentos.exceptions import ValueEncodingError
 from agentos.machine.attempt_result import AttemptResult
-from agentos.machine.events import TaskFailure
+from agentos.machine.events import AgentEnd, TaskFailure
 from agentos.tasks.context import ContextAdditions
 from agentos.tasks.failures import failure_of, plain_failure
 from agentos.values import decode_value, encode_value
@@ -30,8 +30,10 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         *,
         retryable: bool = True,
         put_off: bool = False,
+        paused: bool = False,
         cancelled: bool = False,
         cut_off: bool = False,
+        agent: AgentEnd = "",
         warnings: tuple[str, ...] = (),
     ) -> None:
         super().__init__(failure.text)
@@ -41,8 +43,10 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
             error=failure,
             retryable=retryable,
             put_off=put_off,
+            paused=paused,
             cancelled=cancelled,
             cut_off=cut_off,
+            agent=agent,
             warnings=warnings,
         )
 

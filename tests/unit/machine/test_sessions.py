@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import compile_plan
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.inputs import CaptureEnded, SessionKnown
+from agentos.machine.facts.fold import fold
+from agentos.machine.inputs import CaptureEnded, SessionKnown, StopAsked, UsageKnown
 from agentos.machine.resume import MAX_CUTS
+from agentos.machine.rules.files import snapshots_in_use
 from agentos.workflow.drive.attempt_specs import attempt_spec
 from agentos.workflow.files.decisions import Decided, FilesChoice, decide
 from tests.unit.machine.harness import Run, nothing
@@ -145,15 +148,157 @@ def test_one_whose_run_goes_back_starts_anew_from_the_files_it_began_with() -> N
     assert decide(run.facts, run.machine.plan, (), "ask", run.workflow_id, before=None).target == "before"
 
 
-@pytest.mark.parametrize("how", ["ok", "fail", "retry"])
-def test_a_session_ends_with_its_attempt(how: str) -> None:
-    run = at_work(agents(retries=1 if how == "retry" else 0))
-    if how == "ok":
-        run.ok("a")
-    else:
-        run.fail("a")
+def test_a_session_ends_with_the_success_of_its_task() -> None:
+    run = at_work(agents())
+    run.ok("a", captured=LEFT)
     assert not run.facts.sessions
     assert not run.facts.turns
+
+
+# --- one whose attempt has ended --------------------------------------------------------------------------------------
+
+LEFT = CaptureEnded(why="task", snapshot="left", tree="t2", task_id="a")
+STOPPED: dict[str, Any] = {"type": "TaskCancelledError", "cancelled": True, "retryable": False, "captured": LEFT}
+
+
+def stopped(flow: Workflow, *, turn: bool = True) -> Run:
+    run = at_work(flow, turn=turn)
+    run.give(StopAsked(reason="Ctrl-C"))
+    run.fail("a", **STOPPED)
+    assert run.last(ev.WorkflowPaused).reason == "stopped"
+    return run
+
+
+def reason(run: Run) -> str:
+    return next(row.reason for row in run.last(ev.ResumePlanned).verdicts if row.task_id == "a")
+
+
+def test_one_that_a_stop_cut_off_goes_on_from_its_last_turn() -> None:
+    run = stopped(agents())
+    assert run.last(ev.TaskError).agent == "cut_off"
+    files = resumed(run)
+    assert (files.files, files.target, files.as_left) == ("restored", "later", "left")
+    assert reason(run) == "was cancelled; its agent goes on in its session, from the files of its last turn"
+    assert run.last(ev.ResumePlanned).continued == (A,)
+    assert run.facts.sessions[A].id == "s1"
+    assert run.running == ["a"]
+
+
+def test_snapshots_of_one_that_may_go_on_are_kept() -> None:
+    assert {"before", "later", "left"} <= snapshots_in_use(stopped(agents()).facts)
+
+
+def test_one_that_a_stop_cut_off_goes_on_with_files_that_are_kept() -> None:
+    run = stopped(agents())
+    assert resumed(run, "keep").files == "kept"
+    assert reason(run) == "was cancelled; its agent goes on in its session; files stay as they are"
+    assert run.facts.sessions[A].id == "s1"
+
+
+@pytest.mark.parametrize("how", [{"on_resume": "restart"}, {"prompt": "do something else"}, {"rerun": True}])
+def test_one_that_was_stopped_and_is_to_begin_anew_begins_with_the_files_it_began_with(how: dict[str, Any]) -> None:
+    run, plan = stopped(agents()), compile_plan(agents(**{k: v for k, v in how.items() if k != "rerun"}))
+    rerun = ("a",) if "rerun" in how else ()
+    files = decide(run.facts, plan, (), "ask", run.workflow_id, before=run.machine.plan, rerun=rerun)
+    assert files.target == "before"
+    assert not files.continues
+
+
+def test_one_that_was_stopped_without_a_turn_starts_anew() -> None:
+    run = stopped(agents(), turn=False)
+    assert run.last(ev.TaskError).agent == ""
+    assert resumed(run).target == "before"
+    assert not run.facts.sessions
+
+
+def test_one_that_was_stopped_beside_another_starts_anew() -> None:
+    run = at_work(agents("a", "b"))
+    run.give(StopAsked(reason="Ctrl-C"))
+    together = (TaskId("a"), TaskId("b"))
+    run.fail("b", type="TaskCancelledError", cancelled=True, retryable=False)
+    run.fail("a", **{**STOPPED, "captured": structs.replace(LEFT, together=together)})
+    assert resumed(run).target == "before"
+    assert not run.facts.sessions
+
+
+def test_with_more_turns_the_session_goes_on() -> None:
+    run = at_work(agents(max_turns=2))
+    run.fail("a", retryable=False, captured=LEFT)
+    assert run.last(ev.TaskError).agent == "ended"
+    files = resumed(run, flow=agents(max_turns=9))
+    assert files.target == "", "nothing is put back after one that ended by itself"
+    assert "its agent goes on in its session; files stay as they are" in reason(run)
+    assert run.facts.sessions[A].id == "s1"
+
+
+def test_one_that_was_killed_itself_goes_on_from_its_last_turn_in_a_resume() -> None:
+    run = at_work(agents())
+    run.fail("a", cut_off=True, captured=LEFT)
+    files = resumed(run)
+    assert (files.target, files.as_left) == ("later", "left")
+    assert run.facts.sessions[A].id == "s1"
+
+
+def test_a_retry_goes_on_and_is_told_what_was_said_about_its_work() -> None:
+    run = at_work(agents(retries=2))
+    run.fail("a", "2 tests failed", agent="rejected", captured=LEFT)
+    retry = run.last(ev.TaskRetry)
+    assert (retry.agent, retry.put_off) == ("rejected", False)
+    session = run.facts.sessions[A]
+    assert (session.id, session.ended, session.feedback) == ("s1", "rejected", "2 tests failed")
+    run.later(60)
+    run.give(CaptureEnded(why="attempt", snapshot="later", tree="t1", task_id="a"))
+    run.fail("a", cut_off=True, captured=LEFT)
+    session = run.facts.sessions[A]
+    assert (session.ended, session.feedback) == ("cut_off", "2 tests failed")
+
+
+def test_a_retry_that_another_driver_makes_goes_on_from_the_last_turn() -> None:
+    run = at_work(agents(retries=1))
+    run.fail("a", cut_off=True, captured=LEFT)
+    files = resumed(run)
+    assert (files.target, files.as_left) == ("later", "left")
+    assert run.facts.sessions[A].id == "s1"
+
+
+def test_a_retry_of_one_that_another_driver_finds_edited_starts_anew() -> None:
+    run = at_work(agents(retries=1))
+    run.fail("a", cut_off=True, captured=LEFT)
+    assert resumed(run, flow=agents(retries=1, prompt="do something else")).target == "before"
+    assert run.last(ev.ResumePlanned).sessions_forgotten == (A,)
+    assert not run.facts.sessions
+
+
+def test_where_its_budget_is_used_up_it_is_put_off_and_goes_on_after_a_yes() -> None:
+    run = at_work(agents(budget={"tokens": 10}))
+    run.give(UsageKnown(task_id=A, attempt=1, usage=ev.Usage(input_tokens=12, calls=1)))
+    said = run.fail("a", cut_off=True, paused=True, captured=LEFT)
+    assert "task_retry a#1" in said
+    assert run.open_gates == ["budget:a"]
+    assert run.facts.task(A).tries == 0
+    files = decide(run.facts, run.machine.plan, (), "ask", run.workflow_id, before=run.machine.plan)
+    assert (files.target, files.as_left) == ("later", "left")
+    yes = {"type": "approval_response", "gate_id": "budget:a", "approved": True}
+    run.resume(first=(yes,), files=files.files, restored_to=files.restored_to, continues=files.continues)
+    assert run.running == ["a"]
+    assert run.facts.sessions[A].ended == "cut_off"
+
+
+def test_one_that_cannot_go_on_fails_where_its_budget_is_used_up() -> None:
+    """A yes would buy the same beginning again: that is for a retry, or a resume."""
+    run = at_work(agents(budget={"tokens": 10}, on_resume="restart"))
+    run.give(UsageKnown(task_id=A, attempt=1, usage=ev.Usage(input_tokens=12, calls=1)))
+    assert "failed a: Boom" in run.fail("a", cut_off=True, paused=True, captured=LEFT)
+
+
+def test_journals_of_earlier_versions_have_no_session_that_goes_on() -> None:
+    run = stopped(agents())
+    run.journal = [
+        structs.replace(event, agent="") if isinstance(event, ev.TaskError) else event for event in run.journal
+    ]
+    facts = fold(run.workflow_id, run.journal)
+    assert not facts.sessions
+    assert decide(facts, run.machine.plan, (), "ask", "run", before=run.machine.plan).target == "before"
 
 
 def test_going_back_forgets_sessions() -> None:

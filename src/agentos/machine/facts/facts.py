@@ -265,7 +265,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     half_done: HalfDone | None = None
     """What `files` still holds of attempts that wait for another try, or that a stop in order cut off."""
     sessions: PersistentMap[TaskId, ev.AgentSession] = PersistentMap()
-    """Tasks with an attempt under way, or interrupted or put off and going on, that has an agent's session."""
+    """Tasks without success whose agent has a session that the next attempt may go on with."""
     turns: PersistentMap[TaskId, Turn] = PersistentMap()
     """The same, for what such a one had done to files."""
     spent: PersistentMap[TaskId, ev.Usage] = PersistentMap()

@@ -109,7 +109,8 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     if event.under_way:  # it ended in this drive, and its edits with it: the next attempt begins without them
         for task_id in event.cut_off:
             facts = task_reducers.files_after(facts, task_id, half_done="alone")
-    for task_id in {*event.reset, *gone, *event.cut_off}.difference(event.continued):
+    ended = {*event.reset, *gone, *event.cut_off, *event.sessions_forgotten}
+    for task_id in ended.difference(event.continued):
         if task_id not in running:
             facts = task_reducers.without_session(facts, task_id)
     return replace(

@@ -97,13 +97,13 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
     after = replace(
-        files_after(facts, event.task_id, half_done="alone" if counts else "no"),
+        files_after(facts, event.task_id, half_done="alone" if counts or event.agent else "no"),
         sequence=event.seq,
         tasks=facts.tasks.set(event.task_id, task),
         running=running,
     )
     # One that was put off did nothing: what it was to go on with is left for the next.
-    return after if event.put_off else without_session(after, event.task_id)
+    return after if event.put_off and not event.agent else session_after(after, event)
 
 
 def task_step(facts: Facts, event: ev.TaskStep) -> Facts:
@@ -245,9 +245,11 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
 def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) -> Facts:
     task_id = event.task_id
     cut_short = task.status == "cancelled" and task_id in facts.running
-    after = files_after(without_session(facts, task_id), task_id, half_done="any" if cut_short else "no")
+    goes_on = type(event) is ev.TaskError and event.agent == "cut_off"
+    half_done: Literal["no", "alone", "any"] = "any" if cut_short else "alone" if goes_on else "no"
+    after = files_after(session_after(facts, event), task_id, half_done=half_done)
     undo = after.half_done
-    if task.status != "cancelled" and undo is not None and task_id in undo.tasks:
+    if half_done == "no" and task.status != "cancelled" and undo is not None and task_id in undo.tasks:
         # There is no next attempt, for one because somebody said that it happened: what it left in the files stays.
         left = undo.tasks - {task_id}
         after = replace(after, half_done=undo._replace(tasks=left) if left else None)
@@ -289,8 +291,18 @@ def task_usage(facts: Facts, event: ev.TaskUsage) -> Facts:
     )
 
 
+def session_after(facts: Facts, event: ev.TaskRetry | TaskEnd) -> Facts:
+    """The attempt is over: its session is kept with how that ended where another goes on with it, else forgotten."""
+    session = facts.sessions.get(event.task_id)
+    if session is None or isinstance(event, (ev.TaskComplete, ev.TaskSkipped)) or not event.agent:
+        return without_session(facts, event.task_id)
+    feedback = event.error.text if event.agent == "rejected" else session.feedback
+    told = replace(session, ended=event.agent, feedback=feedback)
+    return replace(facts, sessions=facts.sessions.set(event.task_id, told))
+
+
 def without_session(facts: Facts, task_id: TaskId) -> Facts:
-    """The attempt is over: no other goes on with its session, or from what it had done to files by then."""
+    """No attempt goes on with the task's session, or from what its agent had done to files by then."""
     if task_id not in facts.sessions and task_id not in facts.turns:
         return facts
     sessions = facts.sessions.delete(task_id) if task_id in facts.sessions else facts.sessions

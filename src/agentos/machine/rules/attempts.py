@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from agentos.dag.define.mapping import task_from_mapping
 from agentos.dag.define.task import TaskDef
+from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
@@ -110,7 +111,7 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
         files.record_capture(board, given.captured)
     for message in result.warnings:
         board.warn(task, message, attempt=given.attempt)
-    tries = board.facts.task(task.id).tries
+    tries, agent = board.facts.task(task.id).tries, _agent_end(board, task, result)
     if result.suspended and board.facts.task(task.id).outdated:
         _try_again(board, task, _OUTDATED, board.now, put_off=True)
     elif result.suspended:
@@ -118,16 +119,35 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
     elif result.error is None:
         _complete_task(board, task, given)
     elif result.cancelled:
-        board.fail(task, result.error, status="cancelled", given=given)
+        board.fail(task, result.error, status="cancelled", given=given, agent=agent)
     elif result.cut_off and _asks_after_cut(board, task):
         _ask_about(board, task, result.error)
-    elif result.put_off:
+    elif result.put_off or (result.paused and agent):
         # Looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt.
-        _try_again(board, task, result.error, board.now, put_off=True)
+        _try_again(board, task, result.error, board.now, put_off=True, agent=agent if result.paused else "")
     elif result.retryable and board.facts.stopping != "abort" and tries < task.definition.retry.retries:
-        _try_again(board, task, result.error, board.now + _retry_delay(board, task))
+        _try_again(board, task, result.error, board.now + _retry_delay(board, task), agent=agent)
     else:
-        board.fail(task, result.error, status=failed_status(task), given=given)
+        board.fail(task, result.error, status=failed_status(task), given=given, agent=agent)
+
+
+def _agent_end(board: Board, task: PlannedTask, result: AttemptResult) -> ev.AgentEnd:
+    """How the attempt's agent ended, where its session may go on: its files must be those of its last turn then.
+
+    Those of one that shared them are whose nobody can tell, as after a kill: it starts anew.
+    """
+    work, facts = task.definition.agent, board.facts
+    if work is None or result.error is None or work.on_resume == "restart" or task.id not in facts.sessions:
+        return ""
+    isolated = task.definition.isolation == "worktree"
+    if isolated and work.on_resume == "continue" and task.id not in facts.turns:
+        return ""
+    if changes_files(task.definition):
+        left = facts.files.ended if facts.files is not None else None
+        alone = left is not None and left.task_id == task.id and left.alone
+        if not alone or (work.on_resume == "continue" and task.id not in facts.turns):
+            return ""
+    return result.agent or ("cut_off" if result.cancelled or result.cut_off else "ended")
 
 
 def _asks_after_cut(board: Board, task: PlannedTask) -> bool:
@@ -202,12 +222,23 @@ def _retry_delay(board: Board, task: PlannedTask) -> timedelta:
 
 
 def _try_again(
-    board: Board, task: PlannedTask, error: ev.TaskFailure, not_before: datetime, *, put_off: bool = False
+    board: Board,
+    task: PlannedTask,
+    error: ev.TaskFailure,
+    not_before: datetime,
+    *,
+    put_off: bool = False,
+    agent: ev.AgentEnd = "",
 ) -> None:
-    attempt = board.facts.task(task.id).attempts
     board.emit(
         ev.TaskRetry(
-            task_id=task.id, layer=task.layer, attempt=attempt, not_before=not_before, error=error, put_off=put_off
+            task_id=task.id,
+            layer=task.layer,
+            attempt=board.facts.task(task.id).attempts,
+            not_before=not_before,
+            error=error,
+            put_off=put_off,
+            agent=agent,
         )
     )
 

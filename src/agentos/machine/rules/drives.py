@@ -111,6 +111,7 @@ def _write_down(board: Board, planned: ResumePlan, *, skipped_layers: int = 0, u
             regrown=planned.regrown,
             under_way=under_way,
             steps_forgotten=planned.steps_forgotten,
+            sessions_forgotten=planned.sessions_forgotten,
         )
     )
     if items:

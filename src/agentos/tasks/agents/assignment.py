@@ -79,7 +79,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
             permissions=work.permissions,
             allowed_tools=work.allowed_tools,
             max_turns=work.max_turns,
-            budget_usd=host.allowance().cost_usd,
+            # With a price we count it ourselves: an agent that stops by itself throws its last paid answer away.
+            budget_usd=host.allowance().cost_usd if self._price(work.model) is None else None,
             schema=work.schema,
             command=work.command,
             session=session,

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from agentos.dag.plan.checks import changes_files
 from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
 from agentos.machine.attempt_result import AttemptResult
-from agentos.machine.events import AgentSession, Usage
+from agentos.machine.events import AgentEnd, AgentSession, Usage
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict
 from agentos.tasks.agents.assignment import Assignment, EarlierSession, find_earlier_session, prepare_assignment
 from agentos.tasks.agents.texts import RETRYABLE, failure_text, prompt_for
@@ -90,8 +91,16 @@ class AgentPerformer:
             tried = await self._try(errand, host, EarlierSession())
         verdict = tried.verdict
         if verdict.outcome != "ok":
+            if not tried.cut_off:
+                await host.capture_turn()  # it knows all that it did: it goes on from here
             raise _agent_failure(
-                errand.work.agent, verdict.outcome, verdict.why, notes + tried.warnings, cut_off=tried.cut_off
+                errand.work.agent,
+                verdict.outcome,
+                verdict.why,
+                notes + tried.warnings,
+                cut_off=tried.cut_off,
+                # Without a cost on record the budget would seem as full as before, for ever.
+                paused=verdict.outcome == "budget" and (host.allowance().used_up or tried.used.cost_usd > 0),
             )
         return tried, notes
 
@@ -108,8 +117,13 @@ class AgentPerformer:
                 session = _session_for(errand, earlier)
                 asked = errand.agent.call(errand.ask(host, session=session.title or session.id, goes_on=earlier.name))
                 schema = None if traits.takes_schema else errand.work.schema
-                interrupted = errand.work.on_resume if spec.session is not None else None
-                prompt = prompt_for(errand.work.prompt, interrupted=interrupted, schema=schema)
+                prompt = prompt_for(
+                    errand.work.prompt,
+                    earlier=spec.session,
+                    how=errand.work.on_resume,
+                    known=bool(earlier.id),
+                    schema=schema,
+                )
                 launch = Launch(
                     argv=(errand.program, *asked.argv[1:]),
                     env={**asked.env, **errand.env},
@@ -153,6 +167,7 @@ class AgentPerformer:
             log=spec.log,
             on_session=record_session,
             max_turns=None if errand.agent.TRAITS.counts_turns else errand.work.max_turns,
+            captures=changes_files(spec.definition) or spec.worktree is not None,
             priced=errand.add_cost,
         )
         writing = asyncio.create_task(follower.write_down())
@@ -166,6 +181,8 @@ class AgentPerformer:
                     feeds=(follower.feed, err.feed),
                     timeout_s=left_s,
                     stop=follower.stop,
+                    on_hold=follower.hold_with,
+                    leader_first=bool(errand.agent.TRAITS.program),
                 )
             follower.close()
             err.close()
@@ -198,7 +215,8 @@ class AgentPerformer:
             try:
                 output["json"] = errand.schema.read(answer)
             except ModelCallError as error:
-                raise _agent_failure(errand.work.agent, "agent_error", error.message) from None
+                await host.capture_turn()
+                raise _agent_failure(errand.work.agent, "agent_error", error.message, agent="rejected") from None
         output |= {
             "session": tried.session,
             "agent": errand.work.agent,
@@ -211,12 +229,15 @@ class AgentPerformer:
             return encode_result(output)
         definition = msgspec.structs.replace(errand.spec.definition, timeout_s=errand.time.left_s, output="")
         spec = msgspec.structs.replace(errand.spec, command=errand.spec.verify, definition=definition)
+        await host.capture_turn()  # what `verify` does to files is no work of the agent's
         outcome = await self._shell(spec, host)
         if outcome.error is not None:
             if outcome.cancelled:
                 raise AttemptFailed(outcome.error, retryable=False, cancelled=True, warnings=outcome.warnings)
             why = f"it says that it is done, but `verify` says otherwise: {outcome.error.text}"
-            raise _agent_failure(errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off)
+            raise _agent_failure(
+                errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off, agent="rejected"
+            )
         return encode_result({**output, "verify": msgspec.json.decode(outcome.output)})
 
 
@@ -232,6 +253,7 @@ def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
         version=errand.version,
         forked_from=earlier.id if traits.forks else "",
         cwd=errand.place,
+        feedback=errand.spec.session.feedback if errand.spec.session is not None else "",
     )
 
 
@@ -249,11 +271,20 @@ def _final_verdict(follower: Follower, ending: Ending, ended: AgentExit) -> Agen
 
 
 def _agent_failure(
-    agent: str, word: AgentOutcome, why: str, warnings: tuple[str, ...] = (), *, cut_off: bool = False
+    name: str,
+    word: AgentOutcome,
+    why: str,
+    warnings: tuple[str, ...] = (),
+    *,
+    cut_off: bool = False,
+    paused: bool = False,
+    agent: AgentEnd = "",
 ) -> AttemptFailed:
-    text, next_step = failure_text(agent, word, why)
-    error = AgentFailed(text, outcome=word, next_step=next_step)
-    return AttemptFailed(plain_failure(error), retryable=word in RETRYABLE, cut_off=cut_off, warnings=warnings)
+    text, next_step = failure_text(name, word, why)
+    failure = plain_failure(AgentFailed(text, outcome=word, next_step=next_step))
+    return AttemptFailed(
+        failure, retryable=word in RETRYABLE, paused=paused, cut_off=cut_off, agent=agent, warnings=warnings
+    )
 
 
 def _write_log(spec: AttemptSpec, value: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentos.dag.define.model_calls import OnResume
+from agentos.machine.events import AgentSession
 from agentos.tasks.agents.adapters.adapter import AgentOutcome
 
 _GOES_ON = """\
@@ -16,6 +17,19 @@ Keep what is done, do what is left, and finish the task.
 
 The task, once more:
 
+"""
+_REJECTED = """\
+What you did was looked at, and is not accepted yet:
+
+{feedback}
+
+The files are as you left them. Mend this, and finish the task.
+"""
+_SAID_BEFORE = """
+
+Before you were interrupted, this was said about your work:
+
+{feedback}
 """
 _FORKED = """\
 You were interrupted while you worked on the task below, and some time has passed since. All that you had done to the \
@@ -49,19 +63,31 @@ _NEXT: Mapping[AgentOutcome, str] = {
     "api_auth": "Log in with the agent itself, or set the variable that holds its key; see `agentos doctor`.",
     "api_rate": "Resume later, or give the task `retries`.",
     "budget": "Resume the run: it asks whether as much again may be spent.",
-    "turn_limit": "Give the task more `max_turns`, or less to do, and resume.",
+    "turn_limit": "Give the task more `max_turns` and resume: it goes on where it was stopped.",
 }
 
 
-def prompt_for(prompt: str, *, interrupted: OnResume | None = None, schema: Mapping[str, Any] | None = None) -> str:
-    """What the agent reads; `interrupted`: how it goes on with what an earlier attempt began.
+def prompt_for(
+    prompt: str,
+    *,
+    earlier: AgentSession | None = None,
+    how: OnResume = "continue",
+    known: bool = True,
+    schema: Mapping[str, Any] | None = None,
+) -> str:
+    """What the agent reads; `earlier`: the session it goes on with, `how` it does; `known`: whether it is still there.
 
-    The task is in it even then: not every session has survived.
+    The task is in it even then: not every session has survived. Only one that has just ended is told no more than why
+    its work was not accepted.
     """
     asked = f"{prompt}{_BY_SCHEMA}{json.dumps(schema)}\n" if schema is not None else prompt
-    if interrupted is None:
+    if earlier is None:
         return asked
-    return f"{_FORKED if interrupted == 'fork' else _GOES_ON}{asked}"
+    rejected = earlier.ended == "rejected" and how == "continue"
+    if rejected and known:
+        return _REJECTED.format(feedback=earlier.feedback)
+    said = _SAID_BEFORE.format(feedback=earlier.feedback) if earlier.feedback else ""
+    return f"{_FORKED if how == 'fork' else _GOES_ON}{asked}{said}"
 
 
 def failure_text(agent: str, word: AgentOutcome, why: str) -> tuple[str, str]:

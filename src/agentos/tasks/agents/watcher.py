@@ -12,6 +12,7 @@ from agentos.secrets import Masker
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict, Reader, StreamUpdate
 from agentos.tasks.attempt import AttemptHost, AttemptLog
 from agentos.tasks.process.output_capture import limit_lines
+from agentos.tasks.process.supervision import Hold
 
 TURN_S = 300.0
 """At least so often are the files captured while an agent works."""
@@ -24,10 +25,12 @@ Known = Callable[[str], Awaitable[None]]
 class Follower:
     """Takes an agent's stdout. The stream is read as it comes; what must be durable is written behind it, in order.
 
-    Turns that end while the files are still being captured for an earlier one share the next capture.
+    While the files are captured after a turn the agent is held still: else they would hold a piece of the next one. A
+    turn after which it was quicker than we are is not captured; the next one is.
 
     An agent is stopped where it goes on beyond a limit, never for the answer that reached it: that is paid for, and
-    nothing would be gained. So what it says decides, and not whether we are quicker than its last event.
+    nothing would be gained. So what it says decides, and not whether we are quicker than its last event. Beyond a
+    budget, the tools of an answer that was paid for still do their work: the agent ends with that turn.
     """
 
     def __init__(
@@ -39,13 +42,16 @@ class Follower:
         log: AttemptLog | None,
         on_session: Known,
         max_turns: int | None = None,
+        captures: bool = False,
         priced: Callable[[Usage, str], Usage] = lambda used, _: used,
     ) -> None:
-        """`priced` gives the cost of what was used with a model, where the agent has not told it."""
+        """`priced` gives the cost of what was used with a model, where the agent has not told it; `captures`: what it
+        does to files is captured turn by turn."""
         self._reader, self._host, self._masker, self._log = reader, host, masker, log
         self._mask = masker.stream()
         self._on_session = on_session
         self._max_turns = max_turns
+        self._captures = captures
         self._priced = priced
         self._rest = bytearray()
         self.session = ""
@@ -53,8 +59,10 @@ class Follower:
         self._new_session = ""
         self._unpaid = Usage()
         self._turn_over = False
+        self._next_begun = False
+        """It was heard to do something since the last turn ended."""
+        self._hold: Hold | None = None
         self._over = False
-        self._goes_on = False
         self._used_up = False
         self.model = ""
         self.turns = 0
@@ -90,10 +98,8 @@ class Follower:
     def _note(self, heard: StreamUpdate) -> None:
         if heard.goes_on and self._max_turns is not None and self.turns >= self._max_turns:
             self._stop("turn_limit")
-        if self._used_up and (heard.goes_on or heard.used is not None):
+        if self._used_up and heard.used is not None:
             self._stop("budget")
-        if heard.goes_on is not None:
-            self._goes_on = heard.goes_on
         self.model = heard.model or self.model
         if heard.session and heard.session != self.session:
             self.session = self._new_session = heard.session
@@ -101,9 +107,17 @@ class Follower:
             self._unpaid += heard.used
         if heard.turn:
             self.turns += 1
-            self._turn_over = True
+            self._turn_over, self._next_begun = True, False
+            if self._hold is not None and (self._captures or self._used_up):
+                self._hold.stop()
+        elif heard.goes_on is not None:
+            self._next_begun = True
         if self._new_session or heard.used is not None or heard.turn:
             self._news.set()
+
+    def hold_with(self, hold: Hold) -> None:
+        """Hold the agent still with this while files are captured."""
+        self._hold = hold
 
     def _stop(self, why: AgentOutcome) -> None:
         if not self.stop.done():
@@ -112,21 +126,37 @@ class Follower:
     async def write_down(self) -> None:
         """Make durable what was heard, until the stream has ended and nothing is left."""
         while not (self._over and not self._news.is_set()):
+            late = False
             try:
                 await asyncio.wait_for(self._news.wait(), TURN_S)
             except TimeoutError:
-                self._turn_over = True
+                late = True
+                if self._hold is not None:
+                    self._hold.stop()
             self._news.clear()
-            session, self._new_session = self._new_session, ""
-            if session:
-                await self._on_session(session)
-            unpaid, self._unpaid = self._unpaid, Usage()
-            await self._pay(self._priced(unpaid, self.model))
-            turn, self._turn_over = self._turn_over, False
-            if turn and self._log is not None:
-                self._log.sync()
-            if turn and not self._over:  # after the end, the capture of the whole attempt follows at once
-                await self._host.capture_turn()
+            try:
+                await self._write_news(late=late)
+            finally:
+                if self._hold is not None and not self._turn_over:
+                    self._hold.go_on()
+
+    async def _write_news(self, *, late: bool) -> None:
+        session, self._new_session = self._new_session, ""
+        if session:
+            await self._on_session(session)
+        unpaid, self._unpaid = self._unpaid, Usage()
+        await self._pay(self._priced(unpaid, self.model))
+        if self._turn_over and self._hold is not None:
+            self._hold.read_rest()
+        turn, self._turn_over = self._turn_over, False
+        if turn and self._log is not None:
+            self._log.sync()
+        if self._over or (self._hold is not None and self._hold.over):
+            return  # the capture of the whole attempt follows at once
+        if late or (turn and not (self._hold is not None and self._next_begun)):
+            await self._host.capture_turn()
+        if turn and self._used_up and not self._next_begun:
+            self._stop("budget")
 
     async def settle(self, verdict: AgentVerdict) -> None:
         """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.
@@ -143,10 +173,7 @@ class Follower:
             return
         await self._host.record_usage(used)
         self.used += used
-        if self._host.allowance().used_up:
-            self._used_up = True
-            if self._goes_on:
-                self._stop("budget")
+        self._used_up = self._used_up or self._host.allowance().used_up
 
     def end_if_failed(self, writing: asyncio.Task[None]) -> None:
         """Stop the agent if what it does cannot be written down any more."""

@@ -68,6 +68,11 @@ class Child:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    def interrupt_leader(self) -> None:
+        """What Ctrl-C would tell the child alone."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, signal.SIGINT)
+
     def close(self) -> None:
         """Let go of it: pipes closed, reaped. It must have exited, or is killed."""
         if not self.exited.done():

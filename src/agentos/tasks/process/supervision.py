@@ -70,69 +70,70 @@ class Supervisor:
         more: Sequence[tuple[int, Feed]] = (),
         on_go: Callable[[], None] = lambda: None,
         stop: asyncio.Future[Any] | None = None,
+        on_hold: Callable[[Hold], None] = lambda _: None,
+        leader_first: bool = False,
     ) -> Ending:
         """Run a command to its end. Cancelling it ends the command and comes back as `cancelled`.
 
         `feeds` get what it writes to stdout and stderr, `more` what comes out of other descriptors. Once `stop` is done
-        it is ended like one that ran out of time, and comes back as `stopped`. AttemptFailed where it cannot be
+        it is ended like one that ran out of time, and comes back as `stopped`. `on_hold` gets what can hold it still
+        for a moment; `leader_first`: as `Termination.end`. AttemptFailed where it cannot be
         started; what `child_started` raises comes out, and the command never ran.
         """
         try:
             child, cancelled = await self._spawner.spawn(launch)
         except (OSError, ValueError) as error:
             raise start_failure(error) from None
-        pipes: list[Pipe] = []
+        hold = Hold(child, leader_first=leader_first)
         try:
             if cancelled:
-                return await self._end(child, pipes, "cancelled", 0.0, mark)
+                return await self._end(hold, "cancelled", 0.0, mark)
             crashpoints.reach("process.before")
             try:
                 await host.child_started(child.record)
             except BaseException as error:
-                ending = await self._end(child, pipes, "cancelled", 0.0, mark)
+                ending = await self._end(hold, "cancelled", 0.0, mark)
                 if isinstance(error, asyncio.CancelledError):
                     return ending
                 raise
             sources = ((child.stdout, feeds[0]), (child.stderr, feeds[1]), *more)
-            pipes += [Pipe(fd, feed) for fd, feed in sources]
+            hold.pipes += [Pipe(fd, feed) for fd, feed in sources]
+            on_hold(hold)
             child.go()
             on_go()
             crashpoints.reach("attempt.inside")
-            return await self._watch(child, mark, pipes, timeout_s, stop)
+            return await self._watch(hold, mark, timeout_s, stop)
         finally:
-            for pipe in pipes:
+            hold.over = True
+            for pipe in hold.pipes:
                 pipe.close()
             child.close()
 
-    async def _watch(
-        self,
-        child: Child,
-        mark: Mark,
-        pipes: list[Pipe],
-        timeout_s: float | None,
-        stop: asyncio.Future[Any] | None,
-    ) -> Ending:
+    async def _watch(self, hold: Hold, mark: Mark, timeout_s: float | None, stop: asyncio.Future[Any] | None) -> Ending:
+        child = hold.child
         awaited = [child.exited] if stop is None else [child.exited, stop]
         try:
             await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not child.exited.done():
                 why: Why = "stopped" if stop is not None and stop.done() else "timeout"
-                return await self._end(child, pipes, why, GRACE_S, mark)
-            held_open = await _drain(pipes)
+                return await self._end(hold, why, GRACE_S, mark)
+            held_open = await _drain(hold.pipes)
         except asyncio.CancelledError:
-            return await self._end(child, pipes, "cancelled", CANCEL_GRACE_S, mark)
+            return await self._end(hold, "cancelled", CANCEL_GRACE_S, mark)
         status = child.exited.result()
         if status != 0:
             # What a failed attempt left in its group must not work on beside the next one. What left the group did so
             # on purpose, as a daemon does, and stays.
-            return await self._end(child, pipes, "exited", CANCEL_GRACE_S)
+            return await self._end(hold, "exited", CANCEL_GRACE_S)
         return Ending(status=status, warnings=(_HELD_OPEN,) if held_open else ())
 
-    async def _end(self, child: Child, pipes: list[Pipe], why: Why, grace_s: float, mark: Mark | None = None) -> Ending:
+    async def _end(self, hold: Hold, why: Why, grace_s: float, mark: Mark | None = None) -> Ending:
+        hold.over = True
+        child = hold.child
         termination = Termination(child, self._threads)
-        warnings = await termination.end(grace_s=grace_s, mark=mark)
+        warnings = await termination.end(grace_s=grace_s, mark=mark, leader_first=hold.leader_first)
         with suppress(asyncio.CancelledError):
-            await _drain(pipes)
+            await _drain(hold.pipes)
         status = child.exited.result() if child.exited.done() else None
         return Ending(status=status, why="cancelled" if termination.cancelled else why, warnings=warnings)
 
@@ -164,6 +165,32 @@ class Pipe:
             self.ended.set_result(None)
 
 
+class Hold:
+    """A child at work. Holds its group still, so that its files can be looked at between two of its steps."""
+
+    def __init__(self, child: Child, *, leader_first: bool = False) -> None:
+        self.child = child
+        self.leader_first = leader_first
+        """How it is ended."""
+        self.pipes: list[Pipe] = []
+        self.over = False
+        """It is being ended, or has ended: what it still does is no step of its work, and nobody holds it still."""
+
+    def stop(self) -> None:
+        if not self.over:
+            self.child.signal(signal.SIGSTOP)
+
+    def read_rest(self) -> None:
+        """Feed what it had written before it stood still."""
+        for pipe in self.pipes:
+            while not pipe.ended.done() and pipe.read():
+                pass
+
+    def go_on(self) -> None:
+        if not self.over:
+            self.child.signal(signal.SIGCONT)
+
+
 async def _drain(pipes: list[Pipe]) -> bool:
     """Read to the end, or as long as is decent; whether somebody still holds a pipe open."""
     if pipes:
@@ -189,10 +216,18 @@ class Termination:
         self._loop = asyncio.get_running_loop()
         self.cancelled = False
 
-    async def end(self, *, grace_s: float, mark: Mark | None = None) -> tuple[str, ...]:
-        """End the group, then whatever else carries its mark. What could not be ended comes back as warnings."""
+    async def end(self, *, grace_s: float, mark: Mark | None = None, leader_first: bool = False) -> tuple[str, ...]:
+        """End the group, then whatever else carries its mark. What could not be ended comes back as warnings.
+
+        `leader_first`: the others are told to end when their leader has. An agent whose tool ends first takes that for
+        an answer, and pays for the next.
+        """
         if not await self._is_empty():
             if grace_s:
+                if leader_first and not self._child.exited.done():
+                    self._child.interrupt_leader()
+                    self._child.signal(signal.SIGCONT)
+                    await self._pause(grace_s)
                 self._child.signal(signal.SIGTERM)
                 self._child.signal(signal.SIGCONT)  # one that was stopped would never notice
                 until = self._loop.time() + grace_s

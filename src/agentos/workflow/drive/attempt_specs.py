@@ -17,6 +17,7 @@ from agentos.dag.language.shell_references import arguments_for, script_for
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.machine.facts.fold import Facts
+from agentos.machine.resume import session_fingerprint
 from agentos.machine.rules.scope import scope_of
 from agentos.secrets import ENVIRONMENT, SecretSource
 from agentos.tasks.attempt import AttemptSpec
@@ -72,7 +73,7 @@ def attempt_spec(
         command=command,
         agent=_resolve_work(definition.agent, scope) if definition.agent is not None else None,
         verify=verify,
-        session=session if session is not None and session.task == task.fingerprint else None,
+        session=session if session is not None and session.task in _about(task) else None,
         llm=_resolve_work(definition.llm, scope) if definition.llm is not None else None,
         env={**env, **variables},
         cwd=root / as_text(resolve(definition.cwd, scope)) if definition.cwd else root,
@@ -82,6 +83,11 @@ def attempt_spec(
         steps=facts.task(task.id).steps,
         settled=facts.task(task.id).settled,
     )
+
+
+def _about(task: PlannedTask) -> tuple[str, str]:
+    """What a session that the task's agent may go on with is about; the second as earlier versions have it."""
+    return session_fingerprint(task), task.fingerprint
 
 
 def _function(

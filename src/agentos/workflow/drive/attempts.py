@@ -34,7 +34,7 @@ from agentos.machine.inputs import (
     WaitAsked,
 )
 from agentos.machine.machine import Machine
-from agentos.machine.resume import may_have_happened
+from agentos.machine.resume import may_have_happened, session_fingerprint
 from agentos.machine.rules.budgets import remaining_budget
 from agentos.machine.rules.gates import approving_gate, changed_files
 from agentos.machine.sources import SourcesNow, changes_since, named_files, reason_of
@@ -175,7 +175,9 @@ class Attempts:
                 if is_isolated(task):
                     result = await self._perform_isolated(task, spec, host)
                 else:
-                    result = await self._perform_between_looks(task, self._perform(task, spec, host))
+                    goes_on = spec.session is not None and is_continued(task)
+                    performed = self._perform(task, spec, host)
+                    result = await self._perform_between_looks(task, performed, goes_on=goes_on)
                 if machine.facts.gates and changes and not result.put_off:
                     await run_uncancelled(self.files.compare_covered(covered, task.id))
                 await self._report_stale(task, result)
@@ -255,16 +257,16 @@ class Attempts:
             self.mail.submit(SourcesChanged(task_id=task.id, stale=stale))
 
     async def _perform_between_looks(
-        self, task: PlannedTask, performed: Coroutine[Any, Any, AttemptResult]
+        self, task: PlannedTask, performed: Coroutine[Any, Any, AttemptResult], *, goes_on: bool
     ) -> AttemptResult:
-        """Perform the attempt; where it may change files, between two looks at them."""
+        """Perform the attempt; where it may change files, between two looks at them. `goes_on`: as its agent does."""
         files = self.files.attempts if changes_files(task.definition) else None
         if files is None:
             result = await performed
             reach("attempt.after")
             return result
         try:
-            await files.before(task.id, self.mail.submit_and_wait)
+            await files.before(task.id, self.mail.submit_and_wait, goes_on=goes_on)
         except BaseException:
             performed.close()
             raise
@@ -384,7 +386,7 @@ class DriveHost:
 
     async def record_session(self, session: ev.AgentSession) -> None:
         """Write the agent's session down; durable on return."""
-        session = msgspec.structs.replace(session, task=self._task.fingerprint)
+        session = msgspec.structs.replace(session, task=session_fingerprint(self._task))
         given = SessionKnown(task_id=self._task.id, attempt=self._attempt, session=session)
         await self._attempts.mail.submit_and_wait(given)
 

@@ -8,7 +8,8 @@
     an isolated attempt                                  has a worktree to itself, and is captured there when it ends
     at the end of a layer with such ones                 what they did is merged into the worktree
 
-A retry starts from the files its first attempt started from, if that one was alone and nobody has changed them since.
+A retry starts from the files its first attempt started from, if that one was alone and nobody has changed them since;
+that of an agent which goes on in its session, from those of its last turn.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ from agentos.worktree.snapshots.snapshots import Snapshot, find
 
 
 class FailedAttempt(NamedTuple):
-    """An attempt that failed alone: the files before it and after it."""
+    """An attempt that failed alone: the files before it, after its last turn (else before it), and after it."""
 
     before: Snapshot
+    turn: Snapshot
     after: Snapshot
 
 
@@ -68,6 +70,8 @@ class FileAttempts:
         self._all_recorded = asyncio.Event()
         self._all_recorded.set()
         self._failed: dict[TaskId, FailedAttempt] = {}
+        self._turn: Snapshot | None = None
+        """The files after the last turn of the agent that is alone at work."""
         self._beating: asyncio.Task[None] | None = None
         self._asides: dict[Path, IsolatedWorktree] = {}
         """The worktrees of isolated attempts that are under way."""
@@ -77,15 +81,21 @@ class FileAttempts:
         told = capture_input(await self._capture(), "start")
         return told if self._files is None else msgspec.structs.replace(told, output=self._files.own_output)
 
-    async def before(self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]]) -> None:
-        """Called before the first step of an attempt; what it may come back to is durable on return."""
+    async def before(
+        self, task_id: TaskId, write_down: Callable[[Input], Awaitable[None]], *, goes_on: bool = False
+    ) -> None:
+        """Called before the first step of an attempt; what it may come back to is durable on return.
+
+        `goes_on`: it takes up the work of the attempt before it at its last turn.
+        """
         async with self._lock:
             if not self._under_way:
                 await self._all_recorded.wait()
                 found = await self._capture()
                 if isinstance(found, Snapshot):
-                    found = await self._undo_failed(task_id, found)
+                    found = await self._undo_failed(task_id, found, goes_on=goes_on)
                 self._point = found if isinstance(found, Snapshot) else None
+                self._turn = None
                 self._together, self._touched = [], False
                 await write_down(capture_input(found, "attempt", task_id=task_id))
             self._under_way.add(task_id)
@@ -127,7 +137,7 @@ class FileAttempts:
                 changed = await in_thread(self._files.changed_paths, point.id, found)
                 told = msgspec.structs.replace(told, changed=changed, together=together)
             elif failed:
-                self._failed[task_id] = FailedAttempt(point, found)
+                self._failed[task_id] = FailedAttempt(point, self._turn or point, found)
         return told
 
     async def _is_untouched(self, point: Snapshot, ended: int) -> bool:
@@ -151,7 +161,11 @@ class FileAttempts:
         async with self._lock:
             if self._under_way != {task_id} or len(self._together) > 1:
                 return None
-            return capture_input(await self._capture(), "turn", task_id=task_id)
+            found = await self._capture()
+            told = capture_input(found, "turn", task_id=task_id)
+            if isinstance(found, Snapshot) and not told.partial:
+                self._turn = found
+            return told
 
     def refuse_steps(self, task_id: TaskId) -> None:
         """AttemptError where the files after a step of this attempt could not be told from what others do to them."""
@@ -249,20 +263,21 @@ class FileAttempts:
                 changed = await in_thread(self._files.changed_paths, before, found)
             return capture_input(found, "layer", layer=layer, changed=changed)
 
-    async def _undo_failed(self, task_id: TaskId, now: Snapshot) -> Snapshot | str:
-        """The files without what a failed attempt of the task did, where nobody changed them since."""
+    async def _undo_failed(self, task_id: TaskId, now: Snapshot, *, goes_on: bool) -> Snapshot | str:
+        """The files without what a failed attempt of the task did, or did after its last turn where it goes on from
+        there; where nobody changed them since."""
         failed = self._failed.pop(task_id, None)
         if failed is None:
             return now
         assert self._files is not None  # it made the snapshots
-        is_same = self._files.is_same
-        if await in_thread(is_same, failed.before, now) or not await in_thread(is_same, failed.after, now):
+        is_same, target = self._files.is_same, failed.turn if goes_on else failed.before
+        if await in_thread(is_same, target, now) or not await in_thread(is_same, failed.after, now):
             return now
         try:
-            await in_thread(self._files.put_back, failed.before.id)
+            await in_thread(self._files.put_back, target.id)
         except (SnapshotError, TryAgainError) as error:
             return f"what the failed attempt changed could not be undone: {error.message}"
-        return failed.before
+        return target
 
     async def _capture(self) -> Snapshot | str:
         """A snapshot, or why there is none."""

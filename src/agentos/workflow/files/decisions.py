@@ -5,7 +5,7 @@ Most runs change none: they load this, and not what captures and restores them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -64,10 +64,12 @@ def decide(
     workflow_id: str,
     *,
     before: Plan | None,
+    rerun: Collection[str] = (),
 ) -> Decided:
     """What becomes of the files, as far as the journal tells. Looks at no file.
 
-    `before` is the plan the last drive had; None: the run goes back to a checkpoint.
+    `before` is the plan the last drive had; None: the run goes back to a checkpoint. `rerun` are tasks that the user
+    wants to run again.
     """
     if choice == "checkpoint":
         newest = [row for row in checkpoints if not row.abandoned][-1:]
@@ -79,19 +81,20 @@ def decide(
         return Decided(files="restored", restored_to=newest[0].sequence, target=newest[0].snapshot)
     point, half_done = facts.files, facts.half_done
     cut_off = [name for name in facts.running if _changes_files(plan, name)]
-    agents = agents_cut_off(facts, plan, cut_off, kept=choice == "keep", before=before)
-    known = Decided(continues=agents.go_on, starts_anew=agents.start_anew)
     killed = bool(cut_off) and point is not None and point.open
     # An attempt that ended without a result left its edits behind, for the next one to begin without them.
-    stopped = half_done is not None and any(_changes_files(plan, name) for name in half_done.tasks)
-    back = point if killed else half_done.before if half_done is not None and stopped else None
+    half = [name for name in half_done.tasks if _changes_files(plan, name)] if half_done is not None else []
+    back = point if killed else half_done.before if half_done is not None and half else None
+    writers, kept = cut_off or half, choice == "keep"
+    agents = agents_cut_off(facts, plan, writers, began=back, kept=kept, before=before, rerun=rerun)
+    known = Decided(continues=agents.go_on, starts_anew=agents.start_anew)
     if back is None:  # the snapshot that comes before an attempt's first step is not there
         return msgspec.structs.replace(known, files="untouched") if cut_off else known
-    if choice == "keep":
+    if kept:
         return msgspec.structs.replace(known, files="kept")
     if not back.snapshot or (back.partial and choice != "restore"):
         return Decided(starts_anew=agents.start_anew)
-    seq, target = (agents.turn if killed else None) or (back.seq, back.snapshot)
+    seq, target = agents.turn or (back.seq, back.snapshot)
     return msgspec.structs.replace(
         known,
         files="restored",

@@ -6,12 +6,13 @@ edits are gone is never told that it has made them: it starts anew, or, with `on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
+from agentos.machine.facts.facts import FilePoint
 from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import goes_on_unasked
 
@@ -26,32 +27,44 @@ class AgentsCutOff(NamedTuple):
 
 
 def agents_cut_off(
-    facts: Facts, plan: Plan, writers: Sequence[TaskId], *, kept: bool, before: Plan | None
+    facts: Facts,
+    plan: Plan,
+    writers: Sequence[TaskId],
+    *,
+    began: FilePoint | None,
+    kept: bool,
+    before: Plan | None,
+    rerun: Collection[str] = (),
 ) -> AgentsCutOff:
-    """`writers` were cut off and may have changed files that others work with; `kept`: those stay as they are.
+    """`writers` did not end by themselves and may have changed files that others work with, since `began`; `kept`:
+    those stay as they are.
 
-    `before` is the plan they were at work on; None: the run goes back behind that, and no agent goes on.
+    `before` is the plan they were at work on; None: the run goes back behind that, and no agent goes on. Neither does
+    one that the user wants to run again (`rerun`).
     """
     go_on: dict[TaskId, str] = {}
     start_anew: dict[TaskId, str] = {}
     turn = None
-    for task_id in sorted(facts.running):
+    for task_id in sorted(facts.sessions):
         task = plan.tasks.get(task_id)
-        if task is None or task.definition.agent is None or task_id not in facts.sessions:
+        if task is None or task.definition.agent is None or task_id in rerun:
             continue
         if before is None or task.definition.agent.on_resume == "restart":
             continue
-        if not goes_on_unasked(before, plan, task, facts.task(task_id)):
+        if not goes_on_unasked(before, plan, task, facts):
             continue  # in a new session, if at all, and then from the files it began with
-        goes_on, why = _judge_session(facts, task, alone=len(writers) == 1, kept=kept)
+        cut_off = task_id in facts.running or task_id in writers
+        # After one that ended by itself nothing is put back: its files are its own, and the user's.
+        alone, stays = len(writers) == 1 or not cut_off, kept or not cut_off
+        goes_on, why = _judge_session(facts, task, alone=alone, kept=stays)
         (go_on if goes_on else start_anew)[task_id] = why
-        if goes_on and changes_files(task.definition) and not kept and is_continued(task):
+        if goes_on and task_id in writers and not kept and is_continued(task):
             # The files it left at its last turn; or those it went on from since, which hold that turn and what was
             # kept beside it.
-            last, point = facts.turns[task_id], facts.files
+            last = facts.turns[task_id]
             turn = (last.seq, last.snapshot)
-            if point is not None and point.seq > last.seq:
-                turn = (point.seq, point.snapshot)
+            if began is not None and began.seq > last.seq:
+                turn = (began.seq, began.snapshot)
     return AgentsCutOff(go_on, start_anew, turn)
 
 
@@ -67,6 +80,8 @@ def _judge_session(facts: Facts, task: PlannedTask, *, alone: bool, kept: bool) 
     if not alone and not isolated:
         return False, "others changed files while its agent was at work, so that it starts anew"
     if not is_continued(task):
+        if kept:
+            return False, "its files stay as they are, so that its agent starts anew"
         return True, "its agent goes on in a copy of its session, from the files it began with"
     if kept and not isolated:
         return True, "its agent goes on in its session; files stay as they are"

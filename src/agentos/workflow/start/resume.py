@@ -357,7 +357,8 @@ def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Plann
     selected = checked_selection(plan, facts)
     again = selected if asked.selection is not None and asked.selection.repeats else frozenset()
     goes_on = at_work_on if found.back_to is None else None
-    decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on)
+    rerun = asked.choices.rerun
+    decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on, rerun=rerun)
     refuse_files_elsewhere(asked.place, record, facts, decided, asked.options.files)
     if found.back_to is not None:  # the facts as they would be after going back
         back = rollback_to(Machine(at_work_on, facts), found.back_to.id, reason="")

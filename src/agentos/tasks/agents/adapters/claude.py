@@ -74,6 +74,8 @@ class ClaudeReader:
 
     def __init__(self) -> None:
         self._counted: set[str] = set()
+        self._at_work: set[str] = set()
+        """Tools that were called and have not answered: only then is a turn over."""
         self._used = Usage()
         self._result: dict[str, Any] = {}
         self._message = ""
@@ -89,8 +91,9 @@ class ClaudeReader:
             case "user":
                 content = part(event, "message").get("content")
                 blocks = content if isinstance(content, list) else []
-                used_tools = any(part(block).get("type") == "tool_result" for block in blocks)
-                return StreamUpdate(turn=used_tools, goes_on=used_tools or None)
+                results = [block for block in blocks if part(block).get("type") == "tool_result"]
+                self._at_work -= {str(block.get("tool_use_id")) for block in results}
+                return StreamUpdate(turn=bool(results) and not self._at_work, goes_on=bool(results) or None)
             case "result":
                 self._result = event
         return NOTHING_HEARD
@@ -108,6 +111,8 @@ class ClaudeReader:
             elif part(block).get("type") == "tool_use":
                 shown.append(tool_line(block.get("name"), block.get("input")))
                 goes_on = True
+                if block.get("id"):
+                    self._at_work.add(str(block["id"]))
         # One message arrives in several events, each with the same numbers.
         id, used = str(message.get("id")), _usage(part(message, "usage"))
         if id in self._counted or not used.tokens:

@@ -66,6 +66,8 @@ class CodexReader:
         self._turns = 0
         self._usage: dict[str, Any] = {}
         self._complete = False
+        self._at_work: set[str] = set()
+        """Items that have begun and not ended: only then is a turn over."""
 
     def line(self, text: str) -> StreamUpdate:
         event = document(text)
@@ -76,6 +78,8 @@ class CodexReader:
                 self._complete = False
             case "item.started":
                 shown = _tool_of(part(event, "item"))
+                if shown and part(event, "item").get("id"):
+                    self._at_work.add(str(part(event, "item")["id"]))
                 return StreamUpdate(shown=shown, goes_on=bool(shown) or None)
             case "item.completed":
                 return self._item(part(event, "item"))
@@ -95,7 +99,9 @@ class CodexReader:
                 return StreamUpdate(shown=tuple(self._text.splitlines()), goes_on=False)
             case "command_execution" | "file_change" | "mcp_tool_call":
                 self._turns += 1
-                return StreamUpdate(turn=True, shown=() if "command" in item else _tool_of(item), goes_on=True)
+                self._at_work.discard(str(item.get("id")))
+                shown = () if "command" in item else _tool_of(item)
+                return StreamUpdate(turn=not self._at_work, shown=shown, goes_on=True)
             case "error":
                 return StreamUpdate(shown=(f"codex: {item.get('message')}",))
         return NOTHING_HEARD
