@@ -69,6 +69,7 @@ def test_stopped_it_goes_on_in_its_session_from_its_last_turn(agent: str, how: s
         assert "b by the agent" in script.calls[3].text, "its session went on"
         assert "a new one was begun" not in told
         assert "taken effect" not in told
+        assert run.paid_tokens() == 40, "as many as the model has counted"
         first, second = sessions(run)
         assert second.forked_from == first.id
 
@@ -189,10 +190,14 @@ def test_with_more_turns_it_goes_on_where_it_was_stopped(agent: str, repo: Path,
         assert run.client.show("r1").outputs["work"]["text"] == "All done."
 
 
-@pytest.mark.parametrize("budget", ["0.0002", "{tokens: 20}"])
-def test_each_approval_of_a_budget_buys_the_next_part_of_the_work(budget: str, repo: Path, home: Path) -> None:
+@pytest.mark.parametrize(
+    ("agent", "budget"), [("claude", "0.0002"), ("claude", "{tokens: 20}"), ("codex", "{tokens: 20}")]
+)
+def test_each_approval_of_a_budget_buys_the_next_part_of_the_work(
+    agent: str, budget: str, repo: Path, home: Path
+) -> None:
     """An answer of the scripted model is 15 tokens, $0.000105. It is slow where it does not matter any more."""
-    with runs("claude", repo, home, f"budget: {budget}", file(repo, "a"), file(repo, "b"), Hang()) as run:
+    with runs(agent, repo, home, f"budget: {budget}", file(repo, "a"), file(repo, "b"), Hang()) as run:
         script = run.model.script
         told = run.finish("run", "flow.yaml", "--id", "r1", code=3)
         assert "may spend no more" in told
@@ -225,6 +230,7 @@ def test_what_verify_says_is_the_next_message_of_the_same_session(agent: str, re
 
         assert run.tree() == by("a", "b")
         assert len(script.calls) == 4
+        assert run.paid_tokens() == 40, "as many as the model has counted"
         told = script.calls[2].text
         assert "NO B HERE" in told
         assert "is not accepted yet" in told

@@ -75,6 +75,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+NO_USAGE = Usage()
+"""The one that stands for none: a default takes no bytes only where it is the same value."""
+
+
 class AgentSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The conversation an agent keeps by itself, as far as one needs it to go on with it."""
 
@@ -96,6 +100,8 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """How its attempt ended; empty while that is under way, and where its driver died."""
     feedback: str = ""
     """Why what it did was not accepted, where that was said last."""
+    used: Usage = NO_USAGE
+    """What the journal has of it, and of those it is a copy of: agents count on."""
 
 
 class SourcesRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -283,6 +283,10 @@ def files_after(facts: Facts, task_id: TaskId, *, half_done: Literal["no", "alon
 
 def task_usage(facts: Facts, event: ev.TaskUsage) -> Facts:
     spent = facts.spent.get(event.task_id, ev.Usage()) + event.usage
+    session = facts.sessions.get(event.task_id)
+    if session is not None:
+        sessions = facts.sessions.set(event.task_id, replace(session, used=session.used + event.usage))
+        facts = replace(facts, sessions=sessions)
     return replace(
         facts,
         sequence=event.seq,

@@ -16,11 +16,11 @@ from msgspec import Raw
 from agentos.dag.plan.checks import changes_files
 from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
 from agentos.machine.attempt_result import AttemptResult
-from agentos.machine.events import AgentEnd, AgentSession, Usage
+from agentos.machine.events import NO_USAGE, AgentEnd, AgentSession, Usage
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict
 from agentos.tasks.agents.assignment import Assignment, EarlierSession, find_earlier_session, prepare_assignment
 from agentos.tasks.agents.texts import RETRYABLE, failure_text, prompt_for
-from agentos.tasks.agents.transcript import copy_transcript, transcript_of
+from agentos.tasks.agents.transcript import SessionTokens, copy_transcript, transcript_of
 from agentos.tasks.agents.watcher import Follower
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
@@ -153,7 +153,7 @@ class AgentPerformer:
     async def _run_program(
         self, errand: Assignment, host: AttemptHost, launch: Launch, session: AgentSession, call: CallSlot
     ) -> _TryResult:
-        spec = errand.spec
+        spec, traits = errand.spec, errand.agent.TRAITS
         err = capture_of("stderr", spec, host)
 
         async def record_session(id: str) -> None:
@@ -166,9 +166,11 @@ class AgentPerformer:
             masker=spec.masker,
             log=spec.log,
             on_session=record_session,
-            max_turns=None if errand.agent.TRAITS.counts_turns else errand.work.max_turns,
+            max_turns=None if traits.counts_turns else errand.work.max_turns,
             captures=changes_files(spec.definition) or spec.worktree is not None,
             priced=errand.add_cost,
+            tokens=SessionTokens(traits, errand.env).read if traits.tokens_of is not None else None,
+            counted=session.used,
         )
         writing = asyncio.create_task(follower.write_down())
         writing.add_done_callback(follower.end_if_failed)
@@ -182,7 +184,7 @@ class AgentPerformer:
                     timeout_s=left_s,
                     stop=follower.stop,
                     on_hold=follower.hold_with,
-                    leader_first=bool(errand.agent.TRAITS.program),
+                    leader_first=bool(traits.program),
                 )
             follower.close()
             err.close()
@@ -192,11 +194,16 @@ class AgentPerformer:
         left = errand.read_output_files()
         said = AgentExit(ending.status, err.last_lines(), left, stopped=ending.why == "stopped")
         verdict = _final_verdict(follower, ending, said)
-        await follower.settle(verdict)
+        await follower.settle(verdict, whole_session=traits.counts_session)
         call.record_cost(follower.used.cost_usd)
         model = follower.model or errand.work.model
         if verdict.cost_usd is None:
             warnings = (*ending.warnings, *errand.cost_warnings(follower.used, model, host))
+            if ending.why != "exited" and follower.turns and not follower.used.tokens:
+                warnings += (
+                    f"{errand.work.agent} tells only at its end what it used: nobody knows what its {follower.turns} "
+                    "turns did, and sums are too low by that",
+                )
             ending = msgspec.structs.replace(ending, warnings=warnings)
         if verdict.outcome == "api_rate":
             call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
@@ -243,7 +250,7 @@ class AgentPerformer:
 
 def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
     """The session of a try. Without a fork, the one to go on with stays the one it was."""
-    traits = errand.agent.TRAITS
+    traits, before = errand.agent.TRAITS, errand.spec.session
     own = str(uuid.uuid4())  # the fourth version: not every agent takes others
     return AgentSession(
         agent=errand.work.agent,
@@ -253,7 +260,8 @@ def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
         version=errand.version,
         forked_from=earlier.id if traits.forks else "",
         cwd=errand.place,
-        feedback=errand.spec.session.feedback if errand.spec.session is not None else "",
+        feedback=before.feedback if before is not None else "",
+        used=before.used if before is not None and earlier.id else NO_USAGE,
     )
 
 

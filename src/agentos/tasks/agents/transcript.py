@@ -12,8 +12,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from agentos.machine.events import Usage
 from agentos.secrets import Masker
-from agentos.tasks.agents.adapters.adapter import TranscriptLocation
+from agentos.tasks.agents.adapters.adapter import Traits, TranscriptLocation
 from agentos.tasks.attempt import AttemptLog
 
 SUFFIX = ".transcript.jsonl"
@@ -54,6 +55,41 @@ def transcript_of(kept: TranscriptLocation | None, session: str, env: Mapping[st
         if at > changed:
             newest, changed = path, at
     return newest
+
+
+class SessionTokens:
+    """What the session of an attempt has used, read from its transcript as that grows."""
+
+    def __init__(self, traits: Traits, env: Mapping[str, str]) -> None:
+        self._traits, self._env = traits, env
+        self._path, self._read = "", 0
+        self._found: Usage | None = None
+
+    def read(self, session: str) -> Usage | None:
+        """Tokens of the whole session, calls of this attempt's; None: it does not say. Blocks."""
+        tokens_of = self._traits.tokens_of
+        if tokens_of is None:
+            return None
+        try:
+            self._path = self._path or transcript_of(self._traits.transcript, session, self._env)
+            if not self._path:
+                return None
+            with _open_file(self._path) as file:
+                file.seek(self._read)
+                for line in file:
+                    if not line.endswith(b"\n"):  # it is being written
+                        break
+                    self._read += len(line)
+                    if (told := tokens_of(line.decode(errors="replace"))) is not None:
+                        self._note(told)
+        except OSError:
+            pass
+        return self._found
+
+    def _note(self, told: Usage) -> None:
+        known = self._found
+        if known is None or (told.input_tokens, told.output_tokens) != (known.input_tokens, known.output_tokens):
+            self._found = msgspec.structs.replace(told, calls=(known.calls if known is not None else 0) + 1)
 
 
 def copy_transcript(source: str, log: AttemptLog, masker: Masker) -> CopiedTranscript | None:

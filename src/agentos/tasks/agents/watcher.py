@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from agentos.machine.events import Usage
+from agentos.machine.events import NO_USAGE, Usage
 from agentos.secrets import Masker
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict, Reader, StreamUpdate
 from agentos.tasks.attempt import AttemptHost, AttemptLog
@@ -16,6 +16,9 @@ from agentos.tasks.process.supervision import Hold
 
 TURN_S = 300.0
 """At least so often are the files captured while an agent works."""
+LOOK_S = 0.2
+LOOKS = 25
+"""How often, and how many times after a turn, its tokens are looked for that are not yet in the agent's transcript."""
 MAX_LINE_BYTES = 32 << 20
 """A longer line of the stream is cut: it will not be read, but it is in the log."""
 
@@ -43,15 +46,20 @@ class Follower:
         on_session: Known,
         max_turns: int | None = None,
         captures: bool = False,
+        tokens: Callable[[str], Usage | None] | None = None,
+        counted: Usage = NO_USAGE,
         priced: Callable[[Usage, str], Usage] = lambda used, _: used,
     ) -> None:
         """`priced` gives the cost of what was used with a model, where the agent has not told it; `captures`: what it
-        does to files is captured turn by turn."""
+        does to files is captured turn by turn; `tokens` looks up what its session has used, where the stream does not
+        tell in time (it blocks), of which `counted` was counted before."""
         self._reader, self._host, self._masker, self._log = reader, host, masker, log
         self._mask = masker.stream()
         self._on_session = on_session
         self._max_turns = max_turns
         self._captures = captures
+        self._tokens, self._counted = tokens, counted
+        self._looks = 0
         self._priced = priced
         self._rest = bytearray()
         self.session = ""
@@ -107,7 +115,7 @@ class Follower:
             self._unpaid += heard.used
         if heard.turn:
             self.turns += 1
-            self._turn_over, self._next_begun = True, False
+            self._turn_over, self._next_begun, self._looks = True, False, LOOKS
             if self._hold is not None and (self._captures or self._used_up):
                 self._hold.stop()
         elif heard.goes_on is not None:
@@ -126,10 +134,16 @@ class Follower:
     async def write_down(self) -> None:
         """Make durable what was heard, until the stream has ended and nothing is left."""
         while not (self._over and not self._news.is_set()):
+            looks_again = self._tokens is not None and self._looks > 0 and self.used.calls < self.turns
             late = False
             try:
-                await asyncio.wait_for(self._news.wait(), TURN_S)
+                await asyncio.wait_for(self._news.wait(), LOOK_S if looks_again else TURN_S)
             except TimeoutError:
+                if looks_again:
+                    self._looks -= 1
+                    await self._pay_by_session()
+                    self._end_if_used_up()
+                    continue
                 late = True
                 if self._hold is not None:
                     self._hold.stop()
@@ -146,6 +160,8 @@ class Follower:
             await self._on_session(session)
         unpaid, self._unpaid = self._unpaid, Usage()
         await self._pay(self._priced(unpaid, self.model))
+        if self._turn_over:
+            await self._pay_by_session()
         if self._turn_over and self._hold is not None:
             self._hold.read_rest()
         turn, self._turn_over = self._turn_over, False
@@ -155,15 +171,41 @@ class Follower:
             return  # the capture of the whole attempt follows at once
         if late or (turn and not (self._hold is not None and self._next_begun)):
             await self._host.capture_turn()
-        if turn and self._used_up and not self._next_begun:
+        if turn:
+            self._end_if_used_up()
+
+    def _end_if_used_up(self) -> None:
+        """The last turn that was paid for is over."""
+        if self._used_up and not self._next_begun:
             self._stop("budget")
 
-    async def settle(self, verdict: AgentVerdict) -> None:
+    async def _pay_by_session(self) -> None:
+        """Also what an attempt before this one had used, and could not write down any more."""
+        total = await asyncio.to_thread(self._tokens, self.session) if self._tokens is not None else None
+        if total is not None:
+            await self._pay(self._priced(self._beyond(total, self.used.calls), self.model))
+
+    def _beyond(self, total: Usage, calls: int) -> Usage:
+        """Of what a whole session has used: what was not yet counted."""
+        known = self._counted + self.used
+        return Usage(
+            input_tokens=max(0, total.input_tokens - known.input_tokens),
+            output_tokens=max(0, total.output_tokens - known.output_tokens),
+            cached_tokens=max(0, total.cached_tokens - known.cached_tokens),
+            calls=max(0, total.calls - calls),
+        )
+
+    async def settle(self, verdict: AgentVerdict, *, whole_session: bool = False) -> None:
         """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.
 
-        The journal adds up: what was reckoned too high is taken back with a cost below zero.
+        The journal adds up: what was reckoned too high is taken back with a cost below zero. `whole_session`: what it
+        says it used is that of all attempts in its session.
         """
-        rest = self._priced(verdict.used or Usage(), self.model)
+        await self._pay_by_session()
+        rest = verdict.used or Usage()
+        if whole_session:
+            rest = self._beyond(rest, (self._counted + self.used).calls)
+        rest = self._priced(rest, self.model)
         if verdict.cost_usd is not None:
             rest = msgspec.structs.replace(rest, cost_usd=verdict.cost_usd - self.used.cost_usd)
         await self._pay(rest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -69,12 +69,16 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Can go on in a copy of a session."""
     counts_turns: bool = False
     """Keeps to a number of turns by itself. Others are stopped by us."""
+    counts_session: bool = False
+    """What it says at its end that it used is that of the whole session, those it is a copy of included."""
     tells_cost: bool = False
     """Says what it has cost, at its end at the latest. Until then, and of others, the settings' price counts."""
     takes_tools: bool = True
     """Takes a list of allowed tools."""
     transcript: TranscriptLocation | None = None
     """None: it keeps no file that could be copied."""
+    tokens_of: Callable[[str], Usage | None] | None = None
+    """What a line of the transcript says that the whole session has used, where the stream does not tell in time."""
     sign_in: SignIn | None = None
     """None: it has too many ways."""
     takes_schema: bool = False

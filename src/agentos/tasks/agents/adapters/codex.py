@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from msgspec import structs
+
 from agentos.machine.events import Usage
 from agentos.tasks.agents.adapters.adapter import (
     NOTHING_HEARD,
@@ -23,14 +25,33 @@ from agentos.tasks.agents.adapters.adapter import (
     tool_line,
 )
 
+
+def tokens_of(line: str) -> Usage | None:
+    """What a line of a rollout says that the thread has used so far."""
+    if '"token_count"' not in line:
+        return None
+    total = part(document(line), "payload", "info", "total_token_usage")
+    return _usage(total) if total else None
+
+
+def _usage(numbers: dict[str, Any]) -> Usage:
+    return Usage(
+        input_tokens=count(numbers.get("input_tokens")),
+        output_tokens=count(numbers.get("output_tokens")),
+        cached_tokens=count(numbers.get("cached_input_tokens")),
+    )
+
+
 TRAITS = Traits(
     program="codex",
     package="@openai/codex",
     names_session=False,
     forks=True,
+    counts_session=True,
     takes_tools=False,
     takes_schema=True,
     transcript=TranscriptLocation("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
+    tokens_of=tokens_of,
     sign_in=SignIn(("OPENAI_API_KEY", "CODEX_API_KEY"), "auth.json"),
 )
 
@@ -58,7 +79,8 @@ def call(ask: Ask) -> AgentInvocation:
 
 
 class CodexReader:
-    """It counts tokens over the whole thread and tells them once, at the end of what was asked."""
+    """It counts tokens over the whole thread and tells them once, at the end of what was asked; its rollout has them
+    after each answer."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -119,12 +141,7 @@ class CodexReader:
         )
 
     def _parse_usage(self) -> Usage:
-        return Usage(
-            input_tokens=count(self._usage.get("input_tokens")),
-            output_tokens=count(self._usage.get("output_tokens")),
-            cached_tokens=count(self._usage.get("cached_input_tokens")),
-            calls=self._turns + 1,
-        )
+        return structs.replace(_usage(self._usage), calls=self._turns + 1)
 
 
 reader = CodexReader

@@ -24,6 +24,7 @@ from agentos.tasks.agents.adapters.adapter import (
 )
 
 TRAITS = Traits(
+    counts_session=True,
     program="copilot",
     package="@github/copilot",
     transcript=TranscriptLocation("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"),
