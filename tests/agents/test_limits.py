@@ -136,6 +136,8 @@ def test_beyond_its_turns_an_agent_is_stopped_where_it_goes_on(
         ("codex", [CODEX_ANSWER, CODEX_DONE], True),
         ("codex", [CODEX_ANSWER], False),
         ("codex", [CODEX_ANSWER, CODEX_DONE, {"type": "turn.started"}], False),
+        ("copilot", [{"type": "result", "exitCode": 0}], True),
+        ("copilot", [{"type": "abort"}, {"type": "result", "exitCode": 0}], False),
         ("opencode", [{"type": "step_start"}, {"type": "step_finish", "part": {"reason": "stop"}}], True),
         ("opencode", [{"type": "step_finish", "part": {"reason": "stop"}}, {"type": "step_start"}], False),
     ],
@@ -177,7 +179,7 @@ def plays_claude(folder: Path, *lines: dict[str, Any], when_stopped: Sequence[di
         # Not with print: the signal may come in the middle of one.
         f"def say(lines):\n    for line in lines: os.write(1, json.dumps(line).encode() + b'\\n')\n"
         f"def end(*_):\n    say({list(when_stopped)!r})\n    os._exit(0)\n"
-        f"signal.signal(signal.SIGTERM, end)\nsay({list(lines)!r})\n"
+        f"signal.signal(signal.SIGINT, end)\nsay({list(lines)!r})\n"
         # Many short sleeps: a signal that comes right before a long one is handled after it.
         f"while {bool(when_stopped)}: time.sleep(0.01)\n"
     )

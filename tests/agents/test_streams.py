@@ -279,3 +279,33 @@ def test_a_tool_is_shown_on_one_short_line() -> None:
     assert tool_line("Bash", {"command": "a\nb", "description": "d"}) == "[Bash] a b"
     assert len(tool_line("Bash", {"command": "x" * 9_999})) < 250
     assert tool_line("odd", {"k": 1}) == '[odd] {"k": 1}'
+
+
+@pytest.mark.parametrize(
+    ("agent", "lines", "turns"),
+    [
+        (
+            "claude",
+            [
+                {"type": "assistant", "message": {"content": [{"type": "tool_use", "id": "1"}]}},
+                {"type": "assistant", "message": {"content": [{"type": "tool_use", "id": "2"}]}},
+                {"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "2"}]}},
+                {"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "1"}]}},
+            ],
+            [False, False, False, True],
+        ),
+        (
+            "codex",
+            [
+                {"type": "item.started", "item": {"id": "1", "type": "command_execution"}},
+                {"type": "item.started", "item": {"id": "2", "type": "command_execution"}},
+                {"type": "item.completed", "item": {"id": "2", "type": "command_execution"}},
+                {"type": "item.completed", "item": {"id": "1", "type": "command_execution"}},
+            ],
+            [False, False, False, True],
+        ),
+    ],
+)
+def test_a_turn_is_over_when_all_its_tools_are_done(agent: str, lines: list[Any], turns: list[bool]) -> None:
+    reader = AGENTS[agent].reader()
+    assert [reader.line(json.dumps(line)).turn for line in lines] == turns

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from agentos import Client, Workflow, run
+from agentos.machine.events import Usage
 from agentos.secrets import Masker
 from agentos.tasks.agents.adapters.adapter import TranscriptLocation
 from agentos.tasks.agents.adapters.known import AGENTS
-from agentos.tasks.agents.transcript import SUFFIX, copy_transcript, transcript_of
+from agentos.tasks.agents.transcript import SUFFIX, SessionTokens, copy_transcript, transcript_of
 from tests.agents.support import agent_spec
 from tests.agents.test_command import Log, shaped_like_codex
 from tests.unit.tasks.support import RecordingHost, perform
@@ -177,3 +178,24 @@ def test_a_copy_that_cannot_be_written_is_a_warning(
     assert result.status == "complete"
     told = [event for event in Client(tmp_git_repo).events("w1") if "cannot be kept" in str(event)]
     assert len(told) == 1
+
+
+def test_what_a_session_of_codex_has_used_is_read_as_its_rollout_grows(tmp_path: Path) -> None:
+    """A copy counts on from what it is a copy of; a line that is only half there is read later."""
+    session = "01a1ed36-7399-7052-a005-69da36dd6270"
+    folder = tmp_path / "sessions" / "2026" / "11" / "18"
+    folder.mkdir(parents=True)
+    rollout = folder / f"rollout-2026-11-18T05-52-11-{session}.jsonl"
+
+    def counted(tokens: int) -> str:
+        total = {"input_tokens": tokens, "output_tokens": 5, "cached_input_tokens": 1}
+        payload = {"type": "token_count", "info": {"total_token_usage": total}}
+        return json.dumps({"type": "event_msg", "payload": payload}) + "\n"
+
+    tokens = SessionTokens(AGENTS["codex"].TRAITS, {"CODEX_HOME": str(tmp_path)})
+    assert tokens.read(session) is None
+    rollout.write_text('{"type": "session_meta"}\n' + counted(30) + counted(30) + counted(40)[:-9])
+    assert tokens.read(session) == Usage(input_tokens=30, output_tokens=5, cached_tokens=1, calls=1)
+    rollout.write_text(rollout.read_text()[: -len(counted(40)[:-9])] + counted(40))
+    assert tokens.read(session) == Usage(input_tokens=40, output_tokens=5, cached_tokens=1, calls=2)
+    assert SessionTokens(AGENTS["claude"].TRAITS, {}).read(session) is None

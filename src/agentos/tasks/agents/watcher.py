@@ -130,6 +130,8 @@ class Follower:
     def _stop(self, why: AgentOutcome) -> None:
         if not self.stop.done():
             self.stop.set_result(why)
+            if self._hold is not None:  # until it is told to end it may do and pay for much
+                self._hold.stop()
 
     async def write_down(self) -> None:
         """Make durable what was heard, until the stream has ended and nothing is left."""
@@ -151,7 +153,7 @@ class Follower:
             try:
                 await self._write_news(late=late)
             finally:
-                if self._hold is not None and not self._turn_over:
+                if self._hold is not None and not self._turn_over and not self.stop.done():
                     self._hold.go_on()
 
     async def _write_news(self, *, late: bool) -> None:

@@ -86,6 +86,8 @@ class CopilotReader:
             case "assistant.turn_end":
                 self._turns += 1
                 return StreamUpdate(turn=True)
+            case "abort" | "agent.interrupted":  # it calls that a success
+                self._error = self._error or {"message": "it was interrupted"}
             case "session.error":
                 self._error = data
             case "result":
