@@ -251,10 +251,11 @@ SELECT c.id, r.id AS workflow_id,
                'messages', json('[' || coalesce(group_concat(messages, ','), '') || ']'),
                'tasks', json('[' || coalesce(group_concat(entry, ','), '') || ']'),
                'decisions', json((SELECT '[' || coalesce(group_concat(made, ','), '') || ']' FROM (
-                   SELECT json_object(
+                   SELECT json_patch(json_object(
                        'gate_id', gate_id, 'kind', body ->> 'kind', 'task_id', body ->> 'task_id',
                        'answer', body ->> 'answer', 'author', json(body -> 'author'),
-                       'reason', json(coalesce(body -> 'reason', '""')), 'layer', body ->> 'layer') AS made
+                       'reason', json(coalesce(body -> 'reason', '""')), 'layer', body ->> 'layer'),
+                       coalesce('{"choice":' || (body -> 'choice') || '}', '{}')) AS made
                    FROM decision WHERE type = 20
                    ORDER BY body ->> 'layer', coalesce(body ->> 'place', ''), gate_id))),
                'context', json((SELECT json_group_object(key, json(value)) FROM (

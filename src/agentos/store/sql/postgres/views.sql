@@ -241,6 +241,8 @@ SELECT
                        'gate_id', body -> 'gate_id', 'kind', body -> 'kind', 'task_id', body -> 'task_id',
                        'answer', body -> 'answer', 'author', body -> 'author',
                        'reason', coalesce(body -> 'reason', '""'), 'layer', body -> 'layer')
+                       || CASE WHEN body -> 'choice' IS NULL THEN '{}'
+                               ELSE jsonb_build_object('choice', body -> 'choice') END
                        ORDER BY (body ->> 'layer')::integer, coalesce(body ->> 'place', '') COLLATE "C",
                                 (body ->> 'gate_id') COLLATE "C"), '[]') FROM decision WHERE type = 20),
                'context', (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM setting))
