@@ -270,3 +270,61 @@ def test_what_is_not_installed_and_what_a_budget_relies_on(
     (tmp_git_repo / "agentos.toml").write_text('[prices."gpt-5"]\ninput_per_million = 1\noutput_per_million = 2\n')
     told = agentos("check", "flow.yaml", cwd=tmp_git_repo).out
     assert "the budget counts 'gpt-5-mini' at the list price" in told
+
+
+PURE = "tasks:\n  a: {run: echo a, effects: none}\n  b: {run: echo b, effects: none, needs: a}\n"
+
+
+@pytest.mark.parametrize(
+    ("flow", "schedule", "why"),
+    [
+        (PURE, "ready", "no task has effects"),
+        (f"schedule: layers\n{PURE}", "layers", "the workflow says so"),
+        (f"decision_points: on_error\n{PURE}", "layers", "decision points stand between layers"),
+        (PURE.replace("none, needs", "external, needs"), "layers", "b has effects"),
+        (PURE.replace("none", "files"), "layers", "a, b have effects"),
+    ],
+)
+def test_the_schedule_is_told_with_its_reason(
+    agentos: Agentos, tmp_git_repo: Path, flow: str, schedule: str, why: str
+) -> None:
+    (tmp_git_repo / "flow.yaml").write_text(f"name: flow\n{flow}")
+    said = agentos("check", "flow.yaml", cwd=tmp_git_repo).out
+    assert f"  schedule: {schedule}, " in said
+    assert f" ({why})\n" in said
+    [told] = json.loads(agentos("check", "flow.yaml", "--json", cwd=tmp_git_repo).out)
+    assert (told["schedule"], told["schedule_reason"]) == (schedule, why)
+
+
+FAN = """
+name: fan
+{more}
+tasks:
+  slow: {{run: "while [ ! -e go ]; do sleep 0.05; done", effects: none}}
+  quick: {{run: "true", effects: none}}
+  after: {{run: "touch go; test -e on", effects: none, needs: quick}}
+"""
+
+
+def test_tasks_without_effects_wait_for_nothing_but_their_needs(agentos: Agentos, tmp_git_repo: Path) -> None:
+    flow = tmp_git_repo / "fan.yaml"
+    flow.write_text(FAN.format(more=""))
+    assert agentos("run", "fan.yaml", "--id", "r", cwd=tmp_git_repo).code == 1, "layer by layer it would never end"
+    (tmp_git_repo / "on").touch()
+    # Neither what was chosen nor what is said now is another definition; where it is said, it counts.
+    flow.write_text(FAN.format(more="schedule: layers"))
+    done = agentos("run", "fan.yaml", "--id", "r", cwd=tmp_git_repo)
+    assert done.code == 0, done.err
+
+
+def test_a_run_that_began_by_layers_stays_with_them(agentos: Agentos, tmp_git_repo: Path) -> None:
+    flow = tmp_git_repo / "fan.yaml"
+    flow.write_text(FAN.format(more="schedule: layers"))
+    (tmp_git_repo / "go").touch()
+    assert agentos("run", "fan.yaml", "--id", "r", cwd=tmp_git_repo).code == 1
+    flow.write_text(FAN.format(more=""))
+    (tmp_git_repo / "on").touch()
+    assert agentos("resume", "r", "--rerun", "slow", cwd=tmp_git_repo).code == 0
+    events = [json.loads(line) for line in agentos("events", "r", "--json", cwd=tmp_git_repo).out.splitlines()]
+    order = {(event["type"], event.get("task_id")): event["seq"] for event in events}
+    assert order["task_complete", "slow"] < order["task_start", "after"], "which does not need it"

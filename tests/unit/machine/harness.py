@@ -203,7 +203,8 @@ class Run:
 
     def agree(self, gate: str, **more: Any) -> list[str]:
         """Say yes, whatever it asks: a task that may have run is repeated."""
-        return self.answer(gate, **({"choice": "run-again"} if gate.startswith("ask:") else {}), **more)
+        said: dict[str, Any] = {"choice": "run-again"} if gate.startswith("ask:") else {}
+        return self.answer(gate, **said, **more)
 
     def later(self, seconds: float) -> list[str]:
         self.now += timedelta(seconds=seconds)

@@ -548,7 +548,7 @@ def test_an_external_effect_cut_off_asks() -> None:
 
 
 @pytest.mark.parametrize("said", [{"choice": "run-again"}, {"choice": "did-not-run"}, {"answer": "rerun"}])
-def test_asked_and_run_again(said: dict[str, str]) -> None:
+def test_asked_and_run_again(said: dict[str, Any]) -> None:
     run = cut_off()
     events = run.answer("ask:mail", **said)
     assert events == ["command_applied approval_response", "rerun ask:mail", "task_start mail#2"]
@@ -622,7 +622,7 @@ def test_a_document_that_a_command_printed_is_stored_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("said", [{"choice": "it-ran"}, {"answer": "happened"}])
-def test_asked_and_it_happened(said: dict[str, str]) -> None:
+def test_asked_and_it_happened(said: dict[str, Any]) -> None:
     run = cut_off()
     events = run.answer("ask:mail", **said, output={"id": 7})
     assert events[1:3] == ["happened ask:mail", "task_complete mail"]
