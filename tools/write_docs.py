@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from agentos.cli import exits
+from agentos.cli import boundary
 from agentos.cli.json_shapes import commands, output_schema, prints_json
 from agentos.cli.main import SECTIONS, program
 from agentos.dag.define.schema import file_schema, setting_schema
@@ -99,7 +99,7 @@ def reference() -> str:
 
 
 def _exit_codes() -> str:
-    rows = "".join(f"| {code.value} | {meaning} |\n" for code, meaning in exits.MEANINGS.items())
+    rows = "".join(f"| {code.value} | {meaning} |\n" for code, meaning in boundary.MEANINGS.items())
     return f"## Exit codes\n\n| code | means |\n|---|---|\n{rows}"
 
 

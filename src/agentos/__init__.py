@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentos.exceptions import AgentosError, RunFailedError
     from agentos.machine.state import WorkflowState
     from agentos.tasks.context import Context
-    from agentos.value_codecs import register_codec
+    from agentos.values import register_codec
     from agentos.workflow.drive.result import RunPaused, RunResult, RunWaiting
 
 __all__ = [
@@ -46,7 +46,7 @@ _HOMES = {
     "RunWaiting": "agentos.workflow.drive.result",
     "Workflow": "agentos.dag.define.workflow",
     "WorkflowState": "agentos.machine.state",
-    "register_codec": "agentos.value_codecs",
+    "register_codec": "agentos.values",
 }
 
 

@@ -12,8 +12,7 @@ import msgspec
 
 from agentos import typed
 from agentos.exceptions import AttemptError, ValueEncodingError
-from agentos.value_codecs import PLAIN, SCALARS, codec_of, is_dataclass, is_named_tuple, is_numpy_scalar
-from agentos.values import canonical_json
+from agentos.values import PLAIN, SCALARS, canonical_json, codec_of, is_dataclass, is_named_tuple, is_numpy_scalar
 
 _LISTS = frozenset({list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable})
 _SETS = frozenset({set, frozenset, abc.Set, abc.MutableSet})

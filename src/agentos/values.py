@@ -1,27 +1,5 @@
-"""The stored form of what users' tasks return: JSON, with a tag for what JSON lacks.
-
-| Python                                       | stored                                                             |
-|----------------------------------------------|--------------------------------------------------------------------|
-| None, bool, int, float, str, list, dict      | JSON (dicts keep their order, keys must be text)                   |
-| tuple, named tuple                           | list                                                               |
-| set, frozenset                               | list, sorted                                                       |
-| Enum                                         | its value                                                          |
-| Path, UUID                                   | text                                                               |
-| dataclass, msgspec Struct                    | object                                                             |
-| pydantic model                               | what its JSON mode makes of it                                     |
-| numpy scalar                                 | the Python value it stands for                                     |
-| what `agentos.register_codec` was told of    | what its codec makes of it                                         |
-| bytes, bytearray                             | `{"$agentos": "bytes", "v": base64}`                               |
-| datetime, date, time                         | `{"$agentos": "datetime", "v": ISO 8601, "zone"?: …, "fold"?: 1}`  |
-| timedelta                                    | `{"$agentos": "timedelta", "v": [days, seconds, microseconds]}`    |
-| Decimal                                      | `{"$agentos": "decimal", "v": text}`                               |
-| NaN, infinities                              | `{"$agentos": "float", "v": "nan" or "inf" or "-inf"}`             |
-| an int of more than 1024 bits                | `{"$agentos": "int", "v": hexadecimal}`                            |
-| text with NUL or lone surrogates             | `{"$agentos": "text", "v": base64 of UTF-8 with surrogates}`       |
-| a dict with such keys, or the key `$agentos` | `{"$agentos": "dict", "v": [[key, value], …]}`                     |
-
-No class is named in it: `value_types` makes what the annotation of a parameter says.
-"""
+"""The stored form of what users' tasks return: JSON, with a tag for what JSON lacks; codecs for classes that have
+none."""
 
 from __future__ import annotations
 
@@ -32,13 +10,63 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError, ValueEncodingError
-from agentos.value_codecs import Codec, codec_of, is_dataclass, is_numpy_scalar
+
+T = TypeVar("T")
+
+
+class Codec(NamedTuple):
+    """To a JSON value, and back."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+PLAIN = frozenset({str, int, float, bool, bytes, list, dict, object, NoneType, Any})
+"""Annotations that say nothing beyond what is stored: these are never enforced."""
+SCALARS = frozenset({datetime, date, time, timedelta, Decimal, UUID})
+_OWN_FORM = PLAIN | SCALARS | {bytearray, tuple, set, frozenset}
+_codecs: dict[type, Codec] = {}
+
+
+def register_codec(kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
+    """Let tasks return objects of this class and of those derived from it, and take them where annotated so.
+
+    `encode` gives a JSON value, or anything else that can be stored; `decode` gets that back. Call it in the module
+    that defines the tasks, so that a process which resumes the run, or an isolated task, does it too. The last call
+    for a class counts. TypeError for a class whose stored form is its fields or its value.
+    """
+    if not isinstance(kind, type):
+        raise TypeError(f"a codec is for a class, not for {kind!r}")
+    if kind in _OWN_FORM or is_dataclass(kind) or is_named_tuple(kind) or issubclass(kind, (msgspec.Struct, enum.Enum)):
+        raise TypeError(f"{kind.__qualname__} has a stored form already; register the classes of its fields instead")
+    _codecs[kind] = Codec(encode, decode)
+
+
+def codec_of(kind: type) -> Codec | None:
+    """The codec of a class, or of the nearest class it derives from."""
+    return next((_codecs[base] for base in kind.__mro__ if base in _codecs), None) if _codecs else None
+
+
+def is_dataclass(kind: Any) -> bool:
+    """As `dataclasses.is_dataclass` has it, which takes a millisecond to load: who has none need not wait for it."""
+    return hasattr(kind, "__dataclass_fields__")
+
+
+def is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def is_numpy_scalar(kind: type) -> bool:
+    """Without numpy, which is none of our requirements."""
+    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__)
+
 
 TAG: Final = "$agentos"
 MAX_DEPTH: Final = 200

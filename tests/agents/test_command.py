@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from agentos.exceptions import LeaseLostError
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession
+from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.tasks.agents import watcher
 from agentos.tasks.llm.model_settings import CallLimits, ModelSettings
-from agentos.tasks.registry import performers
+from agentos.tasks.runner import performers
 from tests.agents.support import agent_spec
 from tests.unit.tasks.support import RecordingHost, cancel_when, is_alive, output_of, perform, pid_in
 

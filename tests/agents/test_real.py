@@ -12,7 +12,7 @@ from agentos.dag.define.model_calls import Budget
 from agentos.machine.events import AgentSession
 from agentos.tasks.agents.adapters.adapter import AgentExit
 from agentos.tasks.agents.adapters.known import AGENTS
-from agentos.tasks.agents.transcript import SUFFIX
+from agentos.tasks.agents.assignment import SUFFIX
 from agentos.tasks.llm.model_settings import ModelSettings, Price
 from tests.agents.programs import KEY, MODELS
 from tests.agents.record import CASES, record

@@ -23,7 +23,7 @@ from agentos.tasks.agents.adapters.adapter import (
 )
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.adapters.opencode import find_session
-from agentos.tasks.agents.texts import prompt_for
+from agentos.tasks.agents.performer import prompt_for
 from agentos.tasks.llm.answer_schemas import json_text
 from tests.agents.record import STREAMS
 

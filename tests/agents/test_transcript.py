@@ -17,7 +17,7 @@ from agentos.machine.events import Usage
 from agentos.secrets import Masker
 from agentos.tasks.agents.adapters.adapter import TranscriptLocation
 from agentos.tasks.agents.adapters.known import AGENTS
-from agentos.tasks.agents.transcript import SUFFIX, SessionTokens, copy_transcript, transcript_of
+from agentos.tasks.agents.assignment import SUFFIX, SessionTokens, copy_transcript, transcript_of
 from tests.agents.support import agent_spec
 from tests.agents.test_command import Log, shaped_like_codex
 from tests.unit.tasks.support import RecordingHost, perform

@@ -16,7 +16,7 @@ import pytest
 
 from agentos import crashpoints
 from agentos.exceptions import RestoreError, SnapshotNotFoundError
-from agentos.workflow.files import restore_preview
+from agentos.workflow.files import restore
 from agentos.workflow.files.decisions import BEAT_S
 from agentos.worktree.restore import restore as restoring
 from agentos.worktree.restore.changes import preview_changes
@@ -149,8 +149,8 @@ def test_modes_and_folders_are_edits(root: Path, worktree: Worktree, edit: Calla
     edit(root)
     now = capture_current(worktree, first, workflow_id="run-1", name="look")
     changes, _ = preview_changes(worktree, first, now)
-    sign = until - timedelta(seconds=BEAT_S + restore_preview._SLACK_S)
-    why, late = restore_preview._changed_since_kill(worktree, "run-1", changes, sign)
+    sign = until - timedelta(seconds=BEAT_S + restore._SLACK_S)
+    why, late = restore._changed_since_kill(worktree, "run-1", changes, sign)
     assert why
     assert path in [change.path for change in late]
 

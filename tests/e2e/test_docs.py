@@ -35,7 +35,7 @@ from agentos.store.port import RunStatus
 from agentos.store.sqlite.database import open_store
 from agentos.tasks.context import Context
 from agentos.workflow.checkpoint import Checkpoint, CheckpointManager
-from agentos.workflow.drive.command_queue import CommandQueue
+from agentos.workflow.drive.command_delivery import CommandQueue
 from agentos.workflow.drive.event_stream import EventStream
 from agentos.workflow.drive.result import RunResult
 from agentos.workflow.executor import ControlledExecutor, ParallelExecutor

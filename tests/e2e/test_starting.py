@@ -84,7 +84,7 @@ def test_the_help_loads_what_it_shows_and_no_engine(repo: Path, tmp_path: Path) 
 def test_a_command_that_looks_loads_nothing_that_drives(repo: Path, tmp_path: Path) -> None:
     watched("hello.py", cwd=repo, tmp_path=tmp_path)
     seen = watched("-m", "agentos", "list", cwd=repo, tmp_path=tmp_path)
-    driving = {"agentos.client.runs", "agentos.machine.machine", "agentos.tasks.registry"}
+    driving = {"agentos.client.runs", "agentos.machine.machine", "agentos.tasks.runner"}
     driving.add("agentos.workflow.drive.drive")
     others = {"agentos.dag.plan.checks", "asyncio", "dataclasses", "difflib", "rich", "ssl", "tempfile", "yaml"}
     assert seen.modules & (driving | others) == set()

@@ -22,8 +22,7 @@ from agentos.exceptions import AttemptError, ModelCallError
 from agentos.secrets import EnvironmentSecrets
 from agentos.tasks.llm import chat, endpoints
 from agentos.tasks.llm.chat import ChatRequest, Endpoint, complete, is_strict
-from agentos.tasks.llm.chat_answer import ChatAnswer, SseParser
-from agentos.tasks.llm.chat_trouble import retry_after_s
+from agentos.tasks.llm.chat_answer import ChatAnswer, SseParser, retry_after_s
 from tests.models.replies import Answer, Body, Disconnect, Failure, Hang, garbage, says, server_error, too_many
 from tests.models.server import ModelServer
 
@@ -415,7 +414,7 @@ def test_a_library_is_looked_for_without_importing_it(monkeypatch: pytest.Monkey
 
 def test_nothing_of_http_is_imported_before_the_first_call() -> None:
     looked_for = "{'httpx2', 'jsonschema'} & set(sys.modules)"
-    code = f"import agentos, agentos.tasks.registry, agentos.tasks.llm.chat, sys; print(sorted({looked_for}))"
+    code = f"import agentos, agentos.tasks.runner, agentos.tasks.llm.chat, sys; print(sorted({looked_for}))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert done.stdout.strip() == "[]"

@@ -15,8 +15,8 @@ import pytest
 from agentos.dag.define.model_calls import Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import Usage
+from agentos.machine.inputs import AttemptResult
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.llm import performer as llm

@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from agentos.store.journal_reader import stored_statuses
 from agentos.store.port import UNDER_WAY
 from agentos.store.postgres.address import read_address
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import statements_of
-from agentos.store.records import stored_statuses
 from tests.marks import quick_first
 from tests.postgres.server import fresh_url
 

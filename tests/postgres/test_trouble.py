@@ -28,8 +28,7 @@ from agentos.machine.events import Event
 from agentos.store.holder import current_holder
 from agentos.store.port import Lease
 from agentos.store.postgres.database import open_store
-from agentos.store.postgres.pool import Pool
-from agentos.store.postgres.session import QuerySession
+from agentos.store.postgres.pool import Pool, QuerySession
 from agentos.store.postgres.store import PostgresStore
 from tests.contract.journals import NOON, RUN, RUNNING, Journal, bodies, create
 from tests.postgres.server import PASSWORD, Server, shared_url
@@ -305,16 +304,16 @@ def written(store: PostgresStore, lease: Lease, events: Sequence[Event]) -> bool
 STOPPED = """
 import os, signal, sys
 from agentos.store.postgres.database import open_store
-from agentos.store.postgres import session
+from agentos.store.postgres import pool
 from agentos.store.port import Lease
 store = open_store(sys.argv[1])
-execute = session.QuerySession.execute
+execute = pool.QuerySession.execute
 def stop_inside(self, name, *arguments):
     if name == "delete_events":
         print("inside", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
     return execute(self, name, *arguments)
-session.QuerySession.execute = stop_inside
+pool.QuerySession.execute = stop_inside
 store.delete_run(Lease(workflow_id="run-1", token=1, lease_s=15.0))
 """
 

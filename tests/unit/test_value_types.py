@@ -19,11 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos import value_codecs
+from agentos import values
 from agentos.exceptions import AttemptError, ValueEncodingError
-from agentos.value_codecs import register_codec
 from agentos.value_types import convert_to, converts
-from agentos.values import decode_value, encode_value
+from agentos.values import decode_value, encode_value, register_codec
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -155,7 +154,7 @@ class Wage(Money):
 
 @pytest.fixture
 def codecs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(value_codecs, "_codecs", {})
+    monkeypatch.setattr(values, "_codecs", {})
     register_codec(Money, lambda money: {"cents": money.cents}, lambda stored: Money(stored["cents"]))
     register_codec(Fraction, str, Fraction)
 

@@ -18,7 +18,7 @@ from agentos.exceptions import LeaseLostError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, Pause
 from agentos.store.port import PostedCommand
-from agentos.tasks.registry import PERFORMERS
+from agentos.tasks.runner import PERFORMERS
 from agentos.workflow.drive.command_delivery import send
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.mailbox import utc_now

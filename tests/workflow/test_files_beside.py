@@ -13,7 +13,7 @@ from agentos import Client, Workflow, resume, run
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.workflow.define.plans import decode_plan
-from agentos.workflow.look.file_diffs import task_window
+from agentos.workflow.look.diffs import task_window
 from agentos.workflow.place.place import find_place
 from agentos.workflow.place.run_search import reading
 from agentos.workflow.start.resume import preview_resume

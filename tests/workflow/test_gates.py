@@ -15,8 +15,7 @@ from agentos import Client, Context, Workflow, resume, run
 from agentos.exceptions import CommandRefusedError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse, Continue
-from agentos.workflow.drive.command_delivery import send
-from agentos.workflow.drive.command_queue import CommandQueue
+from agentos.workflow.drive.command_delivery import CommandQueue, send
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.place.place import Place
 from tests.workflow.support import (

@@ -21,7 +21,7 @@ from agentos.machine import events as ev
 from agentos.machine.inputs import CaptureEnded, MergeEnded
 from agentos.machine.rules.merges import Work
 from agentos.workflow.drive.result import RunResult
-from agentos.workflow.files.layer_merge import advance_merge as go_on_merging
+from agentos.workflow.files.captures import advance_merge as go_on_merging
 from agentos.workflow.files.worktree_files import WorktreeFiles, hand_over, make_isolated_worktree, throw_away
 from tests.conftest import git
 from tests.forks import run_forked

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from agentos.cli.main import program
 from agentos.client import Client
-from agentos.store import records
+from agentos.store import journal_reader
 from agentos.store.holder import current_holder
 from agentos.store.port import Progress, RunStatus, StorePort
 from agentos.store.postgres.address import read_address
@@ -79,13 +79,13 @@ def add(store: StorePort, name: str, status: RunStatus, root: str) -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs that were read, each time one was."""
     seen: list[str] = []
-    made = records.run_record
+    made = journal_reader.run_record
 
     def counted(stands: Any, *rest: Any, **more: Any) -> Any:
         seen.append(stands[0])
         return made(stands, *rest, **more)
 
-    monkeypatch.setattr(records, "run_record", counted)
+    monkeypatch.setattr(journal_reader, "run_record", counted)
     return seen
 
 

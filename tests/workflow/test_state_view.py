@@ -340,7 +340,7 @@ def changed_under_way(place: Place) -> None:
         from tests.workflow.support import adrive
 
         def started(one: Any) -> None:
-            from agentos.workflow.drive.command_queue import CommandQueue
+            from agentos.workflow.drive.command_delivery import CommandQueue
 
             store = place.open()
             queue = CommandQueue.of_run(store, one.facts.workflow_id)

@@ -139,9 +139,9 @@ def test_importing_starts_no_thread_and_leaves_for_later_what_it_can(tmp_path: P
 
 def test_the_lazy_names_are_the_real_ones() -> None:
     from agentos.workflow import executor
-    from agentos.workflow.drive import command_queue, event_stream
+    from agentos.workflow.drive import command_delivery, event_stream
 
     assert agentos.workflow.ParallelExecutor is executor.ParallelExecutor
     assert agentos.workflow.ControlledExecutor is executor.ControlledExecutor
     assert agentos.workflow.EventStream is event_stream.EventStream
-    assert agentos.workflow.CommandQueue is command_queue.CommandQueue
+    assert agentos.workflow.CommandQueue is command_delivery.CommandQueue

@@ -13,10 +13,9 @@ import pytest
 
 from agentos.exceptions import SnapshotRefusedError, WorktreeBusyError
 from agentos.worktree.snapshots.capture import SnapshotLimits
-from agentos.worktree.snapshots.index import lock_file
 from agentos.worktree.snapshots.retention import collect
 from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, diff, snapshot_refs, take, tree_patch
-from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.store import Worktree, lock_file, open_worktree
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.child import start
 from tests.worktree.guard import Guard, nothing_travels

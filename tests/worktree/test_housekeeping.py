@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from agentos.exceptions import GitError, SnapshotNotFoundError
-from agentos.worktree.snapshots.index import session
 from agentos.worktree.snapshots.retention import (
     Loose,
     collect,
@@ -22,7 +21,7 @@ from agentos.worktree.snapshots.retention import (
     sizes,
 )
 from agentos.worktree.snapshots.snapshots import find, snapshot_refs, take
-from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.store import Worktree, open_worktree, session
 from tests.conftest import LinkedWorktree, git
 from tests.worktree.support import RUN, back, find_named, model, run_git, snap
 

@@ -2,7 +2,6 @@
 
 main              the table of commands
 boundary          where errors become text and exit codes
-exits             exit codes
 options           options that commands share
 drive_flags       options of commands that drive a run
 output            what is printed: data to stdout, messages to stderr

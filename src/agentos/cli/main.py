@@ -160,7 +160,7 @@ def front_page() -> str:
 
 
 def main() -> None:
-    """Run the program and exit: 2 for wrong usage, else as `agentos.cli.exits` says."""
+    """Run the program and exit: 2 for wrong usage, else as `agentos.cli.boundary` says."""
     _open_streams()
     run_and_exit(_run)
 

@@ -374,14 +374,14 @@ def vouched_value(run: FoundRun, gate_id: GateId, text: str | None) -> Any:
 
 def author_of(given: str | None) -> str:
     """Who asks, as the journal names them: user@host unless said otherwise."""
-    from agentos.workflow.drive.command_queue import current_author  # who only looks sends nothing
+    from agentos.workflow.drive.command_delivery import current_author  # who only looks sends nothing
 
     return given or f"{current_author()}@{os.uname().nodename}"
 
 
 def send_to_drive(drive: Drive, command: Command, author: str | None = None) -> None:
     """Give a drive of this process a command; what becomes of it stands in its events. CommandRefusedError."""
-    from agentos.workflow.drive.command_queue import CommandQueue
+    from agentos.workflow.drive.command_delivery import CommandQueue
 
     CommandQueue(lambda posted: drive.deliver([posted]), list).send(command, author=author_of(author))
 

@@ -13,9 +13,9 @@ import msgspec
 
 from agentos import typed
 from agentos.client.places import find_root, find_run, load_settings
-from agentos.dag.define.declarations import Declaration, declarations
+from agentos.dag.define.run_settings import Declaration, declarations
 from agentos.dag.define.schema import file_schema
-from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.task import from_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.dag.plan.plan import Plan
@@ -32,7 +32,7 @@ from agentos.excerpts import list_some
 from agentos.workflow.define.parameters import parse_params, with_types
 from agentos.workflow.define.plans import keyless, look_ahead, plan_of_run, plan_to_look_at, refused_now
 from agentos.workflow.define.prompt_files import read_prompt_files
-from agentos.workflow.define.task_hints import hint_lines
+from agentos.workflow.define.python_tasks import hint_lines
 from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, find_workflow, path_from_here
 from agentos.workflow.place.run_search import reading
 

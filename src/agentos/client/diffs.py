@@ -15,8 +15,16 @@ from agentos.ids import TaskId
 from agentos.machine.facts.fold import fold, workflow_state
 from agentos.machine.state import WorkflowState
 from agentos.workflow.define.plans import plan_of_run
-from agentos.workflow.look.file_diffs import FilesDiff, Moment, compare_files, compare_task
-from agentos.workflow.look.state_diff import StateChange, StateDifference, diff_states, state_at
+from agentos.workflow.look.diffs import (
+    FilesDiff,
+    Moment,
+    StateChange,
+    StateDifference,
+    compare_files,
+    compare_task,
+    diff_states,
+    state_at,
+)
 from agentos.workflow.place.run_search import find_checkpoint, reading
 
 __all__ = [

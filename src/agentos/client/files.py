@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agentos.workflow.files.restore import (
     FileChange,
+    FilesForeseen,
     LeftAlone,
     RestoreReport,
     UndoPoint,
@@ -13,7 +14,6 @@ from agentos.workflow.files.restore import (
     restore_files,
     undo_restore,
 )
-from agentos.workflow.files.restore_preview import FilesForeseen
 from agentos.workflow.files.retention import Purged, purge_path, snapshot_path
 from agentos.workflow.place.place import find_place
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from agentos.client.definitions import quiet_imports
-from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import to_stored
 from agentos.dag.plan.findings import nearest
 from agentos.dag.plan.hints import hint_line
 from agentos.dag.plan.plan import Plan, compile_plan
@@ -22,8 +22,8 @@ from agentos.secrets import Masker
 from agentos.tasks.python.stdout import PrintRouter
 from agentos.workflow.define.parameters import with_types
 from agentos.workflow.define.prompt_files import read_prompt_files
+from agentos.workflow.define.python_tasks import hints_by_task
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
-from agentos.workflow.define.task_hints import hints_by_task
 from agentos.workflow.define.workflow_source import find_workflow, path_from_here, workflow_file
 from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.place.location import asked_directory

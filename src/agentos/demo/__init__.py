@@ -3,5 +3,4 @@
 story    the commands that are typed, and what has to be true of them
 shop     the repository in which it happens, and its workflow
 agent    the agent, scripted
-command  a command that is typed
 """

@@ -3,14 +3,12 @@
 events         what happened: the journal is a list of these
 commands       what may be asked of a run
 inputs         what reaches the machine from outside
-attempt_result how an attempt ended, from its performer to the journal
 state          the state of a run as users see it
 facts          what is known of a run, folded from its events
 machine        takes an input in, gives events back
 board          plan, facts and frontier together; `emit` is the only way to change them
 frontier       which tasks can go next
 rules          what follows from what, one matter a module
-command_words  the words of a command that may name files
 sources        whether what a task depends on is still what it was
 resume         what a resume keeps, repeats and asks: a verdict for each task
 """

@@ -3,9 +3,7 @@
 port            what the engine asks of a store
 backends        which stores there are, by how a database is named
 codec           events to rows and back
-records         rows to the records of the port
 journal_reader  reading a journal, every digest checked
-copies          a run as a whole, from one store to another
 holder          who holds a lease, and whether it lives
 private_files   files for the user alone, complete before anybody sees them
 sqlfiles        the SQL beside this: queries, schema, migrations

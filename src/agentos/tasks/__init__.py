@@ -1,7 +1,6 @@
 """Performing one attempt of a task, whatever its kind.
 
 attempt   what an attempt is given, and what it gives back
-registry  which performer performs which kind
 runner    where attempts are performed, found and ended
 context   what a function gets as `ctx`
 outcomes  from what an attempt did to its outcome

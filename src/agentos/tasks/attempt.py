@@ -11,9 +11,9 @@ import msgspec
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
 from agentos.machine.facts.facts import StepFacts
+from agentos.machine.inputs import AttemptResult
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 

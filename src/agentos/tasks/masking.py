@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import NOTHING, TaskFailure
+from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import LEFT_OUT

@@ -9,8 +9,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from agentos.exceptions import ValueEncodingError
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentEnd, TaskFailure
+from agentos.machine.inputs import AttemptResult
 from agentos.tasks.context import ContextAdditions
 from agentos.tasks.failures import failure_of, plain_failure
 from agentos.values import decode_value, encode_value

@@ -1,21 +1,22 @@
-"""Where attempts are performed. What is done in one is a performer's business; a runner says where, and ends it there.
-
-`LocalRunner` is this machine: the driver's event loop, a thread of it or a child process, as the task's kind and its
-`isolation` ask for.
-"""
+"""Where attempts are performed, and by which performer each kind of task is. What is done in one is the
+performer's business; a runner says where."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentos.ids import WorkflowId
-from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Mark, Performer
+from agentos.tasks.python.performer import PythonPerformer
+from agentos.tasks.python.threads import DaemonThreads
 
 if TYPE_CHECKING:
     from agentos.tasks.process.orphans import EndedProcess
+    from agentos.tasks.process.supervision import Supervisor
 
 
 class Runner(Protocol):
@@ -68,3 +69,58 @@ class LocalRunner:
         for attempt in self._begun.values():
             attempt.close()
         self._begun.clear()
+
+
+def performers() -> dict[str, Performer]:
+    """A performer for each kind that is performed (approvals are answered). They share threads that live as they do.
+
+    All but calling a function here is loaded with the first attempt that needs it, so that every program starts sooner:
+    most runs ask no model, and many start no process.
+    """
+    threads = DaemonThreads()
+
+    @cache
+    def supervisor() -> Supervisor:
+        from agentos.tasks.process.supervision import Spawner, Supervisor
+
+        return Supervisor(threads, Spawner())
+
+    def in_a_process() -> Performer:
+        from agentos.tasks.python.isolated import IsolatedPerformer
+
+        return IsolatedPerformer(supervisor(), threads)
+
+    def shell() -> Performer:
+        from agentos.tasks.shell import ShellPerformer
+
+        return ShellPerformer(supervisor())
+
+    @cache
+    def of_models() -> dict[str, Performer]:
+        from agentos.tasks.agents.performer import AgentPerformer
+        from agentos.tasks.llm.limiter import Limiter
+        from agentos.tasks.llm.performer import LlmPerformer
+
+        limiter = Limiter()
+        return {"agent": AgentPerformer(supervisor(), limiter), "llm": LlmPerformer(limiter)}
+
+    return {
+        "python": PythonPerformer(threads, _LazyPerformer(in_a_process)),
+        "shell": _LazyPerformer(shell),
+        "agent": _LazyPerformer(lambda: of_models()["agent"]),
+        "llm": _LazyPerformer(lambda: of_models()["llm"]),
+    }
+
+
+class _LazyPerformer:
+    """A performer that is made when it is asked for the first time."""
+
+    def __init__(self, made: Callable[[], Performer]) -> None:
+        self._made = cache(made)
+
+    async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
+        return await self._made()(spec, host)
+
+
+PERFORMERS = performers()
+"""For whoever does not need his own; nothing is started before the first attempt."""

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Raw
 
 from agentos.exceptions import AttemptError
-from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of, result_warning

@@ -20,14 +20,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentos.workflow.drive.command_queue import CommandQueue
+    from agentos.workflow.drive.command_delivery import CommandQueue
     from agentos.workflow.drive.event_stream import EventStream
     from agentos.workflow.executor import ControlledExecutor, ParallelExecutor
 
 __all__ = ["CommandQueue", "ControlledExecutor", "EventStream", "ParallelExecutor"]
 
 _HOMES = {
-    "CommandQueue": "drive.command_queue",
+    "CommandQueue": "drive.command_delivery",
     "ControlledExecutor": "executor",
     "EventStream": "drive.event_stream",
     "ParallelExecutor": "executor",

@@ -19,11 +19,10 @@ from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import Begin
 from agentos.machine.state import TaskEntry, WorkflowState
 from agentos.store.port import PostedCommand
-from agentos.tasks.registry import PERFORMERS
-from agentos.tasks.runner import LocalRunner
+from agentos.tasks.runner import PERFORMERS, LocalRunner
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.define.prompt_files import read_prompt_files
-from agentos.workflow.drive.command_queue import CommandQueue, post_command
+from agentos.workflow.drive.command_delivery import CommandQueue, post_command
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.event_stream import EventStream

@@ -20,9 +20,8 @@ from agentos.worktree.restore.git_state import refresh_index
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.restore.writes import Ground, place_extras
 from agentos.worktree.snapshots.capture import LIMITS
-from agentos.worktree.snapshots.index import session
 from agentos.worktree.snapshots.snapshots import Snapshot
-from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.store import Worktree, open_worktree, session
 from agentos.worktree.snapshots.survey import is_ours
 from agentos.worktree.snapshots.trees import check_whole
 

@@ -20,8 +20,7 @@ import msgspec
 from agentos.worktree.git import Git, parents
 from agentos.worktree.hunks import Dispute, Edit, merge_edits, split_lines
 from agentos.worktree.snapshots.capture import LIMITS
-from agentos.worktree.snapshots.index import IndexSession, session
-from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.store import IndexSession, Worktree, session
 from agentos.worktree.snapshots.trees import Entry, PathChange, check_ids, diff_trees, files_in, tree_with
 
 _FILES = ("100644", "100755")

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agentos.cli.exits import Exit
+from agentos.cli.boundary import Exit
 from agentos.cli.render.event_text import describe_event, resume_in_short, skipped_in_short
 from agentos.cli.render.report import exit_of, report
-from agentos.cli.terminal.plain import Amount, JsonLines, PlainLines
+from agentos.cli.terminal.feed import Amount, JsonLines, PlainLines
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev

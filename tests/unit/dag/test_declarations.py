@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentos.dag.define.declarations import is_declaration
+from agentos.dag.define.run_settings import is_declaration
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.define.yaml_file import read_workflow
 from agentos.dag.plan.plan import Plan, compile_plan

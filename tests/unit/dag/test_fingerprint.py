@@ -19,13 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.dag.define import code
-from agentos.dag.define.code import code_digest
 from agentos.dag.define.mapping import task_from_mapping
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
 from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, SourceVariable, TaskDef
 from agentos.dag.define.workflow import Workflow
-from agentos.dag.plan.fingerprint import changed_fingerprint, plan_fingerprint, task_fingerprint
+from agentos.dag.plan import fingerprint
+from agentos.dag.plan.fingerprint import changed_fingerprint, code_digest, plan_fingerprint, task_fingerprint
 from agentos.dag.plan.plan import compile_plan
 from agentos.ids import TaskId
 from tests.unit.dag.support import task
@@ -382,8 +381,8 @@ def test_nested_functions_are_seen_wherever_they_stand(load: Load) -> None:
     """
     flat = "def inner(x):\n    '''Keeps\n                its text.'''\n    return x\n"
     assert code_digest(load(source).outer()) != ""
-    tokens = code._significant_tokens(flat.splitlines(keepends=True))
-    piece = code._piece(load(source).outer())
+    tokens = fingerprint._significant_tokens(flat.splitlines(keepends=True))
+    piece = fingerprint._piece(load(source).outer())
     assert piece is not None
     assert "return" in piece.tokens
     assert [token for token in tokens if token == "\x01{"] == [token for token in piece.tokens if token == "\x01{"]
@@ -463,7 +462,7 @@ def test_objects_that_raise_when_asked_anything_do_no_harm(load: Load) -> None:
 def test_a_function_is_read_once(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     work = load("def work(): return 1").work
     digest = code_digest(work)
-    monkeypatch.setattr(code, "_piece", lambda target: pytest.fail("read again"))
+    monkeypatch.setattr(fingerprint, "_piece", lambda target: pytest.fail("read again"))
     assert code_digest(work) == digest
 
 
@@ -476,7 +475,7 @@ def test_tokens_are_the_same_on_every_python(tmp_path: Path) -> None:
         'def f(a):\n    x = f"{a!r:>{3}} {f\'{a}\'} {{}}"  # why\n    return rf"""\n  {x:%Y} \'t\' """, b"", \'s\'\n'
     )
     script = tmp_path / "tokens.py"
-    text = Path(code.__file__).read_text(encoding="utf-8")
+    text = Path(fingerprint.__file__).read_text(encoding="utf-8")
     start, end = text.index("_SKIPPED ="), text.index("_digests:")
     functions = text[text.index("def _significant_tokens") : text.index("def _without_task_decorator")]
     script.write_text(

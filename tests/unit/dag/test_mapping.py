@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from agentos.dag.define.mapping import task_from_mapping, tasks_from_mappings
 from agentos.dag.define.model_calls import NO_BUDGET, AgentWork, Budget, LlmWork
 from agentos.dag.define.settings import SETTINGS, WORK
-from agentos.dag.define.stored_values import from_stored, to_stored
-from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef
+from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, TaskDef, from_stored, to_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.growth import with_tasks
 from agentos.dag.plan.plan import compile_plan

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from agentos.dag.define.stored_values import from_stored, resolve_inputs, resolve_items, to_stored
-from agentos.dag.define.task import TaskDef
+from agentos.dag.define.task import TaskDef, from_stored, resolve_inputs, resolve_items, to_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan, with_schedule_of
 from agentos.ids import TaskId

@@ -23,11 +23,10 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import GatePolicy
 from agentos.machine.commands import CommandRequest, parse_command
 from agentos.machine.facts.fold import Facts, TaskFacts, fold, workflow_state
-from agentos.machine.inputs import AttemptEnded, Begin, CommandArrived, FilesSeen, Input, Planned, Tick
+from agentos.machine.inputs import AttemptEnded, AttemptResult, Begin, CommandArrived, FilesSeen, Input, Planned, Tick
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.machine.rules.plan_changes import current_plan

@@ -11,8 +11,8 @@ import pytest
 from agentos import Workflow
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
-from agentos.machine.command_words import command_words, words_in
 from agentos.machine.inputs import Begin, CoveredFilesChanged, FilesSeen
+from agentos.machine.rules.gates import command_words, words_in
 from tests.unit.machine.harness import Run
 
 

@@ -15,9 +15,8 @@ from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import compile_plan
 from agentos.machine import commands as cmd
 from agentos.machine import events as ev
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.facts.fold import Facts
-from agentos.machine.inputs import AttemptEnded, Begin
+from agentos.machine.inputs import AttemptEnded, AttemptResult, Begin
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions
 from tests.unit.machine.checks import comparable

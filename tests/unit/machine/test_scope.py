@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentos.dag.define.stored_values import resolve_inputs
+from agentos.dag.define.task import resolve_inputs
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId

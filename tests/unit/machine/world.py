@@ -15,17 +15,16 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from agentos.dag.define.stored_values import resolve_inputs
+from agentos.dag.define.task import resolve_inputs
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
 from agentos.ids import GateId, TaskId, WorkflowId
 from agentos.machine import commands as cmd
 from agentos.machine import events as ev
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.frontier import fan_out_of
-from agentos.machine.inputs import AttemptEnded, Begin, CommandArrived, Input, Planned, StopAsked, Tick
+from agentos.machine.inputs import AttemptEnded, AttemptResult, Begin, CommandArrived, Input, Planned, StopAsked, Tick
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan

@@ -19,7 +19,7 @@ import pytest
 from agentos import crashpoints
 from agentos.exceptions import DatabaseGoneError, RunRefusedError, StoreUnavailableError
 from agentos.store.port import Lease
-from agentos.store.sqlite import files, live
+from agentos.store.sqlite import live
 from agentos.store.sqlite import locks as sqlite_locks
 from agentos.store.sqlite.database import open_store
 from agentos.store.sqlite.store import SqliteStore
@@ -149,7 +149,7 @@ def test_a_long_log_is_folded_in_and_stays_short(written: Written, monkeypatch: 
     for _ in range(400):
         written.journal.complete(f"t{written.tasks}", b'"' + b"x" * 60_000 + b'"')
         written.store.append(written.lease, written.journal.take(), RUNNING)
-    assert os.path.getsize(f"{written.path}-wal") <= 2 * files.LOG_BYTES
+    assert os.path.getsize(f"{written.path}-wal") <= 2 * live.LOG_BYTES
     assert os.path.getsize(written.path) > 16_000_000
 
 

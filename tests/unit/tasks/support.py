@@ -17,12 +17,11 @@ from msgspec import Raw
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import AgentSession, Usage
 from agentos.machine.facts.facts import StepFacts
+from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
-from agentos.tasks.registry import performers
-from agentos.tasks.runner import LocalRunner
+from agentos.tasks.runner import LocalRunner, performers
 from agentos.values import decode_value
 
 PATIENCE_S = 20.0

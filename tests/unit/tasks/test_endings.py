@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from agentos.exceptions import LeaseLostError
-from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptResult
 from agentos.store.holder import process_started
 from agentos.tasks.attempt import ChildProcess
-from agentos.tasks.process import spawn, supervision
+from agentos.tasks.process import supervision
 from agentos.tasks.process.launch import Launch
-from agentos.tasks.process.spawn import Spawner, _death_signal
-from agentos.tasks.registry import performers
+from agentos.tasks.process.supervision import Spawner, _death_signal
+from agentos.tasks.runner import performers
 from tests.unit.tasks.support import (
     RecordingHost,
     cancel_when,
@@ -116,7 +116,7 @@ def driver(tmp_path: Path, *, on_child: str, command: str, crash_at: str = "") -
         import asyncio, os, signal, sys
         from pathlib import Path
         from tests.unit.tasks.support import RecordingHost, shell_spec
-        from agentos.tasks.registry import performers
+        from agentos.tasks.runner import performers
 
         root = Path({str(tmp_path)!r})
 
@@ -307,7 +307,7 @@ def test_a_child_stays_a_zombie_until_it_is_let_go_so_that_its_number_is_not_reu
 
 def test_all_of_it_works_without_what_only_linux_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    monkeypatch.setattr(spawn, "_death_signal", lambda: ())
+    monkeypatch.setattr(supervision, "_death_signal", lambda: ())
 
     assert output_of(perform(shell_spec("echo fine")))["stdout"] == "fine"
     failed = perform(shell_spec("exit 3"))

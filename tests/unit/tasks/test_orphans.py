@@ -17,8 +17,7 @@ from agentos.ids import WorkflowId
 from agentos.store.holder import process_started
 from agentos.tasks.attempt import Mark
 from agentos.tasks.process.orphans import EndedProcess, end_process
-from agentos.tasks.registry import PERFORMERS
-from agentos.tasks.runner import LocalRunner
+from agentos.tasks.runner import PERFORMERS, LocalRunner
 from tests.unit.tasks.support import RecordingHost, is_alive, pid_in, python_spec, wait_for
 
 RUN = f"run-{uuid.uuid4()}"
@@ -129,7 +128,7 @@ def test_whoever_asks_and_his_ancestors_are_spared(tmp_path: Path) -> None:
         textwrap.dedent(f"""
         import subprocess, sys
         from pathlib import Path
-        from agentos.tasks.registry import PERFORMERS
+        from agentos.tasks.runner import PERFORMERS
         from agentos.tasks.runner import LocalRunner
         child = subprocess.Popen(["sleep", "600"])
         runner = LocalRunner(PERFORMERS)

@@ -22,7 +22,7 @@ from agentos.tasks.attempt import AttemptSpec
 from agentos.tasks.context import Context
 from agentos.tasks.python.functions import callee_of
 from agentos.tasks.python.threads import DaemonThreads
-from agentos.tasks.registry import performers
+from agentos.tasks.runner import performers
 from agentos.values import decode_value
 from tests.unit.tasks.support import RecordingHost, cancel_when, output_of, perform, python_spec, soon
 
@@ -526,7 +526,7 @@ def test_the_interpreters_exit_does_not_wait_for_an_abandoned_thread(tmp_path: P
         textwrap.dedent("""
         import asyncio, time
         from tests.unit.tasks.support import RecordingHost, python_spec
-        from agentos.tasks.registry import performers
+        from agentos.tasks.runner import performers
 
         def hangs():
             time.sleep(600)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptResult
 from agentos.tasks.process.output_capture import KEEP_BYTES
 from tests.unit.tasks.support import RecordingHost, is_alive, open_files, output_of, perform, pid_in, shell_spec
 

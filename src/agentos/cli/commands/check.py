@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.exits import Exit
+from agentos.cli.boundary import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.parameter_text import as_json_text, is_described, parameter_cells
 from agentos.cli.render.text import count, name_some, printable, printable_lines, short
+from agentos.cli.render.value_text import as_json_text, is_described, parameter_cells
 from agentos.client import definitions
 from agentos.client.definitions import CheckedFile, PlannedRow
 

@@ -13,8 +13,8 @@ import msgspec
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.file_text import change_lines
 from agentos.cli.render.text import count, printable, short, short_middle
+from agentos.cli.render.value_text import change_lines
 from agentos.client import diffs
 from agentos.client.diffs import FilesDiff, Side, StateChange, StateDiff, StateDifference, TaskDiff
 from agentos.client.places import FoundRun

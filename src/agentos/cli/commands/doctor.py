@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from agentos.cli.exits import Exit
+from agentos.cli.boundary import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import count, printable

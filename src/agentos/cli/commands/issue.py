@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from agentos.cli import shell_completion
-from agentos.cli.boundary import exit_code, print_error
+from agentos.cli.boundary import Exit, exit_code, print_error
 from agentos.cli.drive_flags import DriveFlags
-from agentos.cli.exits import Exit
 from agentos.cli.issue.batch import Batch, worst
 from agentos.cli.issue.choice import chosen_files
 from agentos.cli.issue.single import (

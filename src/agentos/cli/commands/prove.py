@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from agentos.cli import shell_completion
-from agentos.cli.exits import Exit, exit_of_signal
+from agentos.cli.boundary import Exit, exit_of_signal
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
 from agentos.cli.render.text import count, printable, printable_lines

@@ -12,8 +12,8 @@ from agentos.cli import shell_completion
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.options import label_option, repo_option
 from agentos.cli.render.event_json import AnyEvent
-from agentos.cli.render.parameter_text import parameter_cells
 from agentos.cli.render.text import printable
+from agentos.cli.render.value_text import parameter_cells
 from agentos.cli.terminal.session import drive_here
 from agentos.client.definitions import find_workflow, list_parameters, parse_params, with_types
 from agentos.client.runs import Selection, begin_run

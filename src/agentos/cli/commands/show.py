@@ -13,9 +13,15 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.render.failure_text import raised_lines
 from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short, short_middle, until
-from agentos.cli.render.value_text import covers_lines, evidence_lines, given_lines, stored_in_short, usage_text
+from agentos.cli.render.value_text import (
+    covers_lines,
+    evidence_lines,
+    given_lines,
+    raised_lines,
+    stored_in_short,
+    usage_text,
+)
 from agentos.client.answers import choice_argument
 from agentos.client.types import events as ev
 from agentos.client.views import GateView, RunView, StoredRun, TaskView, money, next_command, read_run, run_view

@@ -10,8 +10,8 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table
-from agentos.cli.render.file_text import show_put_back
 from agentos.cli.render.text import ago
+from agentos.cli.render.value_text import show_put_back
 from agentos.client import files
 from agentos.client.files import RestoreReport, UndoPoint
 

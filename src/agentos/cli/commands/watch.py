@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from agentos.cli.boundary import OF_STATUS, Exit, exit_of_signal
 from agentos.cli.drive_flags import show_mode
-from agentos.cli.exits import OF_STATUS, Exit, exit_of_signal
 from agentos.cli.options import repo_option, run_or_newest
 from agentos.cli.output import say
 from agentos.cli.render.event_json import AnyEvent

@@ -10,8 +10,8 @@ import click
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json
-from agentos.cli.render.failure_text import traceback_lines
 from agentos.cli.render.text import duration, local, printable, printable_lines, short
+from agentos.cli.render.value_text import traceback_lines
 from agentos.client.views import AttemptView, Explanation, why
 
 OUTPUT = Explanation

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 import agentos
-from agentos.cli.exits import Exit, exit_of_signal
+from agentos.cli.boundary import Exit, exit_of_signal
 from agentos.cli.issue.single import Job
 from agentos.cli.render.text import printable
 from agentos.client.places import FOLDER, Place

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from agentos.cli.exits import Exit
+from agentos.cli.boundary import Exit
 from agentos.cli.issue.single import command_for
 from agentos.cli.output import say
 from agentos.cli.render.text import count, printable

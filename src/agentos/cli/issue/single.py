@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
-from agentos.cli.exits import OF_STATUS, Exit
+from agentos.cli.boundary import OF_STATUS, Exit
 from agentos.cli.output import say
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.gate_prompt import is_interactive

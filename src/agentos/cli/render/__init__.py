@@ -3,10 +3,7 @@
 event_text      events, a line each
 comparison_text where a workflow differs from the plan last accepted
 event_json      events as JSON
-failure_text    errors, and where they were raised
 value_text      values, inputs, usage
-file_text       changes of files
-parameter_text  parameters of a workflow
 plan_drawing    plans as pictures
 report          how a drive ended, and what to type next
 text            text made fit for a terminal, and times

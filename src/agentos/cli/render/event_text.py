@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from agentos.cli.render.failure_text import failure_text
 from agentos.cli.render.text import count, duration, local, printable, short, until
-from agentos.cli.render.value_text import usage_text
+from agentos.cli.render.value_text import failure_text, usage_text
 from agentos.client.types import events as ev
 
 LINE = 500

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agentos import RunResult
-from agentos.cli.exits import OF_STATUS, Exit
-from agentos.cli.render.failure_text import raised_lines
+from agentos.cli.boundary import OF_STATUS, Exit
 from agentos.cli.render.text import count, local, printable, printable_lines, short
-from agentos.cli.render.value_text import covers_lines, evidence_lines, usage_text
+from agentos.cli.render.value_text import covers_lines, evidence_lines, raised_lines, usage_text
 from agentos.client.answers import approval_arguments
 from agentos.client.runs import LEFT_OUT
 from agentos.client.types import events as ev

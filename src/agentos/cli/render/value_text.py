@@ -1,13 +1,20 @@
-"""Stored values, inputs and usage as people read them."""
+"""Stored values, parameters, usage, errors of tasks and changes of files, as people read them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
-from agentos.cli.render.text import local, name_some, printable, printable_lines, short
+from agentos.cli.output import say
+from agentos.cli.render.text import count, local, name_some, printable, printable_lines, short
+from agentos.client.definitions import Parameter, path_from_here
+from agentos.client.files import FileChange, LeftAlone, RestoreReport
 from agentos.client.types import events as ev
 from agentos.client.views import AttemptEvidence, money
 from agentos.values import decode_value
@@ -100,3 +107,124 @@ def usage_text(usage: ev.Usage) -> str:
     """What models were paid for, in short."""
     cost = f"{money(usage.cost_usd)}, " if usage.cost_usd else ""
     return f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+
+
+_SHOWN = 60
+
+
+def is_described(parameter: Parameter) -> bool:
+    """Whether there is more to tell than a name and a default."""
+    return bool(parameter.type or parameter.help or parameter.choices)
+
+
+def parameter_cells(parameter: Parameter) -> tuple[str, str]:
+    """Two columns: `port: integer = 8080`, and what it is for."""
+    name = f"{parameter.name}: {parameter.type}" if parameter.type else parameter.name
+    default = "(required)" if parameter.required else f"= {as_json_text(parameter.default)}"
+    choices = f"One of {', '.join(map(as_json_text, parameter.choices))}." if parameter.choices else ""
+    return printable(f"{name} {default}"), printable(" ".join(filter(None, (parameter.help, choices))))
+
+
+def as_json_text(value: object) -> str:
+    return short(msgspec.json.encode(value).decode(), _SHOWN)
+
+
+_FRAME = re.compile(r'(?P<before>[\s|+]*)File "(?P<file>.+)", line (?P<line>\d+)(?P<rest>, in .+)?')
+_HEADER = "Traceback (most recent call last):"
+_BETWEEN = ("The above exception was", "During handling of the above")
+_OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen ")
+
+
+def failure_text(error: ev.TaskFailure) -> str:
+    """Type and first line, and the place in the user's code: `ValueError: no port (flow.py:12)`."""
+    own = [frame for frame in map(_FRAME.fullmatch, error.traceback.splitlines()) if frame and not _is_foreign(frame)]
+    return f"{error.in_short} ({_place(own[-1])}:{own[-1]['line']})" if own else error.in_short
+
+
+def traceback_lines(error: ev.TaskFailure, *, verbose: bool = False) -> Iterator[str]:
+    """The traceback with its causes and source lines; frames of libraries are only counted, unless `verbose`.
+
+    Frames of AgentOS are not even stored.
+    """
+    hidden = 0
+    margin: int | None = None
+    """Deeper lines belong to a frame that is hidden."""
+    for line in printable_lines(error.traceback) if error.traceback else ():
+        frame = _FRAME.fullmatch(line)
+        if frame is None and margin is not None and len(line) - len(line.lstrip(" |")) > margin:
+            continue
+        margin = None
+        if frame is not None and _is_foreign(frame) and not verbose:
+            hidden, margin = hidden + 1, len(frame["before"])
+            continue
+        if hidden:
+            yield f"  … {count(hidden, 'frame')} of libraries"
+            hidden = 0
+        yield line if frame is None else line.replace(frame["file"], _place(frame), 1)
+
+
+def raised_lines(error: ev.TaskFailure, most: int) -> list[str]:
+    """Where it was raised, for under its text: the last frames, and in a line what caused it."""
+    *before, last = "\n".join(traceback_lines(error)).rpartition(f"{_HEADER}\n")
+    lines = list(takewhile(lambda line: line.startswith(" "), last.splitlines()))  # then comes the error itself
+    causes = [line for line in "".join(before).splitlines() if line and not line.startswith((" ", *_BETWEEN, _HEADER))]
+    return [*_last_frames(lines, most), *(f"  after {cause}" for cause in causes[-1:])]
+
+
+def _last_frames(lines: list[str], most: int) -> list[str]:
+    """The last lines, beginning with a frame: what is left of one without its place says nothing."""
+    last = lines[-most:]
+    begins = next((index for index, line in enumerate(last) if _FRAME.fullmatch(line)), 0)
+    return last[begins:] if len(lines) > most else last
+
+
+def _is_foreign(frame: re.Match[str]) -> bool:
+    return _OF_LIBRARIES.search(frame["file"]) is not None
+
+
+def _place(frame: re.Match[str]) -> str:
+    return path_from_here(Path(frame["file"])) if frame["file"].startswith("/") else frame["file"]
+
+
+MOST = 200
+"""So many paths are shown to people; programs get all."""
+
+_SIGNS = {"added": "A", "deleted": "D", "modified": "M", "retyped": "T"}
+
+
+def change_lines(changes: Sequence[FileChange], most: int = MOST) -> Iterator[str]:
+    """A line for each path, as `git diff --name-status` has it."""
+    for change in changes[:most]:
+        yield f"{_SIGNS[change.change]}  {printable(change.path)}"
+    if len(changes) > most:
+        yield f"… and {len(changes) - most:,} more (--json shows all)"
+
+
+def show_put_back(shown: RestoreReport, source: str) -> None:
+    """What a restore did, or would do: the paths to stdout, the rest to stderr."""
+    for line in change_lines(shown.changes):
+        click.echo(line)
+    paths = count(len(shown.changes), "path")
+    _say_all("Left as it is", shown.left)
+    _say_all("Not in the snapshot", shown.missing)
+    if not shown.done:
+        say(f"{paths} would be put back to {source}. Nothing was changed.")
+        return
+    say(f"{paths} put back to {source}." if shown.changes else f"The files are those of {source} already.")
+    if shown.head is not None:
+        say(f"HEAD is at {_head(shown.head.branch, shown.head.commit)}, it was at "
+            f"{_head(shown.head.from_branch, shown.head.from_commit)}.")  # fmt: skip
+    if shown.changes:
+        say(f"What was there is snapshot {shown.undo}: `agentos undo` brings it back.")
+
+
+def _say_all(what: str, rows: Sequence[LeftAlone]) -> None:
+    for row in rows[:MOST]:
+        say(f"{what}: {printable(row.path)} ({printable(row.why)})")
+    if len(rows) > MOST:
+        say(f"{what}: {len(rows) - MOST:,} more")
+
+
+def _head(branch: str | None, commit: str | None) -> str:
+    name = printable(branch.removeprefix("refs/heads/")) if branch else "no branch"
+    return f"{name} ({commit[:12] if commit else 'no commit'})"

@@ -3,8 +3,6 @@
 session      show it, ask at its gates, say how it ended
 frame        one picture of fixed height
 live         the live view
-plain        plain lines, and JSON lines
 feed         feeding a view from a stream
 gate_prompt  gates at the terminal
-dialogue     the dialogue at one
 """

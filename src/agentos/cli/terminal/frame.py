@@ -11,8 +11,8 @@ from itertools import islice
 
 import msgspec
 
-from agentos.cli.render.failure_text import failure_text
 from agentos.cli.render.text import count, duration, printable, short, until
+from agentos.cli.render.value_text import failure_text
 from agentos.client.answers import answer_to, is_held
 from agentos.client.changes import RunModel
 from agentos.ids import TaskId

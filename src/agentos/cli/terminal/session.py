@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, cast
 import click
 import msgspec
 
-from agentos.cli.exits import Exit, exit_of_signal
+from agentos.cli.boundary import Exit, exit_of_signal
 from agentos.cli.output import say
 from agentos.cli.render.comparison_text import comparison_lines
 from agentos.cli.render.event_text import kept_in_short
 from agentos.cli.render.report import exit_of, report
 from agentos.cli.render.text import printable, printable_lines
-from agentos.cli.terminal.feed import Feed, View
+from agentos.cli.terminal.feed import Amount, Feed, JsonLines, PlainLines, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
-from agentos.cli.terminal.plain import Amount, JsonLines, PlainLines
 from agentos.client.answers import evidence_of
 from agentos.client.changes import RunModel, usual_ms
 from agentos.client.places import repo_argument

@@ -5,13 +5,9 @@ task           a task as data
 limits         what a value may be beside its type
 settings       the settings of a task: one table
 readers        what people write for a setting, turned into what is kept
-drafts         a task as written, with what is wrong with it
-declarations   parameters with type, default, help and choices
 run_settings   settings and parameters of a whole run
 model_calls    agents and model calls as data, and their budgets
 mapping        tasks in the mapping form of files and commands
 yaml_file      workflows written as YAML
 schema         the JSON Schema of such files, for editors
-stored_values  values inside a definition, as the journal keeps them
-code           what a function does, as a digest
 """

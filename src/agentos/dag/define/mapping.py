@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agentos.dag.define.drafts import Draft, draft
 from agentos.dag.define.settings import WORK, known_settings
 from agentos.dag.define.task import TaskDef
+from agentos.dag.define.workflow import Draft, draft
 from agentos.dag.plan.checks import id_problem
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import WorkflowDefinitionError

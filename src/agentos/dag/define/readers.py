@@ -12,8 +12,7 @@ import msgspec
 
 from agentos import typed
 from agentos.dag.define.model_calls import WORK_OF, Budget
-from agentos.dag.define.stored_values import to_stored
-from agentos.dag.define.task import Approve, Concurrency, Effect, ForEach, Repeat, Retry, SourceVariable
+from agentos.dag.define.task import Approve, Concurrency, Effect, ForEach, Repeat, Retry, SourceVariable, to_stored
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.findings import Problem, nearest
 from agentos.exceptions import ValueEncodingError

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from agentos.dag.define.declarations import KEYS as PARAMETER_KEYS
-from agentos.dag.define.declarations import TYPES as PARAMETER_TYPES
 from agentos.dag.define.limits import is_struct, limits_of
 from agentos.dag.define.model_calls import WORK_OF
 from agentos.dag.define.run_settings import DECISION_POINTS, SCHEDULES
+from agentos.dag.define.run_settings import KEYS as PARAMETER_KEYS
+from agentos.dag.define.run_settings import TYPES as PARAMETER_TYPES
 from agentos.dag.define.settings import DEFAULTS, SETTINGS, TYPES, WORK, known_settings
 from agentos.dag.define.task import ForEach, TaskDef
 

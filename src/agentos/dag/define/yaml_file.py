@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from agentos.dag.define.declarations import is_declaration
-from agentos.dag.define.drafts import draft
 from agentos.dag.define.mapping import draft_mapping
+from agentos.dag.define.run_settings import is_declaration
 from agentos.dag.define.settings import DEFAULTS, WORK, known_settings
-from agentos.dag.define.workflow import Workflow
+from agentos.dag.define.workflow import Workflow, draft
 from agentos.dag.language.references import format_path
 from agentos.dag.language.yaml_document import (
     Items,

@@ -1,7 +1,6 @@
 """What stands inside the texts of a workflow. Reads text, runs nothing.
 
 path_patterns     `src/**`: which paths are meant
-tokens            the words of references and conditions
 references        `${{ tasks.build.output }}`: found, checked, looked up
 conditions        the grammar of `if` and `until`
 yaml_document     YAML as plain data that remembers its lines

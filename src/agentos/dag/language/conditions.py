@@ -25,8 +25,18 @@ from typing import Any, assert_never
 
 import msgspec
 
-from agentos.dag.language.references import Reference, look_up, parse_path
-from agentos.dag.language.tokens import CONNECTIVES, LITERALS, MISTYPED, OPERATORS, ORDER, STATUSES, Scanner
+from agentos.dag.language.references import (
+    CONNECTIVES,
+    LITERALS,
+    MISTYPED,
+    OPERATORS,
+    ORDER,
+    STATUSES,
+    Reference,
+    Scanner,
+    look_up,
+    parse_path,
+)
 from agentos.exceptions import EvaluationError
 
 _MAX_DEPTH = 50

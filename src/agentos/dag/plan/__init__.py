@@ -1,11 +1,9 @@
 """From a workflow to a plan. Nothing raises: every problem becomes a finding.
 
 plan         a plan, and `compile_plan`
-binding      which value each parameter of a function gets
 linking      tasks as written become complete definitions
 checks       everything that can be wrong, as findings
 findings     a problem, told so that it can be fixed
-layers       which tasks may run side by side
 fingerprint  whether a task still is what it was
 selection    some tasks of a plan, where not all are to run
 task_changes single settings and arguments of tasks, set to other values

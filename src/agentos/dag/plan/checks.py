@@ -15,9 +15,18 @@ from agentos.dag.define.settings import SETTINGS
 from agentos.dag.define.task import Approve, ForEach, SourceVariable, TaskDef
 from agentos.dag.language.conditions import parse_condition
 from agentos.dag.language.path_patterns import overlaps, pattern_problem
-from agentos.dag.language.references import OPEN, Reference, format_path, references_in, whole_reference
+from agentos.dag.language.references import (
+    NAME,
+    OPEN,
+    RESERVED,
+    ROOTS,
+    SECRETS,
+    Reference,
+    format_path,
+    references_in,
+    whole_reference,
+)
 from agentos.dag.language.shell_references import check_script
-from agentos.dag.language.tokens import NAME, RESERVED, ROOTS, SECRETS
 from agentos.dag.plan.findings import Finding, format_names, nearest
 from agentos.exceptions import ExpressionError
 from agentos.ids import MAX_ID, TaskId

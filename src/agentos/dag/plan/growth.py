@@ -11,16 +11,20 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.define.stored_values import to_stored
-from agentos.dag.define.task import TaskDef
+from agentos.dag.define.task import TaskDef, to_stored
 from agentos.dag.language.references import resolve
-from agentos.dag.plan.binding import Parameters
 from agentos.dag.plan.checks import changes_files, id_problem, key_template, references_of, together_problems
 from agentos.dag.plan.findings import Finding, format_names
 from agentos.dag.plan.fingerprint import changed_fingerprint
-from agentos.dag.plan.layers import cycle_findings, layer_tasks, overlap_warnings
-from agentos.dag.plan.linking import check_definition, group_of, link_definition, round_before, take_parameters
-from agentos.dag.plan.plan import Origin, Plan, PlannedTask, plan_task
+from agentos.dag.plan.linking import (
+    Parameters,
+    check_definition,
+    group_of,
+    link_definition,
+    round_before,
+    take_parameters,
+)
+from agentos.dag.plan.plan import Origin, Plan, PlannedTask, cycle_findings, layer_tasks, overlap_warnings, plan_task
 from agentos.exceptions import EvaluationError, WorkflowDefinitionError
 from agentos.ids import TaskId
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from agentos.dag.define.readers import BadSetting, refuse_half_characters, work_part
 from agentos.dag.define.settings import SETTINGS, WORK, known_settings
-from agentos.dag.define.stored_values import to_stored
-from agentos.dag.define.task import TaskDef
+from agentos.dag.define.task import TaskDef, to_stored
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.dag.plan.growth import with_definition
 from agentos.dag.plan.plan import Plan

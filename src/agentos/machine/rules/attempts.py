@@ -15,12 +15,12 @@ from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
 from agentos.machine import events as ev
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.board import Board, failed_status, failure_of
 from agentos.machine.facts.facts import result_mark
 from agentos.machine.facts.fold import TaskFacts
 from agentos.machine.inputs import (
     AttemptEnded,
+    AttemptResult,
     ChildStarted,
     SessionKnown,
     SourcesChanged,

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agentos.dag.define.mapping import tasks_from_mappings
-from agentos.dag.define.stored_values import to_stored
+from agentos.dag.define.task import to_stored
 from agentos.dag.plan.growth import with_definition
 from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import CheckpointId, GateId, TaskId

@@ -11,11 +11,9 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.define.stored_values import from_stored, resolve_inputs, resolve_items
-from agentos.dag.define.task import TaskDef
+from agentos.dag.define.task import TaskDef, from_stored, resolve_inputs, resolve_items
 from agentos.dag.language.conditions import Status, evaluate, leaves, parse_condition
-from agentos.dag.language.references import format_path, look_up, references_in, resolve
-from agentos.dag.language.tokens import SECRETS
+from agentos.dag.language.references import SECRETS, format_path, look_up, references_in, resolve
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.machine.facts.facts import FAILED

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Raw
 from msgspec.structs import replace
 
-from agentos.dag.define.stored_values import resolve_items
-from agentos.dag.define.task import Repeat
+from agentos.dag.define.task import Repeat, resolve_items
 from agentos.dag.language.conditions import evaluate, parse_condition
 from agentos.dag.plan.growth import item_tasks, round_tasks
 from agentos.dag.plan.plan import PlannedTask, is_left_out

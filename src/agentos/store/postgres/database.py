@@ -9,8 +9,14 @@ from agentos.store.port import HERE, PATIENCE_S, Durability, Scope
 from agentos.store.postgres import migrations
 from agentos.store.postgres.address import Address, read_address
 from agentos.store.postgres.driver import insist
-from agentos.store.postgres.pool import Pool, acquire_pool, release_pool
-from agentos.store.postgres.session import QuerySession, autocommit_session, write_transaction
+from agentos.store.postgres.pool import (
+    Pool,
+    QuerySession,
+    acquire_pool,
+    autocommit_session,
+    release_pool,
+    write_transaction,
+)
 from agentos.store.postgres.store import PostgresStore
 from agentos.store.sqlfiles import Migration
 

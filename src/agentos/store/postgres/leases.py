@@ -12,7 +12,7 @@ from agentos.store.codec import NEWER
 from agentos.store.holder import decode_holder, encode_holder, is_alive
 from agentos.store.journal_reader import JournalHead
 from agentos.store.port import Holder, Lease
-from agentos.store.postgres.session import QuerySession
+from agentos.store.postgres.pool import QuerySession
 
 Seen = list[tuple[int, str | None]]
 """Token and holder that were there before each try of ours."""

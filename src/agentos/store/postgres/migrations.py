@@ -20,7 +20,7 @@ from agentos.exceptions import (
 from agentos.machine.events import JOURNALED
 from agentos.store.postgres import leases
 from agentos.store.postgres.address import Address
-from agentos.store.postgres.session import QuerySession
+from agentos.store.postgres.pool import QuerySession
 from agentos.store.sqlfiles import Migration, migrations, refuse_newer, script
 
 APPLICATION = "agentos"

@@ -10,7 +10,7 @@ from agentos.store.port import Scope
 from agentos.store.postgres import leases, migrations
 from agentos.store.postgres.address import read_address
 from agentos.store.postgres.database import open_store
-from agentos.store.postgres.session import QuerySession
+from agentos.store.postgres.pool import QuerySession
 from agentos.store.sqlfiles import queries
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 

@@ -24,7 +24,7 @@ from agentos.exceptions import (
 )
 from agentos.ids import WorkflowId
 from agentos.machine.events import Event
-from agentos.store import codec, copies, records
+from agentos.store import codec, journal_reader
 from agentos.store.holder import encode_holder
 from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import (
@@ -42,11 +42,16 @@ from agentos.store.port import (
 )
 from agentos.store.postgres import journal_writer, leases
 from agentos.store.postgres.driver import brief_verb, verb
-from agentos.store.postgres.journal_writer import JournalWriter
-from agentos.store.postgres.line import PostgresLine, ShortBatch
+from agentos.store.postgres.journal_writer import JournalWriter, PostgresLine, ShortBatch
 from agentos.store.postgres.notices import FOLLOW_S, Watch
-from agentos.store.postgres.pool import Pool, release_pool
-from agentos.store.postgres.session import QuerySession, autocommit_session, read_transaction, write_transaction
+from agentos.store.postgres.pool import (
+    Pool,
+    QuerySession,
+    autocommit_session,
+    read_transaction,
+    release_pool,
+    write_transaction,
+)
 from agentos.values import encode_value
 
 T = TypeVar("T")
@@ -116,7 +121,9 @@ class PostgresStore:
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
             crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
             tries.append(1)
-            rows = session.rows("insert_run", *named, *plan, *lease, at, *records.origin_columns(run), self._schema)
+            rows = session.rows(
+                "insert_run", *named, *plan, *lease, at, *journal_reader.origin_columns(run), self._schema
+            )
             if not rows:
                 leases.refuse_other_schema(session, self._schema)
                 if len(tries) > 1:  # an earlier one may have arrived, though its answer did not
@@ -242,7 +249,7 @@ class PostgresStore:
     def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
         with read_transaction(self._pool, self.scopes) as session:
             JournalReader(session).verify(workflow_id)
-            return copies.read_copy(session, _record(_beginning_with(session, "find_runs", workflow_id)[0]))
+            return journal_reader.read_copy(session, _record(_beginning_with(session, "find_runs", workflow_id)[0]))
 
     @verb
     def insert_copy(self, copy: RunCopy) -> None:
@@ -250,7 +257,7 @@ class PostgresStore:
             self._own_scope(session)
         with write_transaction(self._pool, self.scopes, unseen=True) as session:
             leases.refuse_other_schema(session, self._schema)
-            no = copies.insert_copy(session, copy)
+            no = journal_reader.insert_copy(session, copy)
             texts = [(no, row.seq, plain) for row in copy.rows if (plain := journal_writer.plain(row.body)) is not None]
             session.each("set_plain", texts)
             JournalReader(session).verify(copy.run.workflow_id)
@@ -263,25 +270,25 @@ class PostgresStore:
             rows = _beginning_with(session, "find_runs", workflow_id)
         if not rows:
             raise RunNotFoundError(workflow_id)
-        return records.only_one("runs", workflow_id, rows, _record)
+        return journal_reader.only_one("runs", workflow_id, rows, _record)
 
     @verb
     def list_runs(
         self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
     ) -> list[RunRecord]:
-        asked = list(records.askable_labels(labels))
+        asked = list(journal_reader.askable_labels(labels))
         if labels and not asked:
             return []
         wanted = limit
         while True:
             with autocommit_session(self._pool, self.scopes) as session:
                 if statuses:
-                    rows = session.rows("list_runs_in", wanted, records.stored_statuses(statuses), asked or None)
+                    rows = session.rows("list_runs_in", wanted, journal_reader.stored_statuses(statuses), asked or None)
                 else:
                     rows = session.rows("list_runs", wanted, asked or None)
             found = [record for row in rows if (record := _record(row)).status in statuses or not statuses]
             enough = wanted is None or len(rows) < wanted or len(found) >= (limit or 0)
-            if enough or not records.must_be_told_apart(statuses):
+            if enough or not journal_reader.must_be_told_apart(statuses):
                 return found[:limit]
             wanted = 4 * (wanted or 1)  # of some, the lease says that they are in another status
 
@@ -289,7 +296,11 @@ class PostgresStore:
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         with autocommit_session(self._pool, self.scopes) as session:
             rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
-        return records.only_one("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
+        return (
+            journal_reader.only_one("checkpoints", checkpoint_id, rows, journal_reader.checkpoint_record)
+            if rows
+            else None
+        )
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
@@ -313,7 +324,7 @@ class PostgresStore:
             rows = session.rows("read_inbox", head.no) if head is not None else []
         if head is not None:
             self._watch.saw_commands(head.no, rows[-1][-1] if rows else 0)
-        return [records.posted_command(row) for row in rows]
+        return [journal_reader.posted_command(row) for row in rows]
 
     def has_changed(self) -> bool:
         try:
@@ -375,8 +386,10 @@ def _record(row: Sequence[Any]) -> RunRecord:
     holder, current, until = row[9:12]
     scope = Scope(repository=row[20], worktree=row[21])
     driving = leases.live_holder(holder, current)
-    return records.run_record(row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope)
+    return journal_reader.run_record(
+        row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope
+    )
 
 
 def _beginning_with(session: QuerySession, query: str, prefix: str) -> list[tuple[Any, ...]]:
-    return session.rows(query, prefix, 4) if records.is_text(prefix) and "\0" not in prefix else []
+    return session.rows(query, prefix, 4) if journal_reader.is_text(prefix) and "\0" not in prefix else []

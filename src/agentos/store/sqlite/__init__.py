@@ -5,7 +5,6 @@ store       the verbs of the port
 driver      transactions, waiting for locks, errors of sqlite3
 live        a connection whose files somebody removed or replaced
 locks       locks that nothing else in this process can drop
-files       whether open files are still those at their paths
 leases      who may drive a run
 migrations  from nothing or an older schema to this one
 stats       what a database holds

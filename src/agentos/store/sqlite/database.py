@@ -24,9 +24,8 @@ from agentos.store.sqlfiles import Migration, migrations, refuse_newer
 from agentos.store.sqlite import locks
 from agentos.store.sqlite import migrations as schema
 from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, insist, translate_error, uri_of
-from agentos.store.sqlite.files import LOG_BYTES
 from agentos.store.sqlite.leases import Clock
-from agentos.store.sqlite.live import LiveConnection
+from agentos.store.sqlite.live import LOG_BYTES, LiveConnection
 from agentos.store.sqlite.store import SqliteStore
 
 OLDEST_SQLITE = (3, 38, 0)  # -> and ->> in the views

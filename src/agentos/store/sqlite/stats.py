@@ -14,8 +14,8 @@ from agentos.store.port import PATIENCE_S, Scope
 from agentos.store.sqlfiles import migrations, queries
 from agentos.store.sqlite.database import connect_readonly, open_store
 from agentos.store.sqlite.driver import insist
-from agentos.store.sqlite.files import file_size
 from agentos.store.sqlite.leases import Clock, StoredLease, live_holder
+from agentos.store.sqlite.live import file_size
 from agentos.store.sqlite.migrations import backup_path, schema_version
 from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
 

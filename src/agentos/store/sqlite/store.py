@@ -21,7 +21,7 @@ from agentos.exceptions import (
 )
 from agentos.ids import WorkflowId
 from agentos.machine.events import Checkpointed, Event, RolledBack
-from agentos.store import codec, copies, records
+from agentos.store import codec, journal_reader
 from agentos.store.holder import encode_holder
 from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import (
@@ -40,9 +40,8 @@ from agentos.store.port import (
 from agentos.store.sqlfiles import queries
 from agentos.store.sqlite import leases
 from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, verb
-from agentos.store.sqlite.files import file_size
 from agentos.store.sqlite.leases import Clock, StoredLease
-from agentos.store.sqlite.live import LiveConnection, Reading, Writing
+from agentos.store.sqlite.live import LiveConnection, Reading, Writing, file_size
 from agentos.values import encode_value
 
 _Q = queries()
@@ -92,7 +91,7 @@ class SqliteStore:
         named = (run.workflow_id, run.name, run.kind, digest, 1 if run.plan else 0)
         with self._writing:
             self._check_schema()
-            values = (*named, *lease, at, at, *records.origin_columns(run))
+            values = (*named, *lease, at, at, *journal_reader.origin_columns(run))
             inserted = self._connection.execute(_Q["insert_run"], values)
             if inserted.rowcount == 1 and inserted.lastrowid is not None:
                 no: int = inserted.lastrowid
@@ -291,13 +290,13 @@ class SqliteStore:
         with self._reading:
             self._journal.verify(workflow_id)
             record = self._record(self._beginning_with("find_runs", workflow_id)[0])
-            return copies.read_copy(self._queries, record)
+            return journal_reader.read_copy(self._queries, record)
 
     @verb
     def insert_copy(self, copy: RunCopy) -> None:
         with self._writing:
             self._check_schema()
-            copies.insert_copy(self._queries, copy)
+            journal_reader.insert_copy(self._queries, copy)
             self._journal.verify(copy.run.workflow_id)
 
     @verb
@@ -313,29 +312,29 @@ class SqliteStore:
         rows = self._beginning_with("find_runs", workflow_id)
         if not rows:
             raise RunNotFoundError(workflow_id)
-        return records.only_one("runs", workflow_id, rows, self._record)
+        return journal_reader.only_one("runs", workflow_id, rows, self._record)
 
     def _record(self, row: Sequence[Any]) -> RunRecord:
         lease = StoredLease(*row[9:13])
         holder = leases.live_holder(self._clock, lease)
-        return records.run_record(row[:9], row[13:], holder=holder, lease_until=lease.until)
+        return journal_reader.run_record(row[:9], row[13:], holder=holder, lease_until=lease.until)
 
     def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if records.is_text(prefix) else []
+        return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if journal_reader.is_text(prefix) else []
 
     @verb
     def list_runs(
         self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
     ) -> list[RunRecord]:
-        asked = records.askable_labels(labels)
+        asked = journal_reader.askable_labels(labels)
         if labels and not asked:
             return []
-        encoded = records.encoded_labels(asked)
+        encoded = journal_reader.encoded_labels(asked)
         if not statuses:
             rows: Iterable[tuple[Any, ...]] = self._connection.execute(_Q["list_runs"], (encoded,))
         else:
             # Rows as they are asked for, newest first: each stored status is in order, and so is what is made of them.
-            stored = records.stored_statuses(statuses)
+            stored = journal_reader.stored_statuses(statuses)
             each = [self._connection.execute(_Q["list_runs_in"], (encoded, status)) for status in stored]
             merged = merge(*each, key=lambda row: (row[13], row[-1]), reverse=True)
             rows = (row[:-1] for row in merged)
@@ -345,7 +344,11 @@ class SqliteStore:
     @verb
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         rows = self._beginning_with("find_checkpoints", checkpoint_id)
-        return records.only_one("checkpoints", checkpoint_id, rows, records.checkpoint_record) if rows else None
+        return (
+            journal_reader.only_one("checkpoints", checkpoint_id, rows, journal_reader.checkpoint_record)
+            if rows
+            else None
+        )
 
     @verb
     def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
@@ -365,7 +368,7 @@ class SqliteStore:
     @verb
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
         rows = self._connection.execute(_Q["read_inbox"], (workflow_id,)).fetchall()
-        return [records.posted_command(row) for row in rows]
+        return [journal_reader.posted_command(row) for row in rows]
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 

@@ -3,7 +3,5 @@
 performer        an attempt of one
 assignment       what stays the same over its tries, and the session to go on with
 watcher          follows it while it works
-texts            what agents are told
-transcript       its own account, copied
 adapters         one module for each program
 """

@@ -7,6 +7,5 @@ list_prices     what common models cost where no setting says it
 limiter         limits across all processes of a user
 chat            a thin client of chat/completions
 chat_answer     an answer, put together from documents and events
-chat_trouble    what went wrong with a call
 answer_schemas  answers held to a JSON Schema
 """

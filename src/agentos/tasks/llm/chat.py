@@ -22,8 +22,14 @@ import msgspec
 
 from agentos.exceptions import ModelCallError
 from agentos.extras import import_extra
-from agentos.tasks.llm.chat_answer import AnswerBuilder, ChatAnswer, SseParser
-from agentos.tasks.llm.chat_trouble import cut_off_error, status_error, unreachable_error
+from agentos.tasks.llm.chat_answer import (
+    AnswerBuilder,
+    ChatAnswer,
+    SseParser,
+    cut_off_error,
+    status_error,
+    unreachable_error,
+)
 
 if TYPE_CHECKING:
     import httpx2

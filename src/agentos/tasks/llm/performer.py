@@ -23,15 +23,14 @@ from msgspec import Raw
 from agentos import crashpoints
 from agentos.dag.define.model_calls import Budget, LlmWork
 from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, TaskCancelledError, TaskTimeoutError
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.events import Usage
+from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.answer_schemas import AnswerSchema
 from agentos.tasks.llm.chat import ChatRequest, complete
-from agentos.tasks.llm.chat_answer import ChatAnswer
-from agentos.tasks.llm.chat_trouble import refuses_usage
+from agentos.tasks.llm.chat_answer import ChatAnswer, refuses_usage
 from agentos.tasks.llm.endpoints import Account, account_for
 from agentos.tasks.llm.limiter import CallSlot, Limiter, put_off_if_used_up
 from agentos.tasks.llm.model_settings import ModelSettings

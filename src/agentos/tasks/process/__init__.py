@@ -1,7 +1,6 @@
 """Children of an attempt: each with everything it started.
 
 launch          what is started: where, with which environment and private folder
-spawn           children that wait until their start is durable
 supervision     one child, seen through, ended with everything it started
 output_capture  what it prints, within bounds
 orphans         processes that outlived their attempt

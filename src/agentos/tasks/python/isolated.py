@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from agentos import typed
 from agentos.exceptions import AttemptError, ValueEncodingError
-from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of

@@ -23,7 +23,7 @@ from agentos.exceptions import (
     TaskTimeoutError,
     TryAgainError,
 )
-from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.context import Context
 from agentos.tasks.failures import failure_of, plain_failure

@@ -6,6 +6,5 @@ python_tasks     functions that files name
 parameters       `--param name=value`
 prompt_files     prompts that stand in files of their own
 plans            plans, compiled, admitted and stored
-task_hints       hints for every task of a plan
 run_secrets      secrets of a run
 """

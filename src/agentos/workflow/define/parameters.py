@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.define.declarations import declarations
+from agentos.dag.define.run_settings import declarations
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.findings import Finding

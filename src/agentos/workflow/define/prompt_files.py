@@ -11,9 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.dag.define.drafts import Draft
 from agentos.dag.define.model_calls import LlmWork
-from agentos.dag.define.workflow import Workflow
+from agentos.dag.define.workflow import Draft, Workflow
 from agentos.dag.language.references import OPEN
 from agentos.dag.plan.findings import Finding
 

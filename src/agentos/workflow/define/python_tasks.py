@@ -1,8 +1,5 @@
-"""The functions that tasks of a workflow file name as "module:function": are they there, and do the inputs fit?
-
-For a run they are imported: what cannot be imported is told before anything runs, and a resume sees that their code
-changed. A check only looks at their source and executes nothing of it; what cannot be seen that way is left to the run.
-"""
+"""The functions that tasks of a workflow file name as "module:function": are they there, what speaks against
+running them twice."""
 
 from __future__ import annotations
 
@@ -12,12 +9,14 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from agentos.dag.define.code import code_digest
-from agentos.dag.define.drafts import Draft
-from agentos.dag.define.workflow import Workflow
-from agentos.dag.plan.binding import CONTEXT, Signature, signature_of
+from agentos.dag.define.workflow import Draft, Workflow
 from agentos.dag.plan.findings import Finding, nearest
+from agentos.dag.plan.fingerprint import code_digest, source_text
+from agentos.dag.plan.hints import Hints, hint_line, hints_of, retry_line
+from agentos.dag.plan.linking import CONTEXT, Signature, signature_of
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import AgentosError, AttemptError, RunRefusedError
+from agentos.ids import TaskId
 from agentos.tasks.python.functions import load, reference_of
 from agentos.workflow.define.python_modules import being_loaded, describe_error
 
@@ -195,3 +194,28 @@ def _signature(arguments: ast.arguments) -> Signature:
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     ]
     return Signature(tuple(names), arguments.kwarg is not None, tuple(unbindable))
+
+
+def hints_by_task(flow: Workflow, plan: Plan, root: Path) -> dict[TaskId, Hints]:
+    """What each task's own text tells, for those where it tells something; in plan order."""
+    sources: dict[str, str] = {}
+
+    def source(task: PlannedTask) -> str:
+        if function := flow.functions.get(task.id):
+            return source_text(function)
+        call = task.definition.call
+        if call and call not in sources:  # tasks often share one
+            sources[call] = source_of_call(call, root)
+        return sources.get(call, "")
+
+    tasks = (plan.tasks[task_id] for layer in plan.layers for task_id in layer)
+    found = ((task.id, hints_of(task.definition, source(task))) for task in tasks)
+    return {task_id: hints for task_id, hints in found if any(hints)}
+
+
+def hint_lines(flow: Workflow, plan: Plan, root: Path) -> list[str]:
+    """What `check` says of tasks that should not run twice: at most one line for each."""
+    hints = hints_by_task(flow, plan, root)
+    lines = [hint_line(plan.tasks[task_id].definition, found) for task_id, found in hints.items()]
+    lines += [retry_line(plan.tasks[task_id].definition) for layer in plan.layers for task_id in layer]
+    return [line for line in lines if line]

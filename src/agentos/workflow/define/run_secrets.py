@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from agentos.dag.define.stored_values import from_stored
-from agentos.dag.language.tokens import SECRETS
+from agentos.dag.define.task import from_stored
+from agentos.dag.language.references import SECRETS
 from agentos.dag.plan.findings import Finding
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CommandRefusedError, EvaluationError, RunRefusedError, WorkflowDefinitionError

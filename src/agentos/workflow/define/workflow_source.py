@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from agentos import typed
-from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.task import from_stored
 from agentos.dag.define.workflow import MAKER, Workflow, WorkflowSource
 from agentos.dag.plan.findings import nearest
 from agentos.exceptions import (

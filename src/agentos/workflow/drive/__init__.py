@@ -4,10 +4,8 @@ conductor         a drive from its first input to the end of its lease, which it
 drive             the loop: inputs in, events written, work started
 mailbox           what has arrived for the machine: results, commands, the time
 attempts          the attempts under way, and what each may ask of its drive
-attempt_specs     from a planned task to what its attempt is given
 drive_files       files at the end of a layer, and behind approvals
 journal           writing events, one commit for all that is ready; lines to a server
-command_queue     commands to a run, from any process
 command_delivery  commands, whether somebody drives or not
 event_stream      events as they happen, and again
 logs              what attempts printed

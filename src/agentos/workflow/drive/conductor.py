@@ -18,8 +18,7 @@ from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, PostedCommand, StorePort
 from agentos.tasks.process.ancestors import mark_driver
-from agentos.tasks.registry import PERFORMERS
-from agentos.tasks.runner import LocalRunner
+from agentos.tasks.runner import PERFORMERS, LocalRunner
 from agentos.workflow.define.plans import encode_plan
 from agentos.workflow.define.run_secrets import masker_for
 from agentos.workflow.drive.drive import Drive

@@ -3,10 +3,7 @@
 worktree_files   captured, put back; a worktree for each isolated attempt
 captures         around attempts that change files
 decisions        what becomes of them, as far as the journal tells
-restore_preview  what a resume would put back
 restore          putting back by hand, and undoing that
-command_files    files that a command names
 source_files     what tasks depend on, and whether it is what it was
-layer_merge      merging what those did
 retention        snapshots that are no longer needed
 """

@@ -7,7 +7,5 @@ explanation   why a task is as it is
 agent_lines   what agents printed, as people read it
 gate_context  what to know to decide at a gate
 attempt_evidence  what tells whether an interrupted task took effect
-state_diff    what differs between two states
-file_diffs    what differs between the files of two moments
 doctor        a look at everything a run depends on
 """

@@ -12,8 +12,8 @@ from agentos.excerpts import shorten
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
 from agentos.workflow.drive.logs import LogLine, last_lines, log_files
+from agentos.workflow.look.diffs import compare_task
 from agentos.workflow.look.explanation import attempts_of
-from agentos.workflow.look.file_diffs import compare_task
 from agentos.workflow.look.run_view import AttemptEvidence, StoredRun
 from agentos.workflow.place.place import Place
 

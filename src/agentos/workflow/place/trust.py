@@ -198,7 +198,7 @@ def _without_passwords(value: object) -> object:
 def _words(value: object) -> Iterator[str]:
     """Every text in the settings, and its words: each may be an argument of a command, or a script for a shell."""
     if isinstance(value, str):
-        from agentos.machine.command_words import words_in  # few repositories need trust
+        from agentos.machine.rules.gates import words_in  # few repositories need trust
 
         yield from filter(None, words_in(value))
     elif isinstance(value, Mapping | list):

@@ -20,15 +20,13 @@ from agentos.dag.plan.hints import Hints
 from agentos.dag.plan.plan import Plan, PlannedTask, assemble_plan
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.attempt_result import AttemptResult
 from agentos.machine.facts.fold import Facts
-from agentos.machine.inputs import Begin
+from agentos.machine.inputs import AttemptResult, Begin
 from agentos.machine.machine import Machine
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Performer
 from agentos.tasks.failures import plain_failure
-from agentos.tasks.registry import PERFORMERS
-from agentos.tasks.runner import LocalRunner
+from agentos.tasks.runner import PERFORMERS, LocalRunner
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.journal import MemoryJournal
 from agentos.workflow.drive.patience import in_thread

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentos.machine.attempt_result import AttemptResult
+from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.worktree.snapshots.snapshots import Snapshot, diff
 from agentos.worktree.snapshots.store import Worktree

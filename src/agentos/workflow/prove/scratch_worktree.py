@@ -20,10 +20,9 @@ from agentos.workflow.files.worktree_files import WorktreeLock
 from agentos.worktree.git import clean_env
 from agentos.worktree.linked_worktrees import Linked, linked_worktrees, make_linked, remove_linked
 from agentos.worktree.restore.restore import restore
-from agentos.worktree.snapshots.index import lock_file
 from agentos.worktree.snapshots.retention import forget
 from agentos.worktree.snapshots.snapshots import Snapshot, changed_since, take
-from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.store import Worktree, lock_file, open_worktree
 
 LABEL = "prove"
 _PREFIX = "agentos-prove-"

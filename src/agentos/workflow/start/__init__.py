@@ -4,7 +4,6 @@ new_run             from the start of a workflow, or from a checkpoint of anothe
 fork_worktree       a worktree for a fork
 comparison          where the workflow differs from the plan last accepted
 resume              gather what is known, plan, act
-interrupted_agents  agents that were interrupted
 lease_takeover      the lease of a driver that may be dead, and what it left at work
 leftovers           what dead drives leave behind
 ready_run           a run that is ready, and how it is to be driven

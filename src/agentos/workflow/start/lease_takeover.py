@@ -14,8 +14,7 @@ from agentos.store.holder import boot_id, current_holder
 from agentos.store.port import Lease, StorePort
 from agentos.tasks.process.launch import remove_abandoned
 from agentos.tasks.process.orphans import end_process
-from agentos.tasks.registry import PERFORMERS
-from agentos.tasks.runner import LocalRunner, Runner
+from agentos.tasks.runner import PERFORMERS, LocalRunner, Runner
 
 log = logging.getLogger("agentos")
 

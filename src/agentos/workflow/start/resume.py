@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.dag.define.stored_values import from_stored
+from agentos.dag.define.task import from_stored
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, with_schedule_of
 from agentos.dag.plan.selection import Selection
@@ -78,7 +78,7 @@ from agentos.workflow.start.ready_run import (
 )
 
 if TYPE_CHECKING:
-    from agentos.workflow.files.restore_preview import FilesForeseen
+    from agentos.workflow.files.restore import FilesForeseen
     from agentos.workflow.files.worktree_files import WorktreeFiles
 
 log = logging.getLogger("agentos")
@@ -271,7 +271,7 @@ def preview_resume(
     if planned.resume.has_work:
         _refuse_unready(asked, found)
     if planned.decided.target:
-        from agentos.workflow.files.restore_preview import preview_restore  # most runs change no files
+        from agentos.workflow.files.restore import preview_restore  # most runs change no files
 
         protected, run = _protected(asked, record, planned.facts), record.workflow_id
         files = preview_restore(place.root, run, planned.decided, found.events, options.files, protected)
@@ -411,7 +411,7 @@ def stale_sources(
 def _restored(asked: ResumeRequest, record: RunRecord, facts: Facts, decided: Decided) -> Mapping[str, str | None]:
     if not decided.target:
         return {}
-    from agentos.workflow.files.restore_preview import restored_digests  # most runs change no files
+    from agentos.workflow.files.restore import restored_digests  # most runs change no files
 
     protected = _protected(asked, record, facts)
     return restored_digests(asked.place.root, record.workflow_id, decided.target, protected)
@@ -516,7 +516,7 @@ def _put_back(files: WorktreeFiles | None, decided: Decided, found: _Found, opti
             f"run {run} was interrupted while a task changed files, which cannot be put back here",
             next_step="Resume where the repository is, or run it on the files as they are: --files keep.",
         )
-    from agentos.workflow.files.restore_preview import look_at_files  # most runs change no files
+    from agentos.workflow.files.restore import look_at_files  # most runs change no files
 
     seen = look_at_files(files.worktree, run, decided, found.events, options.files, files.protected)
     if seen.asks:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from agentos.exceptions import GitError, RestoreError
 from agentos.worktree.git import Git
-from agentos.worktree.snapshots.index import IndexSession, session
 from agentos.worktree.snapshots.known_files import STAGED_CONFLICTS
 from agentos.worktree.snapshots.manifest import Head
 from agentos.worktree.snapshots.snapshots import Snapshot
-from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.store import IndexSession, Worktree, session
 from agentos.worktree.snapshots.survey import read_head
 
 _SECONDS = 120.0

@@ -39,11 +39,9 @@ from agentos.worktree.restore.writes import (
 )
 from agentos.worktree.snapshots import known_files
 from agentos.worktree.snapshots.capture import LIMITS, SnapshotLimits
-from agentos.worktree.snapshots.ignore_rules import find_unignored
-from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, session
 from agentos.worktree.snapshots.manifest import SkippedPath
-from agentos.worktree.snapshots.snapshots import Snapshot, read, snapshot_refs, take_in, write_snapshot
-from agentos.worktree.snapshots.store import Worktree
+from agentos.worktree.snapshots.snapshots import Snapshot, find_unignored, read, snapshot_refs, take_in, write_snapshot
+from agentos.worktree.snapshots.store import PATIENCE_S, IndexSession, Worktree, session
 from agentos.worktree.snapshots.survey import survey
 from agentos.worktree.snapshots.trees import PathChange, blob_reader, check_whole, diff_trees, tree_with
 

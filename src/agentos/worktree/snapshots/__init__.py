@@ -2,14 +2,11 @@
 
 snapshots    taking one, and what differs between two
 store        the private store, and the worktree captured into it
-index        one use of the private index, alone
 capture      the index brought in line with the disk, and how much that may cost
 survey       what lies in the worktree, repositories inside it included
 known_files  what the last snapshot found out
 trees        trees in the store
 manifest     what a snapshot says about itself
-ignore_rules what was ignored when it was taken
-own_objects  objects that the user's gc may take away
 bundles      snapshots in one file
 retention    which ones stay, and giving space back
 """

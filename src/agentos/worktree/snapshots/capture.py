@@ -14,10 +14,9 @@ from agentos.exceptions import GitError, SnapshotRefusedError
 from agentos.worktree.git import Git, join_names, one_line
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.snapshots import known_files as known
-from agentos.worktree.snapshots.index import PAUSE_S, IndexSession
 from agentos.worktree.snapshots.known_files import Known
 from agentos.worktree.snapshots.manifest import Head, Modes, SkippedPath, read_modes, renew_modes
-from agentos.worktree.snapshots.store import STATE_FOLDER
+from agentos.worktree.snapshots.store import PAUSE_S, STATE_FOLDER, IndexSession
 from agentos.worktree.snapshots.survey import Nested, Survey, empty_folders, look_into, survey
 
 _TRIES = 5

@@ -11,9 +11,8 @@ import msgspec
 
 from agentos import typed
 from agentos.worktree.git import Git
-from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Modes
-from agentos.worktree.snapshots.store import Worktree, open_private
+from agentos.worktree.snapshots.store import IndexSession, Worktree, open_private
 
 Signature = tuple[int, ...]
 """Of files: time, size and inode of each. Equal means unchanged."""

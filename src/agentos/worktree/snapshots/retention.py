@@ -16,10 +16,26 @@ from agentos.ids import new_id
 from agentos.worktree.git import REPOSITORY, Git, join_names
 from agentos.worktree.restore.intent import read_from
 from agentos.worktree.snapshots import known_files
-from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, lock_file, make_session
-from agentos.worktree.snapshots.own_objects import own_folder, own_objects
-from agentos.worktree.snapshots.snapshots import Snapshot, list_refs, read, snapshot_refs, write_snapshot
-from agentos.worktree.snapshots.store import FOLDER, Worktree, run_of, safe_part, write_durably
+from agentos.worktree.snapshots.snapshots import (
+    Snapshot,
+    list_refs,
+    own_folder,
+    own_objects,
+    read,
+    snapshot_refs,
+    write_snapshot,
+)
+from agentos.worktree.snapshots.store import (
+    FOLDER,
+    PATIENCE_S,
+    IndexSession,
+    Worktree,
+    lock_file,
+    make_session,
+    run_of,
+    safe_part,
+    write_durably,
+)
 from agentos.worktree.snapshots.trees import Entry, tree_with
 
 _SECONDS = 3600.0

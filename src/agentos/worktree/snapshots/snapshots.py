@@ -1,24 +1,206 @@
-"""Snapshots: the files of a worktree as a commit in the private store, and what differs between two of them."""
+"""Snapshots: the files of a worktree as a commit in the private store, and what differs between them; with the
+ignore rules of the moment, and with objects of our own where the user's gc may take theirs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
 from agentos import crashpoints
 from agentos.exceptions import GitError, SnapshotNotFoundError
-from agentos.worktree.git import Git
+from agentos.worktree.git import REPOSITORY, Git, join_names, split_names
+from agentos.worktree.restore.safe_names import Protection, unsafe_path
 from agentos.worktree.snapshots import known_files
 from agentos.worktree.snapshots.capture import LIMITS, CapturedFiles, SnapshotLimits, capture
-from agentos.worktree.snapshots.ignore_rules import read_rules
-from agentos.worktree.snapshots.index import PATIENCE_S, IndexSession, session
 from agentos.worktree.snapshots.manifest import FORMAT, Head, Manifest, SkippedPath, decode, encode
-from agentos.worktree.snapshots.own_objects import begin_keeping, keep_objects
-from agentos.worktree.snapshots.store import Worktree, ref_folder, ref_name, sync_folder
+from agentos.worktree.snapshots.store import (
+    PATIENCE_S,
+    IndexSession,
+    Worktree,
+    blank_repository,
+    ref_folder,
+    ref_name,
+    session,
+    sync_folder,
+)
+from agentos.worktree.snapshots.survey import survey
 from agentos.worktree.snapshots.trees import PathChange, check_ids, check_whole, diff_trees, mode_changes
+
+_RULES = ".gitignore"
+_TRACKED = ("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
+_LONGEST = 64 * 1024
+
+
+def read_rules(worktree: Worktree) -> tuple[str, str]:
+    """What `info/exclude` and the file of `core.excludesFile` say now, without their comments."""
+    return _read(worktree.common_dir / "info/exclude"), _read(worktree.excludes_file)
+
+
+def _read(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            text = os.fsdecode(file.read(_LONGEST))
+    except OSError:
+        return ""
+    return "".join(f"{line}\n" for line in text.splitlines() if line.strip() and not line.startswith("#"))
+
+
+def find_unignored(opened: IndexSession, tree: str, then: Manifest, paths: Iterable[str]) -> list[str]:
+    """The files that are ignored now, and were not by the rules when the snapshot was taken.
+
+    `paths` are those of its `tree`, its own ignore files among them.
+    """
+    root = opened.worktree.root
+    kept, known = Protection(then.ignored), set(paths)
+    # An earlier look may have put such files into the private index, where nothing counts as ignored to `git status`.
+    now = (*survey(opened, refresh=False).ignored, *opened.git().names(*_TRACKED))
+    # What was there and ignored is nothing of the snapshot's, whatever the rules say.
+    new = [path for path in now if path not in known and not kept.covers(path.rstrip("/"))]
+    if not new:
+        return []
+    exclude, excludes = then.rules or read_rules(opened.worktree)
+    with (
+        tempfile.TemporaryDirectory(prefix="rules-", dir=opened.worktree.folder) as folder,
+        blank_repository(opened.worktree, exclude=exclude) as own,
+    ):
+        scratch = Path(folder)
+        (own / "excludes").write_bytes(os.fsencode(excludes))
+        git = opened.git(index=own / "index")
+        env = {**git.env, "GIT_DIR": str(own), "GIT_WORK_TREE": str(scratch)}
+        git = msgspec.structs.replace(git, cwd=scratch, env=env, config=(f"core.excludesFile={own / 'excludes'}",))
+        for path in (*known, *then.ignored):
+            if path.rpartition("/")[2] == _RULES and unsafe_path((path,)) is None:
+                (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+                if path in then.ignored:  # it is in no snapshot, and stays as it is
+                    (scratch / path).write_bytes(os.fsencode(_read(root / path)))
+                else:
+                    (scratch / path).write_bytes(opened.git().ask("cat-file", "-p", f"{tree}:{path}"))
+        whole = _drop_ignored(git, scratch, new)
+        files = [path for path in whole if not path.endswith("/")]
+        inside = [path for name in whole if name.endswith("/") for path in _files_below(root, name, kept)]
+        return [*files, *_drop_ignored(git, scratch, inside)]
+
+
+def _drop_ignored(git: Git, scratch: Path, paths: list[str]) -> list[str]:
+    """Those of `paths` (folders end in `/`) that the rules in `scratch` do not ignore."""
+    for path in paths:
+        if path.endswith("/") and unsafe_path((path[:-1],)) is None:
+            (scratch / path).mkdir(parents=True, exist_ok=True)  # some rules are about folders alone
+    if not paths:
+        return []
+    argv = ("check-ignore", "--no-index", "-z", "--stdin")
+    ignored = set(split_names(git.run(*argv, stdin=join_names(path.rstrip("/") for path in paths), ok=(0, 1)).stdout))
+    return [path for path in paths if path.rstrip("/") not in ignored]
+
+
+def _files_below(root: Path, folder: str, kept: Protection) -> Iterator[str]:
+    """Files and links below a folder; repositories, and what was ignored already, are not entered."""
+    for top, folders, files in os.walk(root / folder):
+        here = os.path.relpath(top, root)
+        if ".git" in folders or ".git" in files:
+            folders.clear()
+            continue
+        links = [name for name in folders if os.path.islink(os.path.join(top, name))]
+        folders[:] = [name for name in folders if not kept.covers(f"{here}/{name}")]
+        yield from (f"{here}/{name}" for name in (*files, *links) if not kept.covers(f"{here}/{name}"))
+
+
+_NEWS = ("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev")
+_NOTHING = "000000"
+"""The mode of what is not there any more."""
+
+
+class Listing:
+    """What a snapshot may need of objects that are not our own yet, while git finds it out."""
+
+    def __init__(self, opened: IndexSession, captured: CapturedFiles) -> None:
+        self._opened, self._captured = opened, captured
+        last = captured.known.kept
+        self._since = last[0] if last and last[1:] == _key(captured)[1:] else None
+        """The tree of the snapshot before, where that is all that has changed: what it has is kept already."""
+        argv = (*_NEWS, self._since, captured.tree) if self._since else _needed_argv(captured, beside_head=True)
+        self._running = opened.git().start(*argv)
+
+    def stop(self) -> None:
+        self._running.stop()
+
+    def end(self) -> list[str]:
+        """The ids of these objects. GitError where one that must be there is not."""
+        git, captured = self._opened.git(), self._captured
+        done = self._running.end(ok=range(256))
+        if self._since and done.status == 0:
+            about = (entry.split(" ") for entry in split_names(done.stdout)[::2])
+            return [captured.tree, *(oid for _, mode, _, oid, _ in about if mode not in (_NOTHING, REPOSITORY))]
+        if self._since:  # the snapshot before is not whole any more
+            done = git.run(*_needed_argv(captured, beside_head=True), ok=range(256))
+        if done.status:
+            # HEAD's own history is not whole here (a shallow or partial clone): keep everything.
+            done = git.run(*_needed_argv(captured, beside_head=False))
+        needed = [line for line in os.fsdecode(done.stdout).splitlines() if line]
+        if any(line.startswith("?") for line in needed):
+            # Of the user's index much may be missing (a partial clone); of the files nothing.
+            git.ask("rev-list", "--objects", "--quiet", captured.tree)
+        return [oid for oid in needed if oid[0] not in "?-"]
+
+
+def begin_keeping(opened: IndexSession, captured: CapturedFiles) -> Listing | None:
+    """Begin to list what a snapshot needs that HEAD's history does not hold; None where nothing changed since."""
+    return None if captured.known.kept == _key(captured) else Listing(opened, captured)
+
+
+def keep_objects(opened: IndexSession, listing: Listing | None, captured: CapturedFiles) -> None:
+    """Copy into the store what was listed and the store does not hold itself.
+
+    GitError where an object is gone already: the user's gc was quicker than we.
+    """
+    if listing is None:
+        return
+    git, store = opened.git(), opened.worktree.store
+    copied = [oid for oid in listing.end() if not os.path.exists(f"{store}/objects/{oid[:2]}/{oid[2:]}")]
+    if copied and any((store / "objects/pack").glob("*.idx")):
+        copied = sorted(set(copied) - own_objects(git, store, copied))
+    if copied:
+        git.ask("pack-objects", "-q", str(store / "objects/pack/pack"), stdin="\n".join([*copied, ""]).encode())
+    captured.known.kept = _key(captured)
+
+
+def _key(captured: CapturedFiles) -> tuple[str | None, ...]:
+    return (captured.tree, captured.head.oid, captured.staged)
+
+
+def _needed_argv(captured: CapturedFiles, *, beside_head: bool) -> tuple[str, ...]:
+    # Plain --objects would list the whole tree, since a snapshot has no history in common with HEAD.
+    listing = ("rev-list", "--objects-edge-aggressive", "--no-object-names", "--missing=print")
+    head = captured.head.oid if beside_head else None
+    return (*listing, captured.tree, *([captured.staged] if captured.staged else []), *([f"^{head}"] if head else []))
+
+
+def own_objects(git: Git, store: Path, oids: Iterable[str] | None = None) -> set[str]:
+    """Which of `oids` (None: of all) the store holds itself, not counting what it borrows."""
+    argv: tuple[str, ...] = ("cat-file", "--batch-check=%(objectname)")
+    if oids is None:
+        argv += ("--batch-all-objects", "--unordered")
+    stdin = None if oids is None else "\n".join([*oids, ""]).encode()
+    listed = git.ask(*argv, stdin=stdin, env={"GIT_OBJECT_DIRECTORY": str(own_folder(store))})
+    return {line for line in os.fsdecode(listed).splitlines() if " " not in line}
+
+
+def own_folder(store: Path) -> Path:
+    """An object folder without alternates, on the same objects: only so can git be asked about what is ours alone."""
+    alone = store / "own"
+    alone.mkdir(mode=0o700, exist_ok=True)
+    for name in ("pack", *(f"{byte:02x}" for byte in range(256))):
+        if not (alone / name).is_symlink():
+            with contextlib.suppress(FileExistsError):  # somebody else was first
+                (alone / name).symlink_to(f"../objects/{name}")
+    return alone
+
 
 _TRIES = 4
 _REPLACED_BY = "the files that came in its place"

@@ -12,9 +12,8 @@ import msgspec
 
 from agentos.exceptions import GitError
 from agentos.worktree.git import REPOSITORY, Git, GitResult, join_names, parents, split_names
-from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Head
-from agentos.worktree.snapshots.store import STATE_FOLDER, blank_repository
+from agentos.worktree.snapshots.store import STATE_FOLDER, IndexSession, blank_repository
 
 # The store has no commit at its HEAD, so that everything in the index is listed, too: as "added". Of repositories
 # inside only where they stand is asked: for more, git would start a process in each, with the settings it finds there.

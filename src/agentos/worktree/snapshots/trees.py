@@ -10,8 +10,8 @@ import msgspec
 from agentos.exceptions import GitError, SnapshotNotFoundError
 from agentos.worktree.git import PART, Git, join_names, split_names
 from agentos.worktree.restore.safe_names import refuse_no_oid
-from agentos.worktree.snapshots.index import IndexSession
 from agentos.worktree.snapshots.manifest import Modes
+from agentos.worktree.snapshots.store import IndexSession
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
