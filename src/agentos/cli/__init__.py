@@ -1,7 +1,7 @@
 """The program `agentos`: parse, call, print.
 
 main              the table of commands
-boundary          where errors become text and exit codes
+boundary          exit codes, and where errors become text
 options           options that commands share
 drive_flags       options of commands that drive a run
 output            what is printed: data to stdout, messages to stderr

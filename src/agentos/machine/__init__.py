@@ -2,7 +2,7 @@
 
 events         what happened: the journal is a list of these
 commands       what may be asked of a run
-inputs         what reaches the machine from outside
+inputs         what reaches the machine from outside, results of attempts among it
 state          the state of a run as users see it
 facts          what is known of a run, folded from its events
 machine        takes an input in, gives events back

@@ -3,7 +3,7 @@
 port            what the engine asks of a store
 backends        which stores there are, by how a database is named
 codec           events to rows and back
-journal_reader  reading a journal, every digest checked
+journal_reader  reading a journal, every digest checked; rows to records; whole runs
 holder          who holds a lease, and whether it lives
 private_files   files for the user alone, complete before anybody sees them
 sqlfiles        the SQL beside this: queries, schema, migrations

@@ -1,7 +1,7 @@
 """Performing one attempt of a task, whatever its kind.
 
 attempt   what an attempt is given, and what it gives back
-runner    where attempts are performed, found and ended
+runner    where attempts are performed, found and ended, and by which performer
 context   what a function gets as `ctx`
 outcomes  from what an attempt did to its outcome
 failures  errors as data

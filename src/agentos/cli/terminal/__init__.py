@@ -3,6 +3,6 @@
 session      show it, ask at its gates, say how it ended
 frame        one picture of fixed height
 live         the live view
-feed         feeding a view from a stream
-gate_prompt  gates at the terminal
+feed         feeding a view from a stream; the view of plain lines
+gate_prompt  gates at the terminal, and the dialogue there
 """

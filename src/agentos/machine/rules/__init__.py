@@ -6,7 +6,7 @@ scope         what the references of a task can see, and whether it is to run
 attempts      what follows when an attempt is over
 steps         sleeps, waits and steps inside a function: its task is suspended, and goes on
 layers        a checkpoint after each finished layer
-gates         names of gates, and when one lets through
+gates         names of gates, and when one lets through; files that a command names
 budgets       what models may cost
 requests      commands, applied or refused
 plan_changes  changes of the plan, applied again

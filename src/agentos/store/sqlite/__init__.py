@@ -3,7 +3,7 @@
 database    opening one: is it ours, whole, writable, of a known schema
 store       the verbs of the port
 driver      transactions, waiting for locks, errors of sqlite3
-live        a connection whose files somebody removed or replaced
+live        a connection and its files, which somebody may remove or replace
 locks       locks that nothing else in this process can drop
 leases      who may drive a run
 migrations  from nothing or an older schema to this one

@@ -6,6 +6,6 @@ endpoints       which server, with which key
 list_prices     what common models cost where no setting says it
 limiter         limits across all processes of a user
 chat            a thin client of chat/completions
-chat_answer     an answer, put together from documents and events
+chat_answer     an answer, put together from documents and events, or what went wrong
 answer_schemas  answers held to a JSON Schema
 """

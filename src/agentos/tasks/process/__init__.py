@@ -1,7 +1,7 @@
 """Children of an attempt: each with everything it started.
 
 launch          what is started: where, with which environment and private folder
-supervision     one child, seen through, ended with everything it started
+supervision     one child: it waits for leave, is seen through, ended with everything it started
 output_capture  what it prints, within bounds
 orphans         processes that outlived their attempt
 ancestors       who is behind a call, and orphans that stay below their driver

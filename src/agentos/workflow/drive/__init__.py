@@ -3,10 +3,10 @@
 conductor         a drive from its first input to the end of its lease, which it renews
 drive             the loop: inputs in, events written, work started
 mailbox           what has arrived for the machine: results, commands, the time
-attempts          the attempts under way, and what each may ask of its drive
-drive_files       files at the end of a layer, and behind approvals
+attempts          the attempts under way, what each is given, and what it may ask of its drive
+drive_files       files at the end of a layer, and those that an approval is about
 journal           writing events, one commit for all that is ready; lines to a server
-command_delivery  commands, whether somebody drives or not
+command_delivery  commands to a run, from any process, whether somebody drives it or not
 event_stream      events as they happen, and again
 logs              what attempts printed
 log_writer        writing it, off the event loop

@@ -1,7 +1,7 @@
 """Snapshots: taken, kept, compared, thrown away.
 
-snapshots    taking one, and what differs between two
-store        the private store, and the worktree captured into it
+snapshots    taking one, and what differs between two; ignore rules of its moment; objects of our own
+store        the private store, the worktree captured into it, and its private index
 capture      the index brought in line with the disk, and how much that may cost
 survey       what lies in the worktree, repositories inside it included
 known_files  what the last snapshot found out
