@@ -16,6 +16,7 @@ _WILD = re.compile(r"[*?\[]")
 _IN_BRACKETS = re.compile(r"([\\\[\]^&~|])")
 
 
+@lru_cache(maxsize=4096)
 def pattern_problem(pattern: str) -> str:
     """What is wrong with a pattern; empty where nothing is."""
     if not pattern.strip():

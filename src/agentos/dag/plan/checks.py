@@ -95,7 +95,7 @@ def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple
         ("env", definition.env),
         ("cwd", definition.cwd),
         ("produces", definition.produces),
-        ("sources", [one for one in definition.sources if isinstance(one, str)] if definition.sources else ()),
+        ("sources", [one for one in definition.sources if isinstance(one, str) and OPEN in one]),
     ):
         if value:
             yield where, value, False

@@ -58,6 +58,7 @@ class SourceReader:
     def __init__(self, root: Path, memory: Path | None = None) -> None:
         """`memory` is a file that keeps what was found out for the next reader; losing it costs time only."""
         self.root = root
+        self._above = f"{root}/"
         self._memory = memory
         self._known: dict[str, tuple[Signature, str]] | None = None
         self._seen: set[str] = set()
@@ -81,6 +82,7 @@ class SourceReader:
             names = self._names(every, changes or {})
             found = {pattern: matching(pattern, names) for pattern in every}
             digests = {name: self._digest(name) for name in {name for names in found.values() for name in names}}
+            self._seen.update(digests)
             digests.update(changes or {})
             read: dict[Patterns, SourcesNow] = {}
             for patterns in asked:
@@ -114,7 +116,7 @@ class SourceReader:
         for pattern in patterns:
             if is_literal(pattern) and not matching(pattern, ordered):
                 path = fixed_part(pattern)
-                names.update(self._walk(path) if _is_folder(f"{self.root}/{path}") else [path])
+                names.update(self._walk(path) if _is_folder(self._above + path) else [path])
         return ordered if len(names) == len(ordered) else sorted(name for name in names if not name.startswith(_OURS))
 
     def _listed_by_git(self, tops: list[str]) -> list[str] | None:
@@ -142,11 +144,11 @@ class SourceReader:
 
     def _walk(self, folder: str, tops: Iterable[str] = ("",)) -> Iterator[str]:
         """Everything below a folder that is no folder."""
-        waiting = [folder] if "" in tops else [top for top in tops if _is_folder(f"{self.root}/{top}")]
+        waiting = [folder] if "" in tops else [top for top in tops if _is_folder(self._above + top)]
         yield from (top for top in tops if top and top not in waiting)
         while waiting:
             inside = waiting.pop()
-            with suppress(OSError), os.scandir(f"{self.root}/{inside}") as entries:
+            with suppress(OSError), os.scandir(self._above + inside) as entries:
                 for entry in entries:
                     name = f"{inside}/{entry.name}" if inside else entry.name
                     if entry.is_dir(follow_symlinks=False):
@@ -158,14 +160,13 @@ class SourceReader:
 
     def _digest(self, name: str) -> str | None:
         """Of content and executable bit; of a link, where it points. None where there is no file."""
-        path = f"{self.root}/{name}"
+        path = self._above + name
         try:
             found = os.lstat(path)
         except (OSError, ValueError):
             return None
         seen = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         assert self._known is not None
-        self._seen.add(name)
         known = self._known.get(name)
         if known is not None and known[0] == seen:
             return known[1]
