@@ -25,6 +25,7 @@ from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
+from agentos.tasks.process.sandbox_settings import SandboxPaths, SandboxSettings
 from agentos.workflow.define.python_modules import refuse_while_loading
 from agentos.workflow.drive.conductor import conduct
 from agentos.workflow.drive.drive import Drive
@@ -378,6 +379,7 @@ def resolve_drive_options(
         secrets=settings.secrets,
         max_log=settings.log_limit,
         models=_usable_models(place.root, settings),
+        sandbox=_usable_sandbox(place.root, settings),
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
 
@@ -393,6 +395,20 @@ def _usable_models(root: Path, settings: Settings) -> ModelSettings:
     except UntrustedSettingsError as error:
         return msgspec.structs.replace(settings.models, untrusted=str(error))
     return settings.models
+
+
+def _usable_sandbox(root: Path, settings: Settings) -> SandboxSettings:
+    """What the settings say of sandboxes, as `_usable_models` does: a repository opens no wall by itself."""
+    told = SandboxSettings(paths=settings.sandbox)
+    if settings.sandbox == SandboxPaths():
+        return told
+    from agentos.workflow.place.trust import refuse_untrusted
+
+    try:
+        refuse_untrusted(root, "sandbox")
+    except UntrustedSettingsError as error:
+        return msgspec.structs.replace(told, untrusted=str(error))
+    return told
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):

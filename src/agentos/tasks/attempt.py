@@ -16,6 +16,7 @@ from agentos.machine.facts.facts import StepFacts
 from agentos.machine.inputs import AttemptResult
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
+from agentos.tasks.process.sandbox_settings import NO_SANDBOX_SETTINGS, SandboxSettings
 
 Stream = Literal["stdout", "stderr", "progress"]
 
@@ -91,6 +92,8 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts of the task that have ended, ever; one that was interrupted has not."""
     models: ModelSettings = NO_MODEL_SETTINGS
     """agent, llm: limits, prices and defaults of the repository."""
+    sandbox: SandboxSettings = NO_SANDBOX_SETTINGS
+    """agent, shell: what the settings say, where the task asks for one."""
     masker: Masker = NO_SECRETS
     """Masks what its processes print, before any of it is kept or shown."""
     log: AttemptLog | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -70,14 +71,13 @@ class ShellPerformer:
         try:
             (folder / "output").touch(mode=0o600)
             launch = Launch(cwd=working_folder(spec), argv=_argv(spec, env, folder), env=env)
+            if spec.definition.sandbox:
+                from agentos.tasks.process.sandbox import enclose  # few tasks ask for it
+
+                launch = await asyncio.to_thread(enclose, launch, spec, folder)
         except (OSError, ValueError) as error:
             raise start_failure(error) from None
         try:
-            env = {**environment_of(spec), "AGENTOS_OUTPUT": str(folder / "output")}
-            try:
-                launch = Launch(cwd=working_folder(spec), argv=_argv(spec, env, folder), env=env)
-            except (OSError, ValueError) as error:
-                raise start_failure(error) from None
             ending = await self._supervisor.run(
                 launch,
                 host,

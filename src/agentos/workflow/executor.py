@@ -234,5 +234,6 @@ def _in_memory(
         root=root or Path.cwd(),
         masker=masker,
         models=options.models,
+        sandbox=options.sandbox,
     )
     return drive, Begin(holder="memory", token=0, warnings=plan.warnings)

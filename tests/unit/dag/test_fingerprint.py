@@ -139,6 +139,7 @@ COUNTS: dict[str, tuple[Any, Any]] = {
     "idempotent": ("keyed", "yes"),
     "effects": (("external",), ("files",)),
     "isolation": ("process", "worktree"),
+    "sandbox": ("worktree", ""),
     "for_each": (ForEach(items=[1]), ForEach(items=[2])),
     "repeat": (Repeat(tasks=("b",), until="x", max=3), Repeat(tasks=("b",), until="y", max=3)),
     "approve": (Approve(question="?"), Approve(question="??")),

@@ -33,9 +33,9 @@ Examples:
   agentos doctor --set-aside
   agentos doctor --tidy      also remove temporary folders that killed processes left
 
-Shows versions, which agents are installed, where state lives and why, and each setting with where it came from. Looks
-for wrong permissions, a full disk, damage, interrupted runs, stale leases, and what dead processes left behind. By
-itself it changes nothing; it runs no hooks.
+Shows versions, which agents are installed, whether tasks can have a sandbox, where state lives and why, and each
+setting with where it came from. Looks for wrong permissions, a full disk, damage, interrupted runs, stale leases, and
+what dead processes left behind. By itself it changes nothing; it runs no hooks.
 
 \b
 Exit codes:
@@ -83,6 +83,9 @@ def _show(checkup: Checkup, *, deep: bool) -> None:
     found = (agent for agent in checkup.agents if agent.path)
     agents = ", ".join(f"{agent.agent} {printable(agent.version) or 'of unknown version'}" for agent in found)
     click.echo(f"agents    {agents or 'none'}")
+    sandbox = checkup.sandbox
+    can = f"bubblewrap {sandbox.version}" if not sandbox.problem else f"none: {sandbox.problem}. {sandbox.remedy}"
+    click.echo(f"sandbox   {printable(can)}")
     if checkup.database:
         size = (
             f"{checkup.database_bytes:,} bytes, {count(checkup.runs, 'run')}"

@@ -25,6 +25,7 @@ from agentos.dag.define.task import (
     Output,
     Repeat,
     Retry,
+    Sandbox,
     SourceVariable,
 )
 
@@ -137,6 +138,16 @@ TaskSettings = TypedDict(
                 "Run it in a process, or in a worktree, of its own.",
                 readers.one_of(get_args(Isolation)),
                 schema={"enum": list(get_args(Isolation))},
+                shared=True,
+            ),
+        ],
+        "sandbox": Annotated[
+            str,
+            TaskSetting(
+                "worktree: let it write its worktree and a temporary folder only, and read little else (Linux).",
+                readers.one_of(get_args(Sandbox)),
+                kinds=("agent", "shell"),
+                schema={"enum": list(get_args(Sandbox))},
                 shared=True,
             ),
         ],

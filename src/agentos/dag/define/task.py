@@ -52,6 +52,7 @@ Effect = Literal["none", "files", "external"]
 Idempotence = Literal["yes", "keyed", "no"]
 Isolation = Literal["", "process", "worktree"]
 Output = Literal["", "json"]
+Sandbox = Literal["", "worktree"]
 A_REFERENCE = r"^\s*\$\{\{"
 """How a text begins that refers to a list; for the schema."""
 
@@ -147,6 +148,8 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     idempotent: Idempotence = "no"
     effects: tuple[Effect, ...] = ("none",)
     isolation: Isolation = ""
+    sandbox: Sandbox = ""
+    """agent, shell: what a wall is put around; see `tasks.process.sandbox`."""
     for_each: ForEach | None = None
     repeat: Repeat | None = None
     approve: Approve | None = None

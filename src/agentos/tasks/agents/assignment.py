@@ -31,7 +31,7 @@ from agentos.tasks.llm.answer_schemas import AnswerSchema
 from agentos.tasks.llm.model_settings import Price
 from agentos.tasks.outcomes import AttemptFailed
 from agentos.tasks.process.ancestors import start_own
-from agentos.tasks.process.launch import environment_of, permanent_failure, start_failure, working_folder
+from agentos.tasks.process.launch import Launch, environment_of, permanent_failure, start_failure, working_folder
 
 SUFFIX = ".transcript.jsonl"
 _ID = re.compile(r"[\w-]{8,100}", re.ASCII)
@@ -228,13 +228,32 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
             f'them. Give the price of its model in agentos.toml, [prices."{name}"], and they do.',
         )
 
+    def enclose(self, launch: Launch) -> Launch:
+        """The same behind the wall that the task asks for, with what the agent keeps; unchanged where it asks none."""
+        if not self.spec.definition.sandbox:
+            return launch
+        from agentos.tasks.process.sandbox import HomeNeeds, enclose  # few tasks ask for it
+
+        traits = self.agent.TRAITS
+        kept = [(one, one.path(self.env)) for one in traits.keeps]
+        needs = HomeNeeds(
+            program=self.program,
+            write=tuple(path for one, path in kept if not one.read_only),
+            read=tuple(os.path.join(path, name) for one, path in kept for name in (one.fixed or ("",) * one.read_only)),
+            copies=traits.home_files,
+            variables=(*traits.variables, *(traits.sign_in.variables if traits.sign_in else ())),
+        )
+        return enclose(launch, self.spec, self.folder, needs)
+
     def write_files(self, prompt: str, call: AgentInvocation) -> Path:
         """What the program reads; the path of its stdin comes back."""
         try:
-            for name, text in call.files.items():
-                (self.folder / name).write_text(text)
             path = self.folder / PROMPT
-            path.write_bytes(prompt.encode(errors="surrogateescape"))
+            for name, text in {**call.files, PROMPT: prompt}.items():
+                # A try before this one may have put a link there: it would lead us where the agent itself must not go.
+                (self.folder / name).unlink(missing_ok=True)
+                with open(self.folder / name, "xb") as file:
+                    file.write(text.encode(errors="surrogateescape"))
         except OSError as error:
             raise start_failure(error) from None
         return path
@@ -331,11 +350,12 @@ async def find_earlier_session(errand: Assignment) -> EarlierSession:
 
 
 async def _find_by_title(errand: Assignment, title: str) -> str:
+    listing = Launch(argv=(errand.program, *opencode.LISTING), env=errand.env, cwd=errand.cwd)
+    listing = await asyncio.to_thread(errand.enclose, listing)  # it reads settings in the worktree, and obeys them
     process = await start_own(
-        errand.program,
-        *opencode.LISTING,
-        cwd=errand.cwd,
-        env=errand.env,
+        *listing.argv,
+        cwd=listing.cwd,
+        env=listing.env,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -224,13 +224,15 @@ class AgentPerformer:
                     cwd=errand.cwd,
                     stdin=errand.write_files(prompt, asked),
                 )
+                argv, launch = launch.argv, await asyncio.to_thread(errand.enclose, launch)
                 digest = blake2b(prompt.encode(errors="surrogatepass"), digest_size=16).hexdigest()
                 session = msgspec.structs.replace(session, id=session.id if traits.names_session else "", prompt=digest)
                 began = {
                     "attempt": spec.attempt_id,
                     "session": msgspec.to_builtins(session),
                     "cwd": os.path.realpath(errand.cwd),  # noqa: ASYNC240 (a moment)
-                    "argv": list(launch.argv),
+                    "argv": list(argv),
+                    "sandbox": spec.definition.sandbox,
                     "env": sorted(launch.env),  # names of variables, never their values
                     "prompt": prompt,
                     "schema": errand.work.schema,

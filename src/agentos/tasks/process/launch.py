@@ -47,6 +47,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     stdin: Path = Path(os.devnull)
     """A file that it reads as its stdin."""
     pass_fds: tuple[int, ...] = ()
+    enclosed: bool = False
+    """Behind a wall, whose program ends with 128 + n where the command was ended by signal n."""
 
 
 def environment_of(spec: AttemptSpec) -> dict[str, str]:

@@ -267,7 +267,8 @@ class Supervisor:
             child.go()
             on_go()
             crashpoints.reach("attempt.inside")
-            return await self._watch(hold, mark, timeout_s, stop)
+            ending = await self._watch(hold, mark, timeout_s, stop)
+            return _unwrapped(ending) if launch.enclosed else ending
         finally:
             hold.over = True
             for pipe in hold.pipes:
@@ -301,6 +302,15 @@ class Supervisor:
             await _drain(hold.pipes)
         status = child.exited.result() if child.exited.done() else None
         return Ending(status=status, why="cancelled" if termination.cancelled else why, warnings=warnings)
+
+
+def _unwrapped(ending: Ending) -> Ending:
+    """Of a command behind a wall, whose program tells signals by numbers: those that come from outside, as such.
+
+    Not all: an agent's own exit codes go beyond 128, too.
+    """
+    ended_by = next((one for one in _FROM_OUTSIDE if ending.status == 128 + one), None)
+    return ending if ended_by is None else msgspec.structs.replace(ending, status=-ended_by)
 
 
 class Pipe:

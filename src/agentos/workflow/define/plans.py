@@ -38,6 +38,7 @@ from agentos.secrets import ENVIRONMENT, Masker, SecretSource
 from agentos.store.port import StorePort
 from agentos.tasks.llm.answer_schemas import schema_problem
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
+from agentos.tasks.process.sandbox_settings import NO_SANDBOX_SETTINGS, SandboxSettings
 from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 
 MAX_LABELS = 32
@@ -187,6 +188,7 @@ def admit(
     params: Mapping[str, Any] | None,
     secret_names: Iterable[str],
     models: ModelSettings,
+    sandbox: SandboxSettings,
     *,
     looks_for_keys: bool,
 ) -> tuple[Plan, Masker]:
@@ -196,6 +198,7 @@ def admit(
     plan = plan_without_secrets(plan, params, masker)
     refuse_unpriced(plan, models)
     refuse_untrusted_models(plan, models)
+    refuse_no_sandbox(plan, sandbox)
     if looks_for_keys and (why := keyless(plan, models.llm)):
         raise RunRefusedError(
             why, next_step=f"Nothing was run. Set it, `export {models.llm.key_name}=…`, or correct the setting."
@@ -236,6 +239,22 @@ def refuse_untrusted_models(plan: Plan, models: ModelSettings) -> None:
     calls = [task.definition.llm for task in plan.tasks.values() if task.definition.llm is not None]
     if any(needs_defaults(work, models.llm) for work in calls):
         raise UntrustedSettingsError(models.untrusted)
+
+
+def refuse_no_sandbox(plan: Plan, settings: SandboxSettings) -> None:
+    """RunRefusedError where tasks ask for a wall that cannot be had here; UntrustedSettingsError, as for models."""
+    asking = [task.id for task in plan.tasks.values() if task.definition.sandbox]
+    if not asking:
+        return
+    from agentos.tasks.process.sandbox import no_sandbox_error, sandbox_ability  # few runs get here
+
+    if settings.untrusted:
+        raise UntrustedSettingsError(settings.untrusted)
+    if (ability := sandbox_ability()).problem:
+        error = no_sandbox_error(ability)
+        raise RunRefusedError(
+            f"{format_names(asking)}: {error.message}", next_step=f"Nothing was run. {error.next_step}"
+        )
 
 
 def keyless(plan: Plan, defaults: LlmDefaults, source: SecretSource = ENVIRONMENT) -> str:
@@ -285,7 +304,7 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
 
 
 def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
-    """What a run would meet here that is not the workflow's fault: agents that are not installed, prices."""
+    """What a run would meet here that is not the workflow's fault: missing agents, prices, no sandbox."""
     agents = [task.definition.agent for task in plan.tasks.values() if task.definition.agent is not None]
     told = []
     if agents:
@@ -306,6 +325,7 @@ def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
             if one.sign_in is not None and shutil.which(one.program) and not seems_signed_in(one, os.environ)
         ]
     try:
+        refuse_no_sandbox(plan, NO_SANDBOX_SETTINGS)
         refuse_unpriced(plan, models)
     except RunRefusedError as error:
         return [*told, f"a run would be refused: {error.message}. {error.next_step.removeprefix('Nothing was run. ')}"]

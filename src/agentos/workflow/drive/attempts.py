@@ -52,6 +52,7 @@ from agentos.tasks.failures import failure_of, plain_failure
 from agentos.tasks.llm.model_settings import ModelSettings
 from agentos.tasks.masking import masked_outcome, masked_text
 from agentos.tasks.process.ancestors import mark_attempt
+from agentos.tasks.process.sandbox_settings import SandboxSettings
 from agentos.tasks.runner import Runner
 from agentos.workflow.define.run_secrets import with_secrets
 from agentos.workflow.drive.drive_files import DriveFiles
@@ -184,6 +185,7 @@ class AttemptSetting(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     masker: Masker
     models: ModelSettings
+    sandbox: SandboxSettings
     logs: LogWriter | None
 
 
@@ -277,7 +279,9 @@ class Attempts:
             await durable
             return AttemptResult(error=plain_failure(error), retryable=False)
         log_file = setting.logs.open(task.id, started.attempt) if setting.logs is not None else None
-        spec = msgspec.structs.replace(spec, masker=setting.masker, models=setting.models, log=log_file)
+        spec = msgspec.structs.replace(
+            spec, masker=setting.masker, models=setting.models, sandbox=setting.sandbox, log=log_file
+        )
         host = DriveHost(self, task, started.attempt, log_file)
         await durable
         reach("attempt.before")

@@ -7,7 +7,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, DatabaseGoneError, LeaseLostError, StoreUnavailableError
@@ -77,6 +80,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         strict_checkpoints=ready.options.strict_checkpoints,
         masker=masker_for(ready.base, ready.options.secret_names),
         models=ready.options.models,
+        sandbox=msgspec.structs.replace(ready.options.sandbox, hidden=(str(Path(ready.place.kept_beside).parent),)),
         logs=logs,
         files=file_attempts,
         sources=source_looks,

@@ -28,6 +28,7 @@ from agentos.secrets import NO_SECRETS, Masker
 from agentos.store.port import PostedCommand
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.tasks.process.ancestors import mark_driver
+from agentos.tasks.process.sandbox_settings import NO_SANDBOX_SETTINGS, SandboxSettings
 from agentos.tasks.runner import Runner
 from agentos.workflow.drive.attempts import Attempts, AttemptSetting
 from agentos.workflow.drive.drive_files import DriveFiles
@@ -60,6 +61,7 @@ class Drive:
         strict_checkpoints: bool = False,
         masker: Masker = NO_SECRETS,
         models: ModelSettings = NO_MODEL_SETTINGS,
+        sandbox: SandboxSettings = NO_SANDBOX_SETTINGS,
         logs: LogWriter | None = None,
         files: Callable[[], FileAttempts] | None = None,
         sources: Callable[[], SourceLooks] | None = None,
@@ -81,7 +83,15 @@ class Drive:
         self._background: set[asyncio.Task[Any]] = set()
         self._mail = Mailbox(now)
         self.files = DriveFiles(files, sources, machine, self._mail, root, masker, self._in_background)
-        setting = AttemptSetting(runner=runner, functions=functions, root=root, masker=masker, models=models, logs=logs)
+        setting = AttemptSetting(
+            runner=runner,
+            functions=functions,
+            root=root,
+            masker=masker,
+            models=models,
+            sandbox=sandbox,
+            logs=logs,
+        )
         self._attempts = Attempts(setting, machine, self._mail, self.stream, self.files, self._in_background)
 
     @property

@@ -24,6 +24,7 @@ from agentos.store.port import UNDER_WAY, RunRecord, StorePort
 from agentos.store.sqlite.database import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
 from agentos.tasks.agents.adapters.known import InstalledAgent, installed_agents
+from agentos.tasks.process.sandbox import SandboxAbility, sandbox_ability
 from agentos.workflow.place.inspection import damage, held_leases, size_up
 from agentos.workflow.place.location import (
     Location,
@@ -90,6 +91,8 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     """Its version; empty where there is none."""
     agents: tuple[InstalledAgent, ...]
     """Those that agent tasks can name, with path and version; both empty where one is not installed."""
+    sandbox: SandboxAbility
+    """Whether tasks can have a `sandbox` here; with `problem` and `remedy` where not."""
     root: str
     """The repository or worktree; empty where none was found."""
     database: str
@@ -162,6 +165,7 @@ def examine(repo: Path | None = None, *, version: str, deep: bool = False) -> Ch
         sqlite=sqlite3.sqlite_version,
         git=_git_version(),
         agents=tuple(installed_agents()),
+        sandbox=sandbox_ability(),
         root="" if location is None else str(location.root),
         database="" if location is None else location.shown,
         because="" if location is None else location.why,

@@ -23,6 +23,7 @@ from agentos.excerpts import shorten
 from agentos.store.backends import URL_KINDS, without_password
 from agentos.store.port import LEASE_S
 from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
+from agentos.tasks.process.sandbox_settings import SandboxPaths
 from agentos.workflow.place import setting_kinds as kinds
 from agentos.workflow.place.setting_kinds import Fault, Kind
 from agentos.worktree.git import one_line
@@ -73,6 +74,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prices: Mapping[str, Price] = {}
     """For each model, by name: what a million tokens cost."""
 
+    sandbox: SandboxPaths = SandboxPaths()
+    """What tasks with a `sandbox` may read, write and inherit beside the usual."""
+
     @property
     def models(self) -> ModelSettings:
         """What attempts that call models or agents are told."""
@@ -109,6 +113,9 @@ KINDS: Mapping[str, Kind] = {
     "prices": kinds.table(
         dict[str, Price],
         'tables as [prices."gpt-x"] with input_per_million and output_per_million (and cached_per_million) in USD',
+    ),
+    "sandbox": kinds.table(
+        SandboxPaths, "a table [sandbox] with read and write (lists of paths from / or ~/), env (names of variables)"
     ),
 }
 

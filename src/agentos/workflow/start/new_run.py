@@ -35,6 +35,7 @@ from agentos.workflow.define.plans import (
     decode_plan,
     encode_plan,
     missing_products,
+    refuse_no_sandbox,
     refuse_untrusted_models,
 )
 from agentos.workflow.define.prompt_files import read_prompt_files
@@ -66,7 +67,7 @@ E = TypeVar("E", bound=ev.Event)
 def admitted_plan(workflow: Workflow, params: Mapping[str, Any] | None, options: DriveOptions) -> tuple[Plan, Masker]:
     """The plan of a new run as it may be stored, and what masks its secrets. Refuses models that it cannot ask."""
     looks_for_keys = options.looks_for_keys
-    return admit(workflow, params, options.secret_names, options.models, looks_for_keys=looks_for_keys)
+    return admit(workflow, params, options.secret_names, options.models, options.sandbox, looks_for_keys=looks_for_keys)
 
 
 def begin_run(
@@ -230,6 +231,7 @@ def fork_run(
         given = params(flow) if params is not None else {}
         base = recompile_plan(flow, accepted, options, given)
         refuse_untrusted_models(base, options.models)
+        refuse_no_sandbox(base, options.sandbox)
         fresh = workflow_id or free_id(origin)
         forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
     finally:

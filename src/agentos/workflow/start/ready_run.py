@@ -22,6 +22,7 @@ from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, ResumePlan
 from agentos.store.port import LEASE_S, Lease, StorePort
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
+from agentos.tasks.process.sandbox_settings import NO_SANDBOX_SETTINGS, SandboxSettings
 from agentos.workflow.define.workflow_source import source_files
 from agentos.workflow.drive.hooks import NO_HOOKS, Hooks
 from agentos.workflow.drive.journal import PATIENCE_S
@@ -64,6 +65,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes kept of what one attempt prints; 0 keeps no logs."""
     models: ModelSettings = NO_MODEL_SETTINGS
     """What attempts that call models or agents are told."""
+    sandbox: SandboxSettings = NO_SANDBOX_SETTINGS
+    """What attempts behind a wall are told."""
     looks_for_keys: bool = True
     """A new run is refused where the key that the settings name is missing. False: its own first task looks for it."""
     files: FilesChoice = "ask"

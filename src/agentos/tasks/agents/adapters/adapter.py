@@ -7,6 +7,7 @@ nothing else, so that a recorded stream tests them as well as the program does.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
@@ -47,6 +48,24 @@ class TranscriptLocation(msgspec.Struct, frozen=True):
     """Of the file in it: `{id}` of the session, `{short}` for the first eight signs of that."""
 
 
+class KeptFolder(msgspec.Struct, frozen=True):
+    """A folder of the user's home in which an agent keeps sessions and credentials."""
+
+    variable: str
+    """Names what it lies in, where it is set."""
+    parent: str
+    """Else this one of the home."""
+    folder: str = ""
+    """In that; empty: itself."""
+    read_only: bool = False
+    fixed: tuple[str, ...] = ()
+    """What in it says which commands the agent runs: an agent behind a wall does not change it."""
+
+    def path(self, env: Mapping[str, str]) -> str:
+        home = env.get("HOME") or os.path.expanduser("~")
+        return os.path.normpath(os.path.join(env.get(self.variable) or os.path.join(home, self.parent), self.folder))
+
+
 class SignIn(msgspec.Struct, frozen=True):
     """What an agent that is signed in has: one of these variables, or this file where its transcripts are."""
 
@@ -81,6 +100,12 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What a line of the transcript says that the whole session has used, where the stream does not tell in time."""
     sign_in: SignIn | None = None
     """None: it has too many ways."""
+    keeps: tuple[KeptFolder, ...] = ()
+    """What it needs of the home folder, where it has a `sandbox`."""
+    home_files: tuple[str, ...] = ()
+    """Files of the home folder, of which it then gets a copy."""
+    variables: tuple[str, ...] = ()
+    """Variables it then inherits, by name or, with `_` at its end, by how the name begins; beside those to sign in."""
     takes_schema: bool = False
     """Answers by a JSON schema. Others are asked for it in the prompt."""
 

@@ -13,6 +13,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentOutcome,
     AgentVerdict,
     Ask,
+    KeptFolder,
     SignIn,
     StreamUpdate,
     Traits,
@@ -26,6 +27,7 @@ from agentos.tasks.agents.adapters.adapter import (
     tool_line,
 )
 
+_FIXED = ("settings.json", "settings.local.json", "CLAUDE.md", "hooks", "commands", "agents", "skills", "plugins")
 TRAITS = Traits(
     program="claude",
     package="@anthropic-ai/claude-code",
@@ -35,6 +37,9 @@ TRAITS = Traits(
     takes_schema=True,
     transcript=TranscriptLocation("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
     sign_in=SignIn(("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"), ".credentials.json"),
+    keeps=(KeptFolder("CLAUDE_CONFIG_DIR", ".claude", fixed=_FIXED),),
+    home_files=(".claude.json",),
+    variables=("ANTHROPIC_", "CLAUDE_", "DISABLE_", "IS_SANDBOX"),
 )
 
 _MODES = {"read": "dontAsk", "edit": "acceptEdits", "full": "bypassPermissions"}

@@ -14,6 +14,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentInvocation,
     AgentVerdict,
     Ask,
+    KeptFolder,
     SignIn,
     StreamUpdate,
     Traits,
@@ -53,6 +54,8 @@ TRAITS = Traits(
     transcript=TranscriptLocation("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
     tokens_of=tokens_of,
     sign_in=SignIn(("OPENAI_API_KEY", "CODEX_API_KEY"), "auth.json"),
+    keeps=(KeptFolder("CODEX_HOME", ".codex", fixed=("config.toml", "AGENTS.md", "prompts", "rules", "skills")),),
+    variables=("CODEX_", "OPENAI_"),
 )
 
 _SANDBOXES = {"read": "read-only", "edit": "workspace-write", "full": "danger-full-access"}

@@ -11,6 +11,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentInvocation,
     AgentVerdict,
     Ask,
+    KeptFolder,
     SignIn,
     StreamUpdate,
     Traits,
@@ -29,6 +30,8 @@ TRAITS = Traits(
     package="@github/copilot",
     transcript=TranscriptLocation("COPILOT_HOME", ".copilot", "session-state/{id}/events.jsonl"),
     sign_in=SignIn(("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"), "config.json"),
+    keeps=(KeptFolder("COPILOT_HOME", ".copilot", fixed=("config.json", "mcp-config.json", "agents", "skills")),),
+    variables=("COPILOT_",),
 )
 
 _FLAGS = {

@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentOutcome,
     AgentVerdict,
     Ask,
+    KeptFolder,
     SignIn,
     StreamUpdate,
     Traits,
@@ -28,6 +29,10 @@ TRAITS = Traits(
     package="@google/gemini-cli",
     transcript=TranscriptLocation("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"),
     sign_in=SignIn(("GEMINI_API_KEY", "GOOGLE_API_KEY"), ".gemini/oauth_creds.json"),
+    keeps=(
+        KeptFolder("GEMINI_CLI_HOME", "", ".gemini", fixed=("settings.json", "GEMINI.md", "commands", "extensions")),
+    ),
+    variables=("GEMINI_", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "GOOGLE_GENAI_USE_VERTEXAI"),
 )
 
 _MODES = {"read": "plan", "edit": "auto_edit", "full": "yolo"}

@@ -12,6 +12,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentInvocation,
     AgentVerdict,
     Ask,
+    KeptFolder,
     StreamUpdate,
     Traits,
     count,
@@ -25,7 +26,18 @@ from agentos.tasks.agents.adapters.adapter import (
 )
 
 TRAITS = Traits(
-    program="opencode", package="opencode-ai", names_session=False, titled=True, forks=True, tells_cost=True
+    program="opencode",
+    package="opencode-ai",
+    names_session=False,
+    titled=True,
+    forks=True,
+    tells_cost=True,
+    keeps=(
+        KeptFolder("XDG_DATA_HOME", ".local/share", "opencode"),
+        KeptFolder("XDG_STATE_HOME", ".local/state", "opencode"),
+        KeptFolder("XDG_CONFIG_HOME", ".config", "opencode", read_only=True),
+    ),
+    variables=("OPENCODE_", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"),
 )
 
 _PERMISSIONS: dict[str, dict[str, Any]] = {
