@@ -232,6 +232,10 @@ def _mounts(launch: Launch, spec: AttemptSpec, folder: Path, needs: HomeNeeds) -
     for path in map(os.path.realpath, _BEHIND_LINKS):
         if not path.startswith(tuple(f"{one}/" for one in _SYSTEM)):
             mounts.bind(path)
+    if os.geteuid() == 0:
+        for entry in os.scandir("/proc"):  # switches of the kernel, which are root's in every namespace
+            if not entry.name.isdigit() and not entry.is_symlink():
+                mounts.bind(entry.path)
     for name, place in (("tmp", "/tmp"), ("tmp", "/var/tmp"), ("home", str(home))):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
         mounts.bind(place, writable=True, source=str(folder / name))
