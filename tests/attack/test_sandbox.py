@@ -162,10 +162,10 @@ HELD = {
     "switches in a new namespace": "new_user_namespace(); libc.mount(b'none', b'/proc/sys', None, 4096 | 32, None);"
     " open('/proc/sys/kernel/core_pattern', 'r+'); escaped()",
     "a /proc of its own": "new_user_namespace(); libc.unshare(0x20000000); child = os.fork(); child and os.wait();"
-    " child or libc.mount(b'proc', b'/tmp', b'proc', 0, None) == 0 and open('/tmp/sys/vm/swappiness', 'r+') and escaped()",
+    " child or libc.mount(b'proc', b'/tmp', b'proc', 0, None) or os.open('/tmp/sys/vm/swappiness', 1) and escaped()",
     "anything of the kernel's": "[escaped(path) for path in glob.glob('/proc/[a-z]*') + glob.glob('/proc/[a-z]*/*')"
-    " if 'self' not in path and os.path.realpath(path).startswith('/proc/') and not os.path.realpath(path)[6].isdigit()"
-    " and os.access(path, os.W_OK)]",
+    " if 'self' not in path and not os.path.realpath(path)[6].isdigit() and os.access(path, os.W_OK)"
+    " and not os.stat(path).st_mode & 0o002]",
     "the magic key": "os.open('/proc/sysrq-trigger', os.O_WRONLY); escaped()",
     "keys into the user's terminal": "os.open('/dev/tty', os.O_RDWR); escaped()",
     "terminals and disks": "[escaped(name) for name in os.listdir('/dev') + os.listdir('/dev/pts') if name not in"
@@ -478,7 +478,7 @@ def test_a_killed_driver_takes_all_of_it_along(target: Target, agentos: Agentos)
     driver = subprocess.Popen(
         [sys.executable, "-m", "agentos", "run", "flow.yaml"],
         cwd=target.root,
-        env={**env, "PYTHONPATH": str(SOURCES)},
+        env={**env, "PYTHONPATH": os.pathsep.join([str(SOURCES), *sys.path])},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
