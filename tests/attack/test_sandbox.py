@@ -30,9 +30,12 @@ from agentos.tasks.process.orphans import attempt_processes, end_attempt
 from agentos.tasks.process.sandbox import SandboxAbility, sandbox_ability
 from agentos.tasks.process.sandbox_settings import SandboxPaths, SandboxSettings
 from agentos.workflow.place.settings import SETTINGS
-from tests.agents.support import agent_spec
+from tests.agents.script import WriteFile
+from tests.agents.support import REAL, agent_spec, scripted
+from tests.agents.test_command import shaped_like_codex
 from tests.cli.conftest import SOURCES, Agentos
 from tests.conftest import git, trust
+from tests.models.replies import says
 from tests.unit.tasks.support import RecordingHost, cancel_when, output_of, perform, shell_spec, soon
 
 pytestmark = [
@@ -402,6 +405,15 @@ def test_a_link_in_place_of_the_prompt_is_not_written_through(target: Target) ->
     assert victim.read_text() == KEY
 
 
+@pytest.mark.parametrize("permissions", ["read", "edit"])
+def test_an_agent_whose_own_sandbox_does_not_work_inside_is_refused(target: Target, permissions: str) -> None:
+    env = {**target.env, "PATH": shaped_like_codex(target.outside, {}, lasts_s=0)}
+    outcome = perform(walled(agent_spec(target.root, "codex", env=env, permissions=permissions)))
+    assert outcome.error is not None
+    assert "permissions: full" in outcome.error.text
+    assert not outcome.retryable
+
+
 # --- its end ------------------------------------------------------------------------------------------------------
 
 
@@ -562,3 +574,23 @@ def test_an_isolated_task_behind_a_wall_sees_its_own_worktree_only(tmp_git_repo:
     flow.add("a", "shell", run=look, sandbox="worktree", isolation="worktree")
     assert "a repository to test in" in run(flow, repo=tmp_git_repo).outputs["a"]["stdout"]
     assert (tmp_git_repo / "made").read_text() == "made\n"
+
+
+# --- the real ones ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("agent", REAL)
+def test_a_real_agent_works_behind_the_wall_and_goes_on_in_its_session(agent: str, target: Target) -> None:
+    new, permissions = target.root / "new.txt", "full" if agent == "codex" else "edit"
+    with scripted(agent, target.home, WriteFile(str(new), "hello"), says("Done."), says("Done again.")) as model:
+        host = RecordingHost()
+        first = perform(walled(agent_spec(target.root, agent, env=model.env, permissions=permissions)), host)
+        assert output_of(first)["text"] == "Done."
+        again = agent_spec(target.root, agent, env=model.env, session=host.sessions[-1], permissions=permissions)
+        second = perform(walled(again), RecordingHost())
+
+    assert output_of(second)["text"] == "Done again."
+    assert not second.warnings
+    assert new.read_text() == "hello"
+    assert (target.root / ".agentos/issue_workflow.db").read_text() == KEY

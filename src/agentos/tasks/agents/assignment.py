@@ -235,6 +235,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         from agentos.tasks.process.sandbox import HomeNeeds, enclose  # few tasks ask for it
 
         traits = self.agent.TRAITS
+        if traits.own_sandbox and self.work.permissions != "full":
+            raise permanent_failure(
+                f"{self.work.agent} has a sandbox of its own, which does not work inside `sandbox: worktree`: "
+                "give the task `permissions: full`, so that ours is the only one, or take `sandbox` away"
+            )
         kept = [(one, one.path(self.env)) for one in traits.keeps]
         needs = HomeNeeds(
             program=self.program,

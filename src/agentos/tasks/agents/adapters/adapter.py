@@ -106,6 +106,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Files of the home folder, of which it then gets a copy."""
     variables: tuple[str, ...] = ()
     """Variables it then inherits, by name or, with `_` at its end, by how the name begins; beside those to sign in."""
+    own_sandbox: bool = False
+    """Starts one of its own, which does not work inside ours, unless its permissions are `full`."""
     takes_schema: bool = False
     """Answers by a JSON schema. Others are asked for it in the prompt."""
 

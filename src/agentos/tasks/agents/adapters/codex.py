@@ -56,6 +56,7 @@ TRAITS = Traits(
     sign_in=SignIn(("OPENAI_API_KEY", "CODEX_API_KEY"), "auth.json"),
     keeps=(KeptFolder("CODEX_HOME", ".codex", fixed=("config.toml", "AGENTS.md", "prompts", "rules", "skills")),),
     variables=("CODEX_", "OPENAI_"),
+    own_sandbox=True,
 )
 
 _SANDBOXES = {"read": "read-only", "edit": "workspace-write", "full": "danger-full-access"}
