@@ -46,6 +46,7 @@ def test_the_plan_with_layers_gates_effects_and_warnings(agentos: Agentos, tmp_g
     assert (done.code, done.err) == (0, "")
     assert done.out == (
         "workflows/flow.yaml: release, 5 tasks in 3 layers\n"
+        "  schedule: layers, one layer after the other (test, build, ship have effects)\n"
         '  parameters: target="src", version (required)\n'
         "  layer 1  lint   shell  effects none\n"
         "           test   shell  effects files\n"
@@ -85,6 +86,7 @@ def test_every_problem_of_every_file(agentos: Agentos, tmp_git_repo: Path) -> No
         "workflows/one.yaml:3:14: tasks.b.needs: unknown need: there is no task 'c'",
         "workflows/two.yaml:1:9: not YAML: while parsing a flow node did not find expected node content",
         "workflows/good.yaml: good, 1 task in 1 layer",
+        "  schedule: layers, one layer after the other (a has effects)",
         "  layer 1  a  shell  effects files",
         "workflows/three.py: task 'x': bad setting: retries must be 0 or more, not -1",
         "workflows/three.py: task 'x': unknown need: there is no task 'y'",
