@@ -382,7 +382,9 @@ def test_an_agent_writes_its_sessions_and_not_its_settings(target: Target) -> No
 def test_a_link_among_its_sessions_leads_nowhere_in_the_next_attempt(target: Target) -> None:
     heard(target, "os.symlink(f'{home}/.ssh/id_ed25519', f'{home}/.claude/settings.json')")
     assert (target.home / ".claude/settings.json").is_symlink()
-    assert not any("ESCAPED" in line for line in heard(target, "has_key(f'{home}/.claude/settings.json')"))
+    said = heard(target, "print('at work'); has_key(f'{home}/.claude/settings.json')")
+    assert said[0] == "at work"
+    assert not any("ESCAPED" in line for line in said)
 
 
 def test_an_agent_can_plant_settings_where_it_had_none(target: Target) -> None:
@@ -438,7 +440,7 @@ def test_exit_codes_and_signals_come_through(target: Target) -> None:
 
 def test_a_timeout_lets_it_clean_up_and_ends_all_of_it(target: Target) -> None:
     script = (
-        "trap 'echo cleaned > cleaned; exit 0' TERM; setsid sh -c 'env -i sleep 600' & echo ready; sleep 600 & wait"
+        "trap 'sleep 0.3; echo cleaned > cleaned; exit 0' TERM; setsid sh -c 'env -i sleep 600' & echo ready; sleep 600 & wait"
     )
     spec = walled(shell_spec(script, root=target.root, timeout_s=1.5))
     outcome = perform(spec)
