@@ -165,6 +165,7 @@ def test_forks_and_repeats_need_no_file_either(agentos: Agentos, repo: Path) -> 
         (["--agent", "claude"], ["--agent needs --prompt"]),
         (["--prompt", "x"], ["--prompt goes with --agent NAME"]),
         (["flow.py", "--max-turns", "3"], ["--max-turns goes with --agent NAME"]),
+        (["flow.py", "--sandbox", "worktree"], ["--sandbox goes with --agent NAME"]),
         (["--agent", "cluade", "--prompt", "x"], ["claude, codex, gemini,", "(did you mean 'claude'?)"]),
         (["--agent", "command", "--prompt", "x"], ["only a workflow file can name"]),
         (["--agent", "claude", "--prompt", " "], ["agent tasks need a prompt"]),

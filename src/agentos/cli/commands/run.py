@@ -120,6 +120,7 @@ Exit codes:
     help="With --agent: what it may do unasked. [default: edit]",
 )
 @click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="With --agent: turns after which it stops.")
+@click.option("--sandbox", type=click.Choice(["worktree"]), help="With --agent: the wall around it (Linux).")
 @drive_flags
 @repo_option
 def command(
