@@ -439,9 +439,7 @@ def test_exit_codes_and_signals_come_through(target: Target) -> None:
 
 
 def test_a_timeout_lets_it_clean_up_and_ends_all_of_it(target: Target) -> None:
-    script = (
-        "trap 'sleep 0.3; echo cleaned > cleaned; exit 0' TERM; setsid sh -c 'env -i sleep 600' & echo ready; sleep 600 & wait"
-    )
+    script = "trap 'sleep 0.3; echo cleaned > cleaned; exit 0' TERM; setsid sh -c 'env -i sleep 600' & sleep 600 & wait"
     spec = walled(shell_spec(script, root=target.root, timeout_s=1.5))
     outcome = perform(spec)
     assert outcome.cut_off

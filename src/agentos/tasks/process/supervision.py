@@ -268,7 +268,7 @@ class Supervisor:
             on_go()
             crashpoints.reach("attempt.inside")
             ending = await self._watch(hold, mark, timeout_s, stop)
-            return _unwrapped(ending) if launch.enclosed else ending
+            return _ending_inside(ending) if launch.enclosed else ending
         finally:
             hold.over = True
             for pipe in hold.pipes:
@@ -304,7 +304,7 @@ class Supervisor:
         return Ending(status=status, why="cancelled" if termination.cancelled else why, warnings=warnings)
 
 
-def _unwrapped(ending: Ending) -> Ending:
+def _ending_inside(ending: Ending) -> Ending:
     """Of a command behind a wall, whose program tells signals by numbers: those that come from outside, as such.
 
     Not all: an agent's own exit codes go beyond 128, too.
