@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 from typing import NewType
 
 WorkflowId = NewType("WorkflowId", str)
@@ -45,6 +44,8 @@ def checkpoint_id(workflow_id: str, sequence: int, at: datetime) -> CheckpointId
     The random bits are a hash of run and sequence, so that the pure machine can name a checkpoint without a source of
     randomness, and deciding twice names it alike.
     """
+    from hashlib import blake2b  # errors name ids, and `agentos --help` needs no more of them than that
+
     milliseconds = (at - EPOCH) // _MILLISECOND
     noise = blake2b(f"{workflow_id}\0{sequence}".encode(), digest_size=10).hexdigest()
     # Written out and not through uuid.UUID, which takes as long as deciding the rest of the turn.

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,10 +181,9 @@ HELD = {
 def test_the_wall_holds(target: Target, name: str) -> None:
     before = {path: path.read_bytes() for path in (target.root / ".git").rglob("*") if path.is_file()}
     with closing(socket.socket(socket.AF_UNIX)) as agent:
-        os.chdir(target.home)  # the name of a socket is short
-        agent.bind("agent.sock")
+        with chdir(target.home):  # the name of a socket is short
+            agent.bind("agent.sock")
         agent.listen()
-        os.chdir(target.root)
         said = attack(target, HELD[name])
 
     assert "ESCAPED" not in said, said

@@ -46,7 +46,7 @@ def test_check_and_help_describe_them(agentos: Agentos, repo: Path) -> None:
         "version: string (required)  What to serve.",
     ]
     checked = agentos("check", "serve.yaml", cwd=repo)
-    assert checked.out.splitlines()[1:9] == ["  parameters:", *(f"    {line}" for line in lines)]
+    assert checked.out.splitlines()[2:10] == ["  parameters:", *(f"    {line}" for line in lines)]
     told = json.loads(agentos("check", "serve.yaml", "--json", cwd=repo).out)[0]["params"][1]
     assert told == {
         "name": "channel", "required": False, "default": "stable", "type": "string", "help": "",

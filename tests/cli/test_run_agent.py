@@ -144,7 +144,9 @@ def test_the_same_line_finds_its_run_and_another_prompt_is_another_run(agentos: 
     assert agentos(*line, "one", cwd=repo).code == 0
     other = agentos(*line, "two", cwd=repo)
     assert (other.code, other.err.splitlines()) == (2, [exists, "Choose another id."])
-    assert [call["prompt"] for call in calls(repo)] == ["one", "one"]
+    first, feedback = (call["prompt"] for call in calls(repo))
+    assert first == "one"
+    assert "`verify` says otherwise" in feedback
 
 
 def test_forks_and_repeats_need_no_file_either(agentos: Agentos, repo: Path) -> None:
@@ -152,7 +154,8 @@ def test_forks_and_repeats_need_no_file_either(agentos: Agentos, repo: Path) -> 
     checkpoint = json.loads(agentos("checkpoints", "n", "--json", cwd=repo).out)[0]["id"]
     forked = agentos("fork", checkpoint, "--id", "f", cwd=repo)
     assert (forked.code, len(calls(repo))) == (0, 1), forked.err
-    assert agentos("resume", "f", "--rerun", "agent", cwd=repo).code == 0
+    assert agentos("resume", "f", "--rerun", "agent", cwd=repo).code == 3
+    assert agentos("approve", "f", "--choose", "run-again", cwd=repo).code == 0
     assert [call["prompt"] for call in calls(repo)] == ["x", "x"]
     assert "agent" in agentos("graph", "f", cwd=repo).out
 

@@ -81,9 +81,9 @@ def test_a_transfer_killed_anywhere_moves_the_money_once(desk: Path, process: in
     def look_at_the_account(asked: DecisionRequired) -> None:
         assert asked.step is not None, "the whole task is asked about"
         booked, effect = bank.read_text().splitlines() if bank.exists() else [], TRANSFER[asked.step]
-        answer = ApprovalResponse(gate_id=asked.gate_id, approved=True)
+        answer = ApprovalResponse(gate_id=asked.gate_id, approved=True, choice="did-not-run")
         if effect in booked:
-            answer = ApprovalResponse(gate_id=asked.gate_id, approved=True, answer="happened", output=effect)
+            answer = ApprovalResponse(gate_id=asked.gate_id, approved=True, choice="it-ran", output=effect)
         Client().send("t1", answer, author="me")
 
     assert play(desk, "transfer.py", "t1", (process, at), look_at_the_account) == 1

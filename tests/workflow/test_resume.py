@@ -115,7 +115,7 @@ def test_of_an_aborted_run_it_refuses_and_names_fork(place: Place) -> None:
     send(store, "w", Abort())
     store.close()
     before = len(journal(place, "w"))
-    with pytest.raises(RunRefusedError, match="aborted, which is final\nFork"):
+    with pytest.raises(RunRefusedError, match="aborted, which is final\nGo on in a new run: agentos fork w"):
         go_on(place, "w", flow)
     with pytest.raises(RunRefusedError, match="aborted"):
         drive(place, flow, id="w")

@@ -352,15 +352,20 @@ def answer(
 
 def vouched_value(run: FoundRun, gate_id: GateId, text: str | None) -> Any:
     """What somebody says that an interrupted task gave, from the text they typed: that text if it is a command's, else
-    the JSON value that it is, null for None. CommandRefusedError where it is no JSON.
+    the JSON value that it is, null for None. CommandRefusedError where it is no JSON, or the gate asks something else.
     """
     with reading(run.place) as store:
         plan, facts = plan_of_run(store, run.record.workflow_id)
     opened = facts.gates[gate_id].opened
+    if opened.kind != "ask":
+        raise CommandRefusedError(
+            f"gate {gate_id!r} does not ask whether a task ran, and takes no output",
+            next_step=f"`agentos show {shlex.quote(short_id(run.record.workflow_id))}` has what it asks, and the command.",
+        )
     gives = gate_context(plan, facts, opened).gives
     if text is None and gives != "document":
         return None
-    if opened.kind != "ask" or gives == "text":
+    if gives == "text":
         return (text or "").encode(errors="surrogateescape").decode(errors="replace")
     try:
         return msgspec.json.decode((text or "").encode(errors="surrogateescape"))

@@ -16,7 +16,7 @@ from agentos.machine.facts.fold import fold
 from agentos.machine.inputs import CaptureEnded, SessionKnown, StopAsked, UsageKnown
 from agentos.machine.resume import MAX_CUTS
 from agentos.machine.rules.files import snapshots_in_use
-from agentos.workflow.drive.attempts import attempt_spec
+from agentos.workflow.drive.attempt_specs import attempt_spec
 from agentos.workflow.files.decisions import Decided, FilesChoice, decide
 from tests.unit.machine.harness import Run, nothing
 

@@ -312,7 +312,7 @@ def test_run_again_makes_the_step_again_and_a_no_fails_the_task() -> None:
         run = Run(external(), gates="wait").begin()
         run.give(began(run, 0))
         run.resume()
-        run.answer("ask:a", approved=approved)
+        run.answer("ask:a", approved=approved, **({"choice": "run-again"} if approved else {}))
         assert run.status("a") == ("running" if approved else "failed")
         assert steps(run) == []
         assert not run.facts.ask
@@ -325,7 +325,7 @@ def test_of_steps_side_by_side_each_is_asked_about() -> None:
     run.answer("ask:a", answer="happened", output=1)
     assert not run.running
     assert run.open_gates == ["ask:a#2"]
-    run.answer("ask:a#2")
+    run.agree("ask:a#2")
     assert run.running == ["a"]
     assert steps(run) == [(0, "charge", 1)]
 

@@ -16,7 +16,7 @@ from agentos.extras import install_command
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.facts.fold import Facts
 from agentos.workflow.define.plans import decode_plan, encode_plan
-from agentos.workflow.drive.attempts import attempt_spec, idempotency_key
+from agentos.workflow.drive.attempt_specs import attempt_spec, idempotency_key
 from agentos.workflow.drive.command_delivery import current_author
 from agentos.workflow.place.place import Place
 

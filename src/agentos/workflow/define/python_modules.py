@@ -7,9 +7,10 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from threading import local
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from agentos.exceptions import RunRefusedError, WorkflowFileError
 
@@ -133,10 +134,19 @@ def _is_from(module: ModuleType, path: Path) -> bool:
     return file is not None and Path(file).resolve() == path.resolve()
 
 
+class _UncachedLoader(SourceFileLoader):
+    """Compiles a file each time: of an edit of the same length within the same second, what is cached knows nothing."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _imported_by_path(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
+    if isinstance(spec.loader, SourceFileLoader):
+        spec.loader = _UncachedLoader(name, str(path))
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(name)
     sys.modules[name] = module

@@ -3,7 +3,8 @@
 conductor         a drive from its first input to the end of its lease, which it renews
 drive             the loop: inputs in, events written, work started
 mailbox           what has arrived for the machine: results, commands, the time
-attempts          the attempts under way, what each is given, and what it may ask of its drive
+attempts          the attempts under way, and what each may ask of its drive
+attempt_specs     from a planned task to what its attempt is given
 drive_files       files at the end of a layer, and those that an approval is about
 journal           writing events, one commit for all that is ready; lines to a server
 command_delivery  commands to a run, from any process, whether somebody drives it or not
