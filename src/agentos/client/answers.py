@@ -360,7 +360,7 @@ def vouched_value(run: FoundRun, gate_id: GateId, text: str | None) -> Any:
     if opened.kind != "ask":
         raise CommandRefusedError(
             f"gate {gate_id!r} does not ask whether a task ran, and takes no output",
-            next_step=f"`agentos show {shlex.quote(short_id(run.record.workflow_id))}` has what it asks, and the command.",
+            next_step=f"`agentos show {shlex.quote(short_id(run.record.workflow_id))}` has what it asks.",
         )
     gives = gate_context(plan, facts, opened).gives
     if text is None and gives != "document":

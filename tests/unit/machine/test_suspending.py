@@ -427,7 +427,7 @@ def test_whatever_happens_it_ends_once_all_it_waits_for_has_come(acts: list[str]
         if run.task("a").ended:
             break
         for gate in run.open_gates:
-            run.answer(gate)
+            run.agree(gate)
         if run.running:
             run.ok("a")
         else:
@@ -448,7 +448,8 @@ def _do(run: Run, act: str, number: int) -> None:
     elif act == "later":
         run.later(7)
     elif act in ("yes", "no") and run.open_gates:
-        run.answer(run.open_gates[0], approved=act == "yes")
+        gate = run.open_gates[0]
+        run.agree(gate) if act == "yes" else run.answer(gate, approved=False)
     elif not run.running:
         return
     elif act == "sleep":
