@@ -122,15 +122,18 @@ def test_an_agent_that_counts_no_turns_is_stopped_by_us(tmp_git_repo: Path, home
     assert 2 <= len(model.script.calls) < 9
 
 
-def test_an_agent_that_counts_dollars_is_told_how_many_are_left(tmp_git_repo: Path, home: Path) -> None:
-    with scripted("claude", home, *[RunShell("true")] * 9) as model:
-        host = RecordingHost()
-        host.budget = Budget(cost_usd=0.00001)
+def test_an_agent_whose_dollars_are_used_up_is_stopped_by_us(tmp_git_repo: Path, home: Path) -> None:
+    class Poor(RecordingHost):
+        def allowance(self) -> Budget:
+            return Budget(cost_usd=max(0, 0.00001 - sum(usage.cost_usd for usage in self.usages)))
+
+    with scripted("claude", home, *[RunShell("sleep 0.3")] * 30) as model:
+        host = Poor()
         outcome = perform(agent_spec(tmp_git_repo, "claude", env=model.env), host)
 
     assert outcome.error is not None
     assert "(budget)" in outcome.error.text
-    assert len(model.script.calls) == 1
+    assert len(model.script.calls) < 30
     assert sum(usage.cost_usd for usage in host.usages) > 0
 
 
