@@ -389,7 +389,10 @@ class _Judge:
             if is_left_out(task, self.selected):
                 return  # in the middle of a drive: nothing about that changes
             self.reset[task.id] = None
-            self._add_verdict(task, "run", "was not selected before" + _edit_note(changed))
+            if task.id in self.facts.ask:
+                self._add_verdict(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
+            else:
+                self._add_verdict(task, "run", "was not selected before" + _edit_note(changed))
             return
         cause = f"because of {was.because}" if was.because else "by its condition"
         somebody_said_so = was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.selection import Selection
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import CaptureEnded, Input, SleepAsked, StepBegan, StepEnded, StopAsked, WaitAsked
@@ -464,3 +465,72 @@ def _do(run: Run, act: str, number: int) -> None:
         run.give(suspended(run, waits[0]))
     elif act == "fail":
         run.fail("a", retryable=number % 2 == 0)
+
+
+# --- a selection ------------------------------------------------------------------------------------------------------
+
+
+def select(run: Run, *until: str) -> None:
+    """What the next resume is to run."""
+    run.base = replace(run.base, selection=Selection(until=tuple(map(TaskId, until))))
+
+
+def pair() -> Workflow:
+    flow = Workflow("flow", schedule="layers")
+    flow.add("a", nothing, effects="external")
+    flow.add("b", nothing)
+    return flow
+
+
+def test_a_task_that_sleeps_and_is_left_out_keeps_its_steps_until_it_is_selected() -> None:
+    run = Run(pair()).begin()
+    run.give(began(run, 0), made(run, 0, "paid"))
+    run.give(sleep(run, 60, 1))
+    run.give(suspended(run, 1))
+    select(run, "b")
+    run.resume()
+    assert run.status("a") == "skipped"
+    run.ok("b")
+    assert run.facts.status == "complete"
+    select(run)
+    run.resume()
+    assert steps(run) == [(0, "charge", "paid")]
+    run.later(60)
+    assert run.running == ["a"]
+    assert steps(run) == [(0, "charge", "paid"), (1, "ctx.sleep", None)]
+
+
+def test_a_task_that_waits_and_is_left_out_asks_anew_once_it_is_selected() -> None:
+    run = Run(pair(), gates="wait").begin()
+    run.give(began(run, 0), made(run, 0, "paid"))
+    run.give(wait(run, 1))
+    run.give(suspended(run, 1))
+    assert run.open_gates == ["wait:a"]
+    select(run, "b")
+    run.resume()
+    assert run.open_gates == []
+    run.ok("b")
+    select(run)
+    run.resume()
+    assert run.running == ["a"]
+    assert steps(run) == [(0, "charge", "paid")]
+    run.give(wait(run, 1))
+    assert run.open_gates == ["wait:a#2"]
+
+
+def test_a_step_that_was_cut_off_and_left_out_is_asked_about_once_it_is_selected() -> None:
+    run = Run(pair(), gates="wait").begin()
+    run.give(began(run, 0), made(run, 0, "paid"))
+    run.give(began(run, 1, "mail"))
+    select(run, "b")
+    run.resume()
+    assert run.status("a") == "skipped"
+    assert run.open_gates == []
+    run.ok("b")
+    select(run)
+    run.resume()
+    assert run.verdicts()["a"] == "ask"
+    assert run.gate("ask:a").step == 1
+    run.answer("ask:a", choice="it-ran", output="sent")
+    assert run.running == ["a"]
+    assert steps(run) == [(0, "charge", "paid"), (1, "mail", "sent")]

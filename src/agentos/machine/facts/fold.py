@@ -90,7 +90,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
             back = _set_back(was, "running" if task_id in children else "pending")
             mark = result_mark(was) if was.previous is None and was.ended else was.previous
             back = replace(back, previous=mark)
-            if was.status in FAILED:
+            if was.status in FAILED or was.status == "skipped":
                 back = replace(back, steps=was.steps, files_seq=was.files_seq, pending=was.pending)
             tasks[task_id] = back
     for task_id in event.cut_off:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from agentos.dag.plan.selection import LEFT_OUT
 from agentos.exceptions import StateInvariantError
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
@@ -221,7 +222,8 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
 
 
 def _left_pending(was: TaskFacts, status: ev.EndedAs) -> tuple[PendingStep, ...]:
-    """What the next attempt of a failed task finds: it sleeps on, is asked anew, and a step that raised is over."""
+    """What the next attempt finds of a failed task, or of one that was left out: it sleeps on, is asked anew, and a
+    step that raised is over."""
     sleeps = (step for step in was.pending if step.until is not None or (not step.gate and status == "cancelled"))
     return tuple(sleeps) if status in FAILED else ()
 
@@ -229,6 +231,7 @@ def _left_pending(was: TaskFacts, status: ev.EndedAs) -> tuple[PendingStep, ...]
 def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
     was = facts.task(event.task_id)
     by_condition = not event.because or facts.task(TaskId(event.because)).status == "skipped"
+    left_out = event.because.startswith(LEFT_OUT)  # once it is selected, it goes on with what it had made
     task = TaskFacts(
         status="skipped",
         layer=event.layer,
@@ -238,6 +241,9 @@ def task_skipped(facts: Facts, event: ev.TaskSkipped) -> Facts:
         seq=was.seq,
         because=event.because,
         previous=None if by_condition else was.previous,
+        steps=was.steps if left_out else (),
+        files_seq=was.files_seq if left_out else 0,
+        pending=_left_pending(was, "cancelled") if left_out else (),
     )
     return _with_result(facts, event, was, task)
 
