@@ -240,3 +240,25 @@ def test_an_effect_that_may_have_happened_is_asked_about_once_its_task_is_select
     waits = go(agentos, repo, "resume", "x", "--all-tasks", code=3)
     assert "ask:pay asks" in waits.err
     assert ran(repo) == []
+
+
+def test_what_is_not_selected_cannot_be_run_again_unnoticed(agentos: Agentos, repo: Path) -> None:
+    go(agentos, repo, "run", "ci.yaml", "--id", "x", "--until", "test")
+    ran(repo)
+    for words in (["--dry-run"], []):
+        refused = go(agentos, repo, "resume", "x", "--rerun", "lint", *words, code=2)
+        assert refused.err.startswith("cannot run again what is not selected (--until test): lint\n")
+    go(agentos, repo, "resume", "x", "--rerun", "lint", "--all-tasks", code=3)
+    assert "lint" in ran(repo)
+
+
+def test_why_tells_what_a_resume_decided_of_tasks_that_were_not_selected(agentos: Agentos, repo: Path) -> None:
+    def decided(task: str) -> tuple[str, str]:
+        told = json.loads(go(agentos, repo, "why", "x", task, "--json").out)["resume"]
+        return told["verdict"], told["reason"]
+
+    go(agentos, repo, "run", "ci.yaml", "--id", "x", "--until", "test")
+    go(agentos, repo, "resume", "x", "--rerun", "build")
+    assert decided("lint") == ("reuse", "not selected; it stays skipped")
+    go(agentos, repo, "resume", "x", "--all-tasks", code=3)
+    assert decided("lint") == ("run", "was not selected before")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -98,7 +99,7 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, revision: int = 1) -> ResumePlan:
     """Compare the plan last accepted with the one to use now, both with the run's own changes applied.
 
-    RunRefusedError where `strict` forbids a difference, or `rerun` names a task that does not exist.
+    RunRefusedError where `strict` forbids a difference, or `rerun` names a task that does not exist, or is left out.
     """
     unknown = [name for name in options.rerun if name != "changed" and name not in new.tasks]
     if unknown:
@@ -108,6 +109,13 @@ def plan_resume(old: Plan, new: Plan, facts: Facts, options: ResumeOptions, *, r
             next_step="`agentos resume --dry-run` lists its tasks; `--rerun changed` means all that were edited.",
         )
     judge = _Judge(old, new, facts, options)
+    left_out = sorted(name for name in options.rerun if name != "changed" and judge.leaves_out(TaskId(name)))
+    if left_out:
+        raise RunRefusedError(
+            f"cannot run again what is not selected ({new.selection}): {', '.join(left_out)}",
+            next_step="Nothing was run. `--all-tasks` runs also what is not selected; `agentos run FILE --id "
+            f"{shlex.quote(facts.workflow_id)} --only {shlex.quote(left_out[0])}` that task alone.",
+        )
     for task in _in_order(new):
         judge.consider(task)
     judge.orphans()
@@ -208,6 +216,9 @@ class _Judge:
             revision=revision,
         )
 
+    def leaves_out(self, task_id: TaskId) -> bool:
+        return is_left_out(self.new.tasks[task_id], self.selected)
+
     def consider(self, task: PlannedTask) -> None:
         was = self.facts.task(task.id)
         known = self.old.tasks.get(task.id)
@@ -222,13 +233,13 @@ class _Judge:
         if not is_left_out(task, self.selected):
             self._judge(task, was, changed=changed)
         elif was.ended and not self._is_undone(task, was):
-            self._add_verdict(task, "reuse", f"not selected; it stays {was.status}")
+            self._add_verdict(task, "reuse", left_out_reason(self.new, was, stays=True))
         else:
             # Whatever becomes of an attempt that was interrupted: it is told when the task is selected again.
             told = len(self.verdicts)
             self._judge(task, was, changed=changed)
             del self.verdicts[told:]
-            self._add_verdict(task, "reuse", f"not selected ({self.new.selection}): skipped")
+            self._add_verdict(task, "reuse", left_out_reason(self.new, was, stays=False))
 
     def _judge(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         known = self.old.tasks.get(task.id)
@@ -392,7 +403,7 @@ class _Judge:
             if task.id in self.facts.ask:
                 self._add_verdict(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
             else:
-                self._add_verdict(task, "run", "was not selected before" + _edit_note(changed))
+                self._add_verdict(task, "run", skipped_reason(was) + _edit_note(changed))
             return
         cause = f"because of {was.because}" if was.because else "by its condition"
         somebody_said_so = was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates
@@ -409,7 +420,7 @@ class _Judge:
             self._add_verdict(task, "reuse", f"skipped {cause}")
         else:
             self.reset[task.id] = None
-            self._add_verdict(task, "run", f"was skipped {cause}, which is decided anew")
+            self._add_verdict(task, "run", skipped_reason(was))
 
     def _judge_cut_off(self, task: PlannedTask, was: TaskFacts, *, changed: str) -> None:
         self.cut_off.append(task.id)
@@ -475,12 +486,7 @@ class _Judge:
             self.reset[task.id] = None
             self._ask(task, "ran out of time while an external effect that is not idempotent was under way")
             return
-        waits = {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}
-        reason = waits.get(was.status, "not yet run")
-        if was.suspended and (until := was.sleeps_until) is not None:
-            reason = f"sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
-        elif was.steps and was.status == "pending":
-            reason = f"goes on after {len(was.steps)} step{'s' * (len(was.steps) > 1)}"
+        reason = unfinished_reason(was)
         if task.id in self.facts.sessions and task.id not in self.options.continues:
             self.sessions_forgotten.append(task.id)
         if task.id in self.options.continues:
@@ -513,6 +519,27 @@ def _changed_parameter(old: Plan, new: Plan, task: PlannedTask) -> str:
 def finished_reason(task: PlannedTask) -> str:
     """Why a finished task is reused: what was compared."""
     return f"finished, {'definition and sources' if task.definition.sources else 'definition'} unchanged"
+
+
+def left_out_reason(plan: Plan, was: TaskFacts, *, stays: bool) -> str:
+    """What becomes of a task that is not selected; `stays`: it has ended, and nothing of it is undone."""
+    return f"not selected; it stays {was.status}" if stays else f"not selected ({plan.selection}): skipped"
+
+
+def skipped_reason(was: TaskFacts) -> str:
+    """Why a task that was skipped is looked at again."""
+    if was.because.startswith(LEFT_OUT):
+        return "was not selected before"
+    return f"was skipped {f'because of {was.because}' if was.because else 'by its condition'}, which is decided anew"
+
+
+def unfinished_reason(was: TaskFacts) -> str:
+    """How a task stands that has not ended, and that nothing keeps from going on."""
+    if was.suspended and (until := was.sleeps_until) is not None:
+        return f"sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
+    if was.steps and was.status == "pending":
+        return f"goes on after {len(was.steps)} step{'s' * (len(was.steps) > 1)}"
+    return {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}.get(was.status, "not yet run")
 
 
 def _edit_note(changed: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,7 +16,13 @@ from agentos.ids import TaskId, short_id
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
 from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
-from agentos.machine.resume import changed_part, finished_reason
+from agentos.machine.resume import (
+    changed_part,
+    finished_reason,
+    left_out_reason,
+    skipped_reason,
+    unfinished_reason,
+)
 from agentos.machine.rules.gates import is_held
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
@@ -301,7 +307,7 @@ def _last_verdict(store: StorePort, journal: StoredRun, task_id: TaskId) -> Last
     new = _plan_at(store, journal, before, event.plan_revision)
     if task_id not in new.tasks and task_id not in old.tasks:
         return None  # it came into being later
-    verdict, reason = (row.verdict, row.reason) if row else _uneventful(before.task(task_id), new.tasks.get(task_id))
+    verdict, reason = (row.verdict, row.reason) if row else _uneventful(before.task(task_id), new, task_id, event.reset)
     return LastVerdict(
         verdict=verdict,
         reason=reason,
@@ -317,16 +323,20 @@ def _plan_at(store: StorePort, journal: StoredRun, facts: Facts, revision: int) 
     return current_plan(base, facts.changes)[0]
 
 
-def _uneventful(was: TaskFacts, task: PlannedTask | None) -> tuple[ev.Verdict, str]:
+def _uneventful(was: TaskFacts, plan: Plan, task_id: TaskId, reset: Collection[TaskId]) -> tuple[ev.Verdict, str]:
     """Plain `reuse` and `run` are only counted in the journal: what they said follows from how the task stood."""
+    task = plan.tasks.get(task_id)
+    if task is not None and is_left_out(task, plan.selected()):
+        return "reuse", left_out_reason(plan, was, stays=was.ended)
     if was.status in ("complete", "failed_safe"):
         return "reuse", finished_reason(task) if task is not None else "finished"
+    if was.status == "skipped" and task_id in reset:
+        return "run", skipped_reason(was)
     if was.status == "skipped":
         return "reuse", f"skipped because of {was.because}" if was.because else "skipped by its condition"
     if was.status in ("failed", "cancelled"):
         return "reuse", "rejected at its gate"
-    waits = {"waiting": "waited at its gate", "retrying": "waited for its next attempt"}
-    return "run", waits.get(was.status, "not yet run")
+    return "run", unfinished_reason(was)
 
 
 def _compare_fingerprints(old: Plan, new: Plan, task_id: TaskId, revision: int) -> str:
