@@ -122,11 +122,13 @@ def _version_of(event: Event) -> int:
     """An earlier AgentOS reads over fields it does not know, and leaves a body of a higher version alone.
 
     One that knows nothing of covered files would run an approved task on files that nobody approved; one that knows
-    nothing of questions about steps would take the answer for one about the whole task.
+    nothing of questions about steps would take the answer for one about the whole task, and of the answers to whether
+    a task ran each for a repeat.
     """
     if not isinstance(event, DecisionRequired):
         return 1
-    return 3 if event.step is not None else 2 if event.covers is not None else 1
+    named = event.kind == "ask" and bool(event.choices)
+    return 3 if named or event.step is not None else 2 if event.covers is not None else 1
 
 
 def _body(bare: Event) -> bytes:

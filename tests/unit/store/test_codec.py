@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import EPOCH, GateId, WorkflowId
 from agentos.machine import events as ev
+from agentos.machine.commands import EFFECT_ANSWERS
 from agentos.store import codec
 from tests.contract.journals import RUN, Journal, bodies
 
@@ -124,3 +125,12 @@ def test_a_body_that_is_no_event_is_damage() -> None:
     start = rehashed(rows[0], type=9, body=b'{"task_id":"a","layer":0,"attempt":1}')
     with pytest.raises(CheckpointCorruptedError, match="no place for one"):
         decode([start], blobs)
+
+
+def test_an_older_version_is_kept_from_questions_whose_answers_it_does_not_know() -> None:
+    """It would take `--choose it-ran` for a yes, and a yes for a repeat."""
+    opened = ev.DecisionRequired(gate_id=GateId("ask:a"), kind="ask", layer=0, question="?", choices=EFFECT_ANSWERS)
+    other = msgspec.structs.replace(opened, kind="approve", choices=("now", "later"))
+    events = [opened, msgspec.structs.replace(opened, step=0), other]
+    rows, _ = codec.encode_events(events, b"")
+    assert [row.version for row in rows] == [3, 3, 1]
