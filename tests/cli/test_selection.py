@@ -262,3 +262,35 @@ def test_why_tells_what_a_resume_decided_of_tasks_that_were_not_selected(agentos
     assert decided("lint") == ("reuse", "not selected; it stays skipped")
     go(agentos, repo, "resume", "x", "--all-tasks", code=3)
     assert decided("lint") == ("run", "was not selected before")
+
+
+STEPS = """\
+from pathlib import Path
+from agentos import Context, Workflow
+
+flow = Workflow("pay")
+
+
+def charge():
+    with open("ran", "a") as file:
+        print("charge", file=file)
+
+
+@flow.task
+async def pay(ctx: Context):
+    await ctx.step(charge)
+    if not Path("ok").exists():
+        raise ValueError("not yet")
+"""
+
+
+def test_from_and_only_repeat_what_has_finished_and_no_step_of_what_has_not(agentos: Agentos, repo: Path) -> None:
+    (repo / "pay.py").write_text(STEPS)
+    go(agentos, repo, "run", "pay.py", "--id", "p", code=1)
+    assert ran(repo) == ["charge"]
+    go(agentos, repo, "run", "pay.py", "--id", "p", "--only", "pay", code=1)
+    (repo / "ok").write_text("")
+    go(agentos, repo, "run", "pay.py", "--id", "p", "--from", "pay")
+    assert ran(repo) == []
+    go(agentos, repo, "run", "pay.py", "--id", "p", "--only", "pay")
+    assert ran(repo) == ["charge"]

@@ -355,7 +355,7 @@ def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Plann
     plan, problems = current_plan(found.base, facts.changes)
     at_work_on, _ = current_plan(found.accepted, facts.changes)
     selected = checked_selection(plan, facts)
-    again = selected if asked.selection is not None and asked.selection.repeats else frozenset()
+    again = _repeated(asked, selected, facts)
     goes_on = at_work_on if found.back_to is None else None
     rerun = asked.choices.rerun
     decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on, rerun=rerun)
@@ -487,6 +487,13 @@ def _selects(asked: ResumeRequest, store: StorePort, record: RunRecord) -> bool:
         return False
     before = decode_plan(store.read_plan(record.workflow_id)).selection
     return asked.selection.repeats or (bool(before) and asked.selection != before)
+
+
+def _repeated(asked: ResumeRequest, selected: frozenset[TaskId], facts: Facts) -> frozenset[TaskId]:
+    """The selected tasks that run again for it. One that has made steps and not ended well goes on after them."""
+    if asked.selection is None or not asked.selection.repeats:
+        return frozenset()
+    return frozenset(name for name in selected if not (facts.task(name).steps or facts.task(name).pending))
 
 
 def _source(asked: ResumeRequest, record: RunRecord) -> str:
