@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,37 @@ def test_the_client_takes_the_three_answers_and_no_plain_yes(killed: Kill, monke
     assert client.approve("p", choice="it-ran", output="17", expect=seen, repo=repo) == "applied"
     monkeypatch.chdir(repo)
     assert client.resume("p").outputs["pay"] == {"stdout": "17", "stderr": "", "exit_code": 0}
+
+
+STEPS = """\
+import asyncio, os, signal
+from agentos import Context, Workflow
+
+flow = Workflow("pay")
+
+
+def charge():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@flow.task(effects="external")
+async def pay(ctx: Context):
+    await asyncio.sleep(0.2)
+    return await ctx.step(charge)
+"""
+
+
+def test_a_step_that_had_begun_is_a_sign_of_life_and_is_answered_for(agentos: Agentos, tmp_git_repo: Path) -> None:
+    repo = tmp_git_repo
+    (repo / "pay.py").write_text(STEPS)
+    assert agentos("run", "pay.py", "--id", "p", cwd=repo).code == -signal.SIGKILL
+    assert agentos("resume", "p", cwd=repo).code == 3
+    (gate,) = json.loads(agentos("show", "p", "--json", cwd=repo).out)["gates"]
+    began, heard = (datetime.fromisoformat(gate["evidence"][name]) for name in ("started_at", "last_sign_at"))
+    assert (heard - began).total_seconds() > 0.15
+    refused = agentos("approve", "p", "--output", "receipt 17", cwd=repo)
+    assert refused.code == 2
+    assert refused.err.startswith("what step 1 of task 'pay' returns is given as JSON, and this is none")
+    assert agentos("approve", "p", "--output", '"receipt 17"', cwd=repo).code == 0
+    (task,) = json.loads(agentos("show", "p", "--json", cwd=repo).out)["tasks"]
+    assert (task["status"], task["output"]) == ("complete", "receipt 17")

@@ -371,8 +371,9 @@ def vouched_value(run: FoundRun, gate_id: GateId, text: str | None) -> Any:
         return msgspec.json.decode((text or "").encode(errors="surrogateescape"))
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, as those of UTF-8 are
         what = "prints" if gives == "document" else "returns"
+        step = "" if opened.step is None else f"step {opened.step + 1} of "
         raise CommandRefusedError(
-            f"what task {opened.task_id!r} {what} is given as JSON, and this is none: {error}",
+            f"what {step}task {opened.task_id!r} {what} is given as JSON, and this is none: {error}",
             next_step="Give it with --output JSON; a text needs quotes, nothing is null.",
         ) from error
 

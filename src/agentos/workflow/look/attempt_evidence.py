@@ -20,7 +20,7 @@ from agentos.workflow.place.place import Place
 MOST_LINES = 10
 MOST_TEXT = 500
 MOST_FILES = 100
-_SIGNS = (ev.TaskProcess, ev.TaskSession, ev.TaskUsage, ev.TaskStep)
+_SIGNS = (ev.TaskProcess, ev.TaskSession, ev.TaskUsage, ev.TaskStepStarted, ev.TaskStep)
 """Events that an attempt itself gives rise to while it is at work."""
 
 
