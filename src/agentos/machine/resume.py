@@ -402,8 +402,11 @@ class _Judge:
             self.reset[task.id] = None
             if task.id in self.facts.ask:
                 self._add_verdict(task, "ask", f"its effect may have happened ({self.facts.ask[task.id]})")
-            else:
-                self._add_verdict(task, "run", skipped_reason(was) + _edit_note(changed))
+                return
+            goes_on = self.options.continues.get(task.id, "")
+            self.continued += [task.id] if goes_on else []
+            how = f"; {goes_on}" if goes_on else ""
+            self._add_verdict(task, "run", f"{skipped_reason(was)}{how}{_edit_note(changed)}")
             return
         cause = f"because of {was.because}" if was.because else "by its condition"
         somebody_said_so = was.because.startswith(SKIP_LAYER) or GateId(was.because) in self.facts.gates

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import compile_plan
+from agentos.dag.plan.selection import Selection
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import fold
@@ -326,3 +327,25 @@ def test_an_agent_that_waits_to_go_on_starts_anew_where_its_task_was_edited() ->
     resumed(run)
     assert given(flow) == run.facts.sessions[A]
     assert given(agents(prompt="do something else")) is None
+
+
+def test_one_that_a_selection_leaves_out_goes_on_in_its_session_once_it_is_selected() -> None:
+    flow = agents()
+    flow.add("other", nothing)
+    run = at_work(flow)
+    run.ok("other")
+    run.base = structs.replace(run.base, selection=Selection(until=(TaskId("other"),)))
+    before = run.machine.plan
+    run.resume_with(decide(run.facts, run.base, (), "ask", run.workflow_id, before=before))
+    assert run.status("a") == "skipped"
+    run.base = structs.replace(run.base, selection=Selection())
+    files = resumed(run)
+    assert A in files.continues
+    assert run.running == ["a"]
+    assert run.facts.sessions[A].id == "s1"
+    assert "goes on in its session" in reason_of(run, "a")
+
+
+def reason_of(run: Run, task: str) -> str:
+    assert run.resumed is not None
+    return next(row.reason for row in run.resumed.verdicts if row.task_id == task)

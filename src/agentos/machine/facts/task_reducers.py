@@ -304,6 +304,8 @@ def task_usage(facts: Facts, event: ev.TaskUsage) -> Facts:
 def session_after(facts: Facts, event: ev.TaskRetry | TaskEnd) -> Facts:
     """The attempt is over: its session is kept with how that ended where another goes on with it, else forgotten."""
     session = facts.sessions.get(event.task_id)
+    if isinstance(event, ev.TaskSkipped) and event.because.startswith(LEFT_OUT):
+        return facts  # it goes on once it is selected
     if session is None or isinstance(event, (ev.TaskComplete, ev.TaskSkipped)) or not event.agent:
         return without_session(facts, event.task_id)
     feedback = event.error.text if event.agent == "rejected" else session.feedback
