@@ -48,7 +48,7 @@ def converts(annotation: Any) -> bool:
         return origin in _MADE or _has_known_fields(origin) or (isinstance(origin, type) and bool(codec_of(origin)))
     if isinstance(annotation, type):
         return annotation not in PLAIN
-    return (meant := _meant(annotation)) is not None and converts(meant)
+    return (meant := _target_of(annotation)) is not None and converts(meant)
 
 
 def _convert(value: Any, annotation: Any) -> Any:
@@ -56,16 +56,16 @@ def _convert(value: Any, annotation: Any) -> Any:
     if origin is not None:
         return _convert_generic(value, annotation, origin)
     if not isinstance(annotation, type):
-        meant = _meant(annotation)
+        meant = _target_of(annotation)
         return value if meant is None else _convert(value, meant)
     if annotation in PLAIN:
         return value
     if (codec := codec_of(annotation)) is not None:
-        return _made(codec.decode, value)
+        return _make_foreign(codec.decode, value)
     if issubclass(annotation, enum.Enum):
         return _member(value, annotation)
     if hasattr(annotation, "model_validate"):
-        return _made(_model, annotation, value)
+        return _make_foreign(_model, annotation, value)
     if annotation in SCALARS or _has_known_fields(annotation):
         return _by_msgspec(value, annotation)
     if is_typeddict(annotation):
@@ -75,11 +75,13 @@ def _convert(value: Any, annotation: Any) -> Any:
             raise ValueError("a path is text")
         return annotation(value)
     if is_numpy_scalar(annotation):
-        return _made(_numpy_scalar, annotation, value)
-    return _made(annotation, value) if annotation in (tuple, set, frozenset) and isinstance(value, list) else value
+        return _make_foreign(_numpy_scalar, annotation, value)
+    return (
+        _make_foreign(annotation, value) if annotation in (tuple, set, frozenset) and isinstance(value, list) else value
+    )
 
 
-def _meant(annotation: Any) -> Any:
+def _target_of(annotation: Any) -> Any:
     """What `type X = …` or a NewType stands for; None for anything else."""
     try:
         return getattr(annotation, "__value__", None) or getattr(annotation, "__supertype__", None)
@@ -91,7 +93,7 @@ def _has_known_fields(kind: Any) -> bool:
     return is_dataclass(kind) or (isinstance(kind, type) and (issubclass(kind, msgspec.Struct) or is_named_tuple(kind)))
 
 
-def _made(make: Any, *given: Any) -> Any:
+def _make_foreign(make: Any, *given: Any) -> Any:
     """What code that is not ours makes of a value. ValueError, whatever it raises."""
     try:
         return make(*given)
@@ -110,14 +112,14 @@ def _convert_generic(value: Any, annotation: Any, origin: Any) -> Any:
     if origin in _LISTS and args and isinstance(value, list):
         return [_convert(item, args[0]) for item in value]
     if origin in _SETS and args and isinstance(value, list):
-        return _made(frozenset if origin is frozenset else set, [_convert(item, args[0]) for item in value])
+        return _make_foreign(frozenset if origin is frozenset else set, [_convert(item, args[0]) for item in value])
     if origin is tuple and isinstance(value, list):
         kinds = [args[0]] * len(value) if args[1:] == (...,) else args
         if len(kinds) != len(value):
             raise ValueError(f"expected {len(kinds)} elements, got {len(value)}")
         return tuple(_convert(item, kind) for item, kind in zip(value, kinds, strict=True))
     if isinstance(origin, type) and (codec := codec_of(origin)) is not None:
-        return _made(codec.decode, value)
+        return _make_foreign(codec.decode, value)
     return _by_msgspec(value, annotation) if _has_known_fields(origin) else value
 
 
@@ -209,7 +211,7 @@ def _by_fields(value: Any, kind: Any) -> Any:
 
         known = [field for field in fields(kind) if field.name in value]
         parts = {field.name: _convert(value[field.name], hints[field.name]) for field in known}
-        made = _made(lambda: kind(**{field.name: parts[field.name] for field in known if field.init}))
+        made = _make_foreign(lambda: kind(**{field.name: parts[field.name] for field in known if field.init}))
         for field in known:
             if not field.init:
                 object.__setattr__(made, field.name, parts[field.name])
@@ -217,5 +219,5 @@ def _by_fields(value: Any, kind: Any) -> Any:
     if isinstance(kind, type) and is_named_tuple(kind) and isinstance(value, list):
         kinds = map(hints.get, kind._fields)  # type: ignore[attr-defined]
         parts_in_order = [_convert(*pair) for pair in zip(value, kinds, strict=False)]
-        return _made(kind, *parts_in_order, *value[len(parts_in_order) :])
+        return _make_foreign(kind, *parts_in_order, *value[len(parts_in_order) :])
     return value

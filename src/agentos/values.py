@@ -166,7 +166,7 @@ def _is_plain(value: object, depth: int) -> bool:
 def _tagged_value(value: object, path: Path, above: tuple[int, ...], sort: bool) -> object:
     """The same value in plain JSON types, tagged where needed. `above` holds the ids of what encloses it."""
     if (codec := codec_of(type(value))) is not None:
-        return _tagged_value(_encoded_by(codec, value, path), path, _enter(value, path, above), sort)
+        return _tagged_value(_encode_with(codec, value, path), path, _enter(value, path, above), sort)
     match value:
         case enum.Enum():
             return _tagged_value(value.value, path, above, sort)
@@ -225,7 +225,7 @@ def _numpy_item(value: Any, path: Path) -> object:
     return item
 
 
-def _encoded_by(codec: Codec, value: object, path: Path) -> object:
+def _encode_with(codec: Codec, value: object, path: Path) -> object:
     try:
         return codec.encode(value)
     except Exception as error:  # users' code

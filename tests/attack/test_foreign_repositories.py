@@ -385,7 +385,7 @@ def test_ids_of_an_imported_journal_are_ids(root: Path, worktree: Worktree, give
         lambda: merge.versions_in(worktree, given),
         lambda: merge.merge(worktree, first.tree, [("a", given), ("b", first.tree)]),
         lambda: merge.settle(
-            worktree, merge.Side("here", None, _blob(given)), [merge.Side("a", None, _blob(first.tree))]
+            worktree, merge.MergeSide("here", None, _blob(given)), [merge.MergeSide("a", None, _blob(first.tree))]
         ),
         lambda: merge.changes_between(worktree, first.tree, given, "a"),
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from agentos.exceptions import SnapshotError
 from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, remove_linked
-from agentos.worktree.merge import Side, Version, merge, resolve, settle, version_from_file
+from agentos.worktree.merge import MergeSide, Version, merge, resolve, settle, version_from_file
 from agentos.worktree.restore.restore import apply_changes
 from agentos.worktree.snapshots.snapshots import Snapshot
 from agentos.worktree.snapshots.store import Worktree, open_worktree
@@ -259,9 +259,10 @@ class Desk:
     ) -> tuple[bytes | None, list[tuple[str, ...]]]:
         """Sides are (what it began with, what it made of it), called a, b, …"""
         made = [
-            Side(name, self.version(old), self.version(new)) for name, (old, new) in zip("abc", sides, strict=False)
+            MergeSide(name, self.version(old), self.version(new))
+            for name, (old, new) in zip("abc", sides, strict=False)
         ]
-        found = settle(self._worktree, Side("here", None, self.version(here)), made, favour)
+        found = settle(self._worktree, MergeSide("here", None, self.version(here)), made, favour)
         text = None if found.version is None else content(self._worktree, found.version)
         return text, [dispute.sides for dispute in found.disputes]
 
@@ -342,8 +343,8 @@ def test_what_git_is_told_about_diffs_does_not_matter(desk: Desk, root: Path) ->
 
 def test_a_mode_that_one_set_stays_whoever_is_chosen(desk: Desk, worktree: Worktree) -> None:
     base = desk.version(ALIKE)
-    sides = [Side("a", base, desk.version(A)), Side("b", base, desk.version(B, "100755"))]
+    sides = [MergeSide("a", base, desk.version(A)), MergeSide("b", base, desk.version(B, "100755"))]
     for favour in ("a", "b", "here"):
-        found = settle(worktree, Side("here", None, base), sides, (favour,))
+        found = settle(worktree, MergeSide("here", None, base), sides, (favour,))
         assert found.version is not None
         assert found.version.mode == "100755"

@@ -58,7 +58,7 @@ def merge_edits(
         for name, edits in sides.items():
             inside = [edit for edit in edits if start <= edit.start and edit.end <= end]
             if inside:
-                texts[name] = _edited(base, start, end, inside)
+                texts[name] = _apply_edits(base, start, end, inside)
         if len(set(texts.values())) == 1:
             chosen = next(iter(texts.values()))
         else:
@@ -85,7 +85,7 @@ def _parts(edits: Sequence[Edit]) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _edited(base: Sequence[bytes], start: int, end: int, edits: Sequence[Edit]) -> bytes:
+def _apply_edits(base: Sequence[bytes], start: int, end: int, edits: Sequence[Edit]) -> bytes:
     lines: list[bytes] = []
     for edit in edits:
         lines += [*base[start : edit.start], *edit.lines]

@@ -58,7 +58,7 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: tuple[Conflict, ...]
 
 
-class Side(NamedTuple):
+class MergeSide(NamedTuple):
     """What one side made of a path."""
 
     name: str
@@ -103,10 +103,10 @@ def versions_in(worktree: Worktree, tree: str) -> dict[str, Version]:
     return {path: Version(mode=mode, oid=oid) for path, (mode, oid) in found.items()}
 
 
-def changes_between(worktree: Worktree, base: str, tree: str, name: str) -> dict[str, Side]:
+def changes_between(worktree: Worktree, base: str, tree: str, name: str) -> dict[str, MergeSide]:
     """What a side with this name, whose tree this is, made of the paths of `base` that it changed."""
     changed = diff_trees(worktree.store_git(), base, tree)
-    return {change.path: Side(name, _old(change), _new(change)) for change in changed}
+    return {change.path: MergeSide(name, _old(change), _new(change)) for change in changed}
 
 
 def _merge_one(opened: IndexSession, base: str, ours: str, name: str, theirs: str) -> tuple[str, list[Conflict]]:
@@ -190,7 +190,7 @@ def _store_blob(git: Git, content: bytes) -> str:
 
 
 def settle(
-    worktree: Worktree, here: Side, sides: Sequence[Side], favour: Sequence[str] = (), *, whole: bool = False
+    worktree: Worktree, here: MergeSide, sides: Sequence[MergeSide], favour: Sequence[str] = (), *, whole: bool = False
 ) -> Settlement:
     """Merge what `sides`, each from what it began with, made of a path that has become `here` meanwhile.
 
@@ -209,7 +209,9 @@ def settle(
 
 
 class _Settling:
-    def __init__(self, opened: IndexSession, here: Side, sides: Sequence[Side], favour: Sequence[str]) -> None:
+    def __init__(
+        self, opened: IndexSession, here: MergeSide, sides: Sequence[MergeSide], favour: Sequence[str]
+    ) -> None:
         self._git = opened.git()
         self._here, self._sides, self._favour = here, sides, favour
         self._read: dict[str, bytes] = {}
@@ -238,7 +240,7 @@ class _Settling:
         merged, disputes = self._merge(self._ground(), texts, base_name=here.name)
         return Settlement(version=self._version(merged), disputes=tuple(disputes)), doubts
 
-    def _carry_over(self, side: Side, yielding: str) -> tuple[Version | None, list[Dispute]]:
+    def _carry_over(self, side: MergeSide, yielding: str) -> tuple[Version | None, list[Dispute]]:
         """What the side would have made of the path as it is now."""
         here = self._here
         if here.version == side.base or side.version == side.base or here.version == side.version:

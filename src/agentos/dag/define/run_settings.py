@@ -52,9 +52,9 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         if self.type and not _has_type(value, self.type):
             is_unquoted = self.type == "string" and isinstance(value, (int, float))
             hint = ": write it in quotes" if is_unquoted else ""
-            return f"takes {TYPES[self.type][0]}, not {_shown(value)}{hint}"
+            return f"takes {TYPES[self.type][0]}, not {_format_value(value)}{hint}"
         if self.choices and not any(_is_same(value, choice) for choice in self.choices):
-            return f"takes one of {', '.join(map(_shown, self.choices))}, not {_shown(value)}"
+            return f"takes one of {', '.join(map(_format_value, self.choices))}, not {_format_value(value)}"
         return ""
 
 
@@ -85,14 +85,14 @@ def read_declaration(written: Any) -> tuple[Declaration, list[str]]:
     kind, about = written.get("type", ""), written.get("help", "")
     if "type" in written and (not isinstance(kind, str) or kind not in TYPES):
         hint = nearest(kind, TYPES) if isinstance(kind, str) else ""
-        problems.append(f"type is one of {', '.join(TYPES)}, not {_shown(kind)}{hint}")
+        problems.append(f"type is one of {', '.join(TYPES)}, not {_format_value(kind)}{hint}")
         kind = ""
     if not isinstance(about, str):
-        problems.append(f"help takes text, not {_shown(about)}")
+        problems.append(f"help takes text, not {_format_value(about)}")
         about = ""
     choices = written.get("choices", ())
     if "choices" in written and (not isinstance(choices, (list, tuple)) or not choices):
-        problems.append(f"choices takes a list of values, not {_shown(choices)}")
+        problems.append(f"choices takes a list of values, not {_format_value(choices)}")
         choices = ()
     of_type = Declaration(type=kind)
     problems += [f"a choice {problem}" for choice in choices if (problem := of_type.problem(choice))]
@@ -118,7 +118,7 @@ def _is_same(value: object, choice: object) -> bool:
     return value == choice and isinstance(value, bool) == isinstance(choice, bool)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return shorten(repr(value), _SHOWN)
 
 

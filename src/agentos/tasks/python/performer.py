@@ -195,7 +195,7 @@ async def call_async(
             value = await _call_within(timeout_s, function, arguments)
         else:
             async with asyncio.timeout(None) as scope:
-                with steps.suspended_by(scope):
+                with steps.suspend_with(scope):
                     value = await _call_within(timeout_s, function, arguments)
             if steps.suspended:
                 raise AttemptSuspended(steps.suspended)

@@ -40,7 +40,7 @@ class Steps:
         """The steps that the function waits for, once it is to end here and to go on in another attempt."""
 
     @contextmanager
-    def suspended_by(self, scope: asyncio.Timeout) -> Iterator[None]:
+    def suspend_with(self, scope: asyncio.Timeout) -> Iterator[None]:
         """Around the call of the function: letting this scope expire suspends it."""
         self._scope = scope
         try:

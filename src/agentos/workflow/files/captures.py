@@ -32,8 +32,8 @@ from agentos.workflow.files.worktree_files import (
 from agentos.worktree.git import one_line
 from agentos.worktree.hunks import Dispute
 from agentos.worktree.merge import (
+    MergeSide,
     Settlement,
-    Side,
     Version,
     changes_between,
     merge,
@@ -121,11 +121,11 @@ def _settle_paths(
     asked = {one.path: one for one in work.decided.conflicts} if work.decided is not None else {}
     disputed = []
     for path, whole in paths.items():
-        sides = [Side(WORKTREE, None, here.get(path)), *(change[path] for change in changed if path in change)]
+        sides = [MergeSide(WORKTREE, None, here.get(path)), *(change[path] for change in changed if path in change)]
         mark = _mark(sides)
         chosen = _choices(work, asked.get(one_line(path)), mark)
         if chosen and (choice := parse_choice(chosen[-1])) and choice.kind == "file":
-            settlement = Settlement(version=_prepared(files, path, choice.name, sides))
+            settlement = Settlement(version=_read_prepared(files, path, choice.name, sides))
         else:
             settlement = settle(files.worktree, sides[0], sides[1:], chosen, whole=whole)
         disputed.append(_Disputed(path, sides, mark, chosen, settlement, collides=whole))
@@ -146,12 +146,12 @@ def _choices(work: Work, asked: MergeConflict | None, mark: str) -> tuple[str, .
     return (WORKTREE,) if WORKTREE in (said, *asked.chosen[:1]) else ()
 
 
-def _mark(sides: Sequence[Side]) -> str:
+def _mark(sides: Sequence[MergeSide]) -> str:
     told = "\0".join(f"{side.name}\0{side.version}" for side in sides)
     return blake2b(told.encode(), digest_size=8).hexdigest()
 
 
-def _prepared(files: WorktreeFiles, path: str, name: str, sides: Sequence[Side]) -> Version:
+def _read_prepared(files: WorktreeFiles, path: str, name: str, sides: Sequence[MergeSide]) -> Version:
     """The file that somebody prepared. SnapshotError where it cannot be had."""
     modes = [side.version.mode for side in sides if side.version and side.version.mode.startswith("100")]
     try:
@@ -179,7 +179,7 @@ class _Disputed:
     def __init__(
         self,
         path: str,
-        sides: Sequence[Side],
+        sides: Sequence[MergeSide],
         mark: str,
         chosen: tuple[str, ...],
         settlement: Settlement,

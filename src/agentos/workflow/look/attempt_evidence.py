@@ -48,7 +48,7 @@ def attempt_evidence(journal: StoredRun, gate: ev.DecisionRequired, root: Path, 
     began = max(event.seq for event in earlier if isinstance(event, ev.TaskStart) and event.task_id == task_id)
     drivers = [event.holder for event in earlier if isinstance(event, ev.LeaseTaken) and event.seq < began]
     signs = [event for event in earlier[began:] if isinstance(event, _SIGNS) and event.task_id == task_id]
-    printed, more = _printed(logs, journal.record.workflow_id, task_id, last.attempt)
+    printed, more = _last_output(logs, journal.record.workflow_id, task_id, last.attempt)
     times = [datetime.fromisoformat(line.at) for line in printed if line.at]
     files, number, note = _files(journal, task_id, earlier, began, root)
     return AttemptEvidence(
@@ -66,7 +66,7 @@ def attempt_evidence(journal: StoredRun, gate: ev.DecisionRequired, root: Path, 
     )
 
 
-def _printed(logs: str, workflow_id: str, task_id: TaskId, attempt: int) -> tuple[tuple[LogLine, ...], bool]:
+def _last_output(logs: str, workflow_id: str, task_id: TaskId, attempt: int) -> tuple[tuple[LogLine, ...], bool]:
     for file in log_files(logs, workflow_id, (task_id,)):
         if (file.task_id, file.attempt) == (task_id, attempt):
             lines, more = last_lines(file, MOST_LINES)
