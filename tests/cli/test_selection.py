@@ -294,3 +294,17 @@ def test_from_and_only_repeat_what_has_finished_and_no_step_of_what_has_not(agen
     assert ran(repo) == []
     go(agentos, repo, "run", "pay.py", "--id", "p", "--only", "pay")
     assert ran(repo) == ["charge"]
+
+
+def test_a_resume_of_what_was_selected_says_what_was_not(agentos: Agentos, repo: Path) -> None:
+    (repo / "two.yaml").write_text(
+        "tasks: {a: {run: 'true', effects: none}, b: {run: 'true', effects: none, needs: a}}"
+    )
+    assert agentos("run", "two.yaml", "--id", "two", "--until", "a", cwd=repo).code == 0
+    again = agentos("resume", "two", cwd=repo)
+    assert again.code == 0
+    assert again.err.splitlines() == [
+        "1 reused (a) · 1 not selected",
+        "Nothing is left to do: run two is complete.",
+        "To run all: agentos resume two --all-tasks",
+    ]

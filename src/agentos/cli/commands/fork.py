@@ -20,6 +20,7 @@ from agentos.client.definitions import parse_params, typed_params
 from agentos.client.places import repo_argument
 from agentos.client.runs import make_fork, with_fork
 from agentos.client.worktree import Client
+from agentos.ids import short_id
 
 if TYPE_CHECKING:
     from agentos.client.types import Facts, ForkWorktree, Place
@@ -106,5 +107,5 @@ def _print_made(facts: Facts, home: Place, flags: DriveFlags) -> int:
     else:
         click.echo(printable(run))
     if facts.status != "complete":
-        say(f"Not started. Start it with: agentos resume {shlex.quote(printable(run))}{repo_argument(home)}")
+        say(f"Not started. Start it with: agentos resume {shlex.quote(short_id(run))}{repo_argument(home)}")
     return 0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from agentos.cli.render.text import count, duration, local, printable, short, until
 from agentos.cli.render.value_text import failure_text, usage_text
 from agentos.client.types import events as ev
+from agentos.ids import TaskId
 
 LINE = 500
 """Characters of a line that come from a workflow; the whole text is in the journal and the logs."""
 NAMED = 3
-MOST_KEPT = 12
 """Tasks that are named in a line; the rest is counted, or stands for itself."""
+MOST_KEPT = 12
+"""The same where nothing but what is reused is told."""
 
 _DECIDED: Mapping[ev.Verdict, str] = {
     "reuse": "is kept",
@@ -204,13 +206,16 @@ def resume_in_short(counts: Mapping[str, int], verdicts: Iterable[ev.PlannedVerd
     return " · ".join(lines) or "nothing to do"
 
 
-def kept_in_short(counts: Mapping[str, int], verdicts: Sequence[ev.PlannedVerdict]) -> str:
-    """As `resume_in_short` where nothing runs: those that are reused are named, too."""
-    kept = [row.task_id for row in verdicts if row.verdict == "reuse"]
+def kept_in_short(
+    counts: Mapping[str, int], verdicts: Sequence[ev.PlannedVerdict], left_out: Collection[TaskId] = ()
+) -> str:
+    """As `resume_in_short` where nothing runs: those that are reused are named, too, and those not selected counted."""
+    kept = [row.task_id for row in verdicts if row.verdict == "reuse" and row.task_id not in left_out]
     named = f" ({', '.join(kept[:MOST_KEPT])}{', …' * (len(kept) > MOST_KEPT)})" if kept else ""
     others = {verdict: number for verdict, number in counts.items() if verdict != "reuse"}
     said = [resume_in_short(others, verdicts)] if others else []
-    return " · ".join([f"{len(kept)} reused{named}", *said])
+    not_selected = [f"{len(left_out)} not selected"] if left_out else []
+    return " · ".join([f"{len(kept)} reused{named}", *not_selected, *said])
 
 
 def _name_tasks(rows: Sequence[ev.PlannedVerdict]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -30,9 +31,10 @@ from agentos.client.answers import evidence_of
 from agentos.client.changes import RunModel, usual_ms
 from agentos.client.places import repo_argument
 from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
-from agentos.client.runs import NO_DIFFERENCE, Driven, Previewed, drive, in_thread
+from agentos.client.runs import LEFT_OUT, NO_DIFFERENCE, Driven, Previewed, drive, in_thread
 from agentos.client.worktree import Client
 from agentos.exceptions import AgentosError, FilesChangedError, RunRefusedError
+from agentos.ids import short_id
 
 if TYPE_CHECKING:
     from agentos.client.types import (
@@ -264,9 +266,12 @@ class _Session:
         if self._manner.show == "json":
             last = Client(place=self._place).events(facts.workflow_id, after=facts.sequence - 1)
             open_view("json", RunModel(facts.workflow_id)).show(last)
+        left_out = {task_id for task_id, task in facts.tasks.items() if task.because.startswith(LEFT_OUT)}
         if driven.plan is not None:
-            say(printable(kept_in_short(driven.plan.counts, driven.plan.verdicts)))
+            say(printable(kept_in_short(driven.plan.counts, driven.plan.verdicts, left_out)))
         say(f"Nothing is left to do: run {facts.workflow_id} is {facts.status}.")
+        if left_out:
+            say(f"To run all: agentos resume {shlex.quote(short_id(facts.workflow_id))} --all-tasks")
 
 
 def print_report(facts: Facts, place: Place, *, stopped: bool = False) -> None:
