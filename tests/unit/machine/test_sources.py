@@ -10,11 +10,11 @@ import pytest
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import CheckpointId, TaskId, WorkflowId
 from agentos.machine import events as ev
-from agentos.machine.inputs import SourcesChanged, SourcesSeen
+from agentos.machine.inputs import SessionKnown, SourcesChanged, SourcesSeen, StepEnded
 from agentos.machine.sources import MOST_NAMED, SourcesNow, changes_since, files_digest, named_files, reason_of
 from agentos.store.port import CheckpointRecord
 from agentos.workflow.start.new_run import forked_event
-from tests.unit.machine.harness import START, Run, nothing
+from tests.unit.machine.harness import START, Run, nothing, raw
 
 A, B = {"src/a.py": "aaaaaaaa1"}, {"src/a.py": "bbbbbbbb1"}
 
@@ -65,6 +65,35 @@ def test_what_is_seen_of_an_attempt_that_is_over_counts_for_nothing() -> None:
     late = seen(run, "gen")
     run.ok("gen", 1)
     assert run.give(late) == []
+
+
+def test_a_task_that_takes_steps_over_from_other_sources_has_no_record() -> None:
+    flow = Workflow("flow")
+    flow.add("a", nothing, sources="src/**")
+    for then, is_known in ((A, True), (B, False)):
+        run = Run(flow).begin()
+        run.give(seen(run, "a"))
+        step = StepEnded(task_id=TaskId("a"), attempt=1, number=0, name="look", inputs="i", output=raw(1))
+        run.give(step)
+        run.resume()
+        run.give(seen(run, "a", then))
+        assert (TaskId("a") in run.facts.sources) is is_known
+        run.ok("a", 1)
+        assert (TaskId("a") in run.facts.sources) is is_known
+        run.resume(rerun=["a"])
+        run.give(seen(run, "a", B))
+        assert run.facts.sources[TaskId("a")].digest == files_digest(B), "it began without steps"
+
+
+def test_an_agent_that_goes_on_in_its_session_from_other_sources_has_no_record() -> None:
+    flow = Workflow("flow")
+    flow.add("a", "agent", agent="claude", prompt="look", effects="none", permissions="read", sources="src/**")
+    run = Run(flow).begin()
+    run.give(seen(run, "a"))
+    run.give(SessionKnown(task_id=TaskId("a"), attempt=1, session=ev.AgentSession(agent="claude", id="s1")))
+    run.resume(continues={TaskId("a"): "its agent goes on"})
+    run.give(seen(run, "a", B))
+    assert TaskId("a") not in run.facts.sources
 
 
 def test_a_rollback_goes_back_to_the_record_of_then() -> None:

@@ -273,7 +273,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     spent_in_all: ev.Usage = ev.Usage()
     """The sum of these."""
     sources: PersistentMap[TaskId, ev.SourcesRecord] = PersistentMap()
-    """What the sources of each task that has some were when its newest attempt began."""
+    """What the sources of each task that has some were when its newest attempt began; of none that went on with what
+    it had made from others."""
     source_names: PersistentMap[str, dict[str, str]] = PersistentMap()
     """By the digest of each: the files, or folders, to name what changed."""
     own_output: tuple[str, ...] = ()

@@ -167,11 +167,16 @@ def task_suspended(facts: Facts, event: ev.TaskSuspended) -> Facts:
 
 
 def task_sources(facts: Facts, event: ev.TaskSources) -> Facts:
-    names = facts.source_names
+    names, sources = facts.source_names, facts.sources.set(event.task_id, event.sources)
+    made = any(step.name != SLEEP for step in facts.task(event.task_id).steps)
+    goes_on = made or event.task_id in facts.sessions
+    if goes_on and facts.sources.get(event.task_id) != event.sources:
+        # What it has made so far came from others: of a result of both no record would be true.
+        sources = sources.delete(event.task_id)
     return replace(
         facts,
         sequence=event.seq,
-        sources=facts.sources.set(event.task_id, event.sources),
+        sources=sources,
         source_names=names.set(event.sources.digest, event.names) if event.names is not None else names,
     )
 
