@@ -12,6 +12,7 @@ from agentos import Client, Context, Workflow, aresume, arun, fork, resume, run
 from agentos.exceptions import AgentosError, RunNotFoundError, RunRefusedError, WorkflowDefinitionError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, ApprovalResponse
+from agentos.tasks.process import sandbox
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.drive.command_delivery import send
 from agentos.workflow.place.place import Place
@@ -521,3 +522,22 @@ def test_other_parameters_from_python(tmp_git_repo: Path) -> None:
     resume("w", workflow=flow, params={"n": 2}, rerun=["changed"], repo=tmp_git_repo)
     fork("w", workflow=flow, params={"n": 3}, rerun=["a"], repo=tmp_git_repo)
     assert given == [1, 2, 3]
+
+
+def test_without_the_sandbox_that_a_task_asks_for_nothing_is_begun(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ValueError("not yet")
+
+    flow = Workflow("walled")
+    flow.add("first", fail)
+    flow.add("then", "shell", run="true", sandbox="worktree", effects="none", needs=["first"])
+    monkeypatch.setattr(sandbox, "sandbox_ability", lambda: sandbox.SandboxAbility(program="/usr/bin/bwrap"))
+    assert drive(place, flow, id="w").status == "failed"
+    before = len(journal(place, "w"))
+    monkeypatch.setattr(sandbox, "sandbox_ability", lambda: sandbox.SandboxAbility(problem="there is none"))
+    for look in (lambda: go_on(place, "w", flow), lambda: preview_resume(place, "w", workflow=flow)):
+        with pytest.raises(RunRefusedError, match="there is none"):
+            look()
+    assert len(journal(place, "w")) == before

@@ -45,6 +45,7 @@ from agentos.workflow.define.plans import (
     decode_plan,
     missing_products,
     plan_for_now,
+    refuse_no_sandbox,
     refuse_unpriced,
     refuse_untrusted_models,
 )
@@ -340,9 +341,11 @@ def _gather(
 
 
 def _refuse_unready(asked: ResumeRequest, found: _Found) -> None:
-    """Refuse a run that has work left and cannot do it: secrets that are not set, models that nobody accepted."""
+    """Refuse a run that has work left and cannot do it: secrets that are not set, models that nobody accepted, no
+    sandbox."""
     refuse_unset(found.base)
     refuse_untrusted_models(found.base, asked.options.models)
+    refuse_no_sandbox(found.base, asked.options.sandbox)
 
 
 def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Planned:
