@@ -19,6 +19,7 @@ from agentos.ids import GateId, TaskId
 from agentos.machine.events import PlannedVerdict, Verdict
 from agentos.machine.facts.facts import FAILED, begun_steps
 from agentos.machine.facts.fold import Facts, TaskFacts
+from agentos.machine.facts.task_reducers import SLEEP, WAIT
 from agentos.machine.frontier import fan_out_of
 from agentos.machine.rules.gates import newest_gate
 from agentos.machine.state import SUCCEEDED
@@ -227,10 +228,11 @@ class _Judge:
             self.differences.append(f"{task.id} is new" if known is None else f"{task.id} changed")
             if known is not None and fan_out_of(task) not in self.changed:
                 self.changed[task.id] = None
+        left_out = is_left_out(task, self.selected)
         asked_for = task.id in self.options.rerun or (changed and "changed" in self.options.rerun)
-        if (was.steps or was.pending) and (asked_for or self._are_steps_undone(was)):
+        if (was.steps or was.pending) and ((asked_for and not left_out) or self._are_steps_undone(was)):
             self.steps_forgotten.append(task.id)
-        if not is_left_out(task, self.selected):
+        if not left_out:
             self._judge(task, was, changed=changed)
         elif was.ended and not self._is_undone(task, was):
             self._add_verdict(task, "reuse", left_out_reason(self.new, was, stays=True))
@@ -250,6 +252,9 @@ class _Judge:
             return
         if known is None and was.status == "pending" and not was.attempts:
             self._add_verdict(task, "new", "added to the workflow since")
+        elif self._forgets_effects(task, was):
+            self.reset[task.id] = None
+            self._ask(task, "begins anew, but steps that it has made may not be repeated unasked")
         elif was.status in SUCCEEDED:
             self._judge_finished(task, was, changed=changed)
         elif was.status in FAILED:
@@ -452,6 +457,14 @@ class _Judge:
     def _are_steps_undone(self, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what steps of a task did to them."""
         return self.options.files == "restored" and self.options.restored_to < was.files_seq
+
+    def _forgets_effects(self, task: PlannedTask, was: TaskFacts) -> bool:
+        """Whether a task that nobody interrupted begins without steps that had an effect. A step itself is asked about
+        first, where somebody is."""
+        if task.id not in self.steps_forgotten or task.id in self.facts.running or task.id in self.facts.ask:
+            return False
+        made = any(step.name not in (SLEEP, WAIT) for step in was.steps)
+        return made and may_have_happened(task) and not _was_rejected(was)
 
     def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what this finished task did to them."""

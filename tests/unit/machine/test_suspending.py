@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.plan import compile_plan
 from agentos.dag.plan.selection import Selection
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import CaptureEnded, Input, SleepAsked, StepBegan, StepEnded, StopAsked, WaitAsked
+from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.values import decode_value
 from agentos.workflow.files.decisions import decide
 from tests.unit.machine.harness import Run, ended, failed, flow_of, nothing, raw
@@ -534,3 +536,53 @@ def test_a_step_that_was_cut_off_and_left_out_is_asked_about_once_it_is_selected
     run.answer("ask:a", choice="it-ran", output="sent")
     assert run.running == ["a"]
     assert steps(run) == [(0, "charge", "paid"), (1, "mail", "sent")]
+
+
+# --- asked for again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stands", ["asleep", "failed", "retrying"])
+def test_steps_with_an_effect_are_made_again_only_after_a_question(stands: str) -> None:
+    run = Run(external(retries={"retries": int(stands == "retrying"), "backoff_s": 60}), gates="wait").begin()
+    run.give(began(run, 0), made(run, 0, "paid"))
+    if stands == "asleep":
+        run.give(sleep(run, 60, 1))
+        run.give(suspended(run, 1))
+    else:
+        run.fail("a", retryable=True)
+    run.resume(rerun=["a"])
+    assert run.verdicts()["a"] == "ask"
+    assert run.gate("ask:a").step is None, "it is about the whole task, which begins without its steps"
+    assert not run.running
+    run.answer("ask:a", choice="run-again")
+    assert run.running == ["a"]
+    assert steps(run) == []
+
+
+def test_an_edit_of_what_is_left_out_forgets_no_steps() -> None:
+    run = Run(pair()).begin()
+    run.give(began(run, 0), made(run, 0, "paid"))
+    run.give(sleep(run, 60, 1))
+    run.give(suspended(run, 1))
+    select(run, "b")
+    edited = Workflow("flow", schedule="layers")
+    edited.add("a", nothing, effects="external", env={"A": "1"})
+    edited.add("b", nothing)
+    facts, before = run.facts, run.base
+    plan = replace(compile_plan(edited), selection=before.selection)
+    planned = plan_resume(before, plan, facts, ResumeOptions(rerun=frozenset({"changed"})))
+    assert planned.changed == (A,)
+    assert planned.steps_forgotten == ()
+
+
+def test_a_question_about_a_step_that_is_forgotten_becomes_one_about_the_task() -> None:
+    run = Run(external(), gates="wait").begin()
+    run.give(began(run, 0), made(run, 0, "paid"))
+    run.give(began(run, 1, "mail"))
+    run.resume()
+    assert run.gate("ask:a").step == 1
+    run.resume(rerun=["a"])
+    assert run.open_gates == ["ask:a#2"]
+    assert run.gate("ask:a#2").step is None
+    run.answer("ask:a#2", choice="it-ran", output="all of it")
+    assert (run.status("a"), run.output("a")) == ("complete", "all of it")

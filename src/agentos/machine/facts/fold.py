@@ -100,7 +100,8 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     withdrawn: set[GateId] = set()
     for task_id in event.steps_forgotten:
         was = tasks[task_id]
-        withdrawn.update(step.gate for step in facts.task(task_id).pending if step.gate is not None)
+        asked = (facts.gates[gate_id].opened for gate_id in facts.open_gates)
+        withdrawn.update(gate.gate_id for gate in asked if gate.task_id == task_id and gate.step is not None)
         status = "pending" if was.suspended else was.status
         tasks[task_id] = replace(was, steps=(), files_seq=0, pending=(), suspended=False, status=status)
     said = {row.task_id: row.reason for row in event.verdicts if row.verdict == "ask"}
