@@ -84,10 +84,12 @@ def test_what_no_resume_can_do_with_them(agentos: Agentos, failed: Path) -> None
     assert agentos("resume", "--all", "-p", "port=81", cwd=failed).code == 2
     assert ran(failed) == ["first", "80"]
     assert agentos("resume", "mine", "-p", "ready=true", cwd=failed).code == 0
-    complete = agentos("resume", "mine", "-p", "port=81", cwd=failed)
-    assert complete.code == 2
-    assert "run mine is complete: other parameters change nothing of it" in complete.err
-    assert "--rerun changed" in complete.err
+    for looks in ([], ["--dry-run"]):
+        complete = agentos("resume", "mine", "-p", "port=81", *looks, cwd=failed)
+        assert complete.code == 2
+        assert "run mine is complete: other parameters change nothing of it" in complete.err
+        assert "--rerun changed" in complete.err
+    assert agentos("resume", "mine", "-p", "port=81", "--rerun", "changed", "--dry-run", cwd=failed).code == 0
 
 
 def test_the_value_of_a_secret_is_not_taken(agentos: Agentos, failed: Path) -> None:

@@ -205,13 +205,7 @@ def resume_record(
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
     back_to = _older_checkpoint(asked, store, record, named)
-    wants_more = bool(asked.choices.rerun) or _selects(asked, store, record)
-    complete = record.status == "complete" and back_to is None and not wants_more
-    if complete and asked.params is not None:
-        raise RunRefusedError(
-            f"run {record.workflow_id} is complete: other parameters change nothing of it",
-            next_step="Run again what uses them, with --rerun changed, or begin a new run.",
-        )
+    complete = _stays_complete(asked, store, record, back_to)
     try:
         found = _gather(asked, store, record, named, back_to)
     except AgentosError as error:
@@ -265,7 +259,9 @@ def preview_resume(
     store = place_of_target(place, target).open(readonly=True)
     try:
         record, named = find_target(store, place, target)
-        found = _gather(asked, store, record, named, _older_checkpoint(asked, store, record, named))
+        back_to = _older_checkpoint(asked, store, record, named)
+        _stays_complete(asked, store, record, back_to)
+        found = _gather(asked, store, record, named, back_to)
     finally:
         store.close()
     planned, files = _plan(asked, found, writes=False), None
@@ -482,6 +478,20 @@ def recompile_plan(workflow: Workflow, accepted: Plan, options: DriveOptions, ch
     defaulted = tuple(name for name in accepted.defaulted if name in plan.params and name not in changed)
     plan = msgspec.structs.replace(plan, defaulted=(*defaulted, *plan.defaulted))
     return plan_without_secrets(plan, changed, masker_for(plan, options.secret_names))
+
+
+def _stays_complete(
+    asked: ResumeRequest, store: StorePort, record: RunRecord, back_to: CheckpointRecord | None
+) -> bool:
+    """Whether the run is complete and nothing of it is asked for again. Refuses other parameters for such a one."""
+    wants_more = bool(asked.choices.rerun) or _selects(asked, store, record)
+    complete = record.status == "complete" and back_to is None and not wants_more
+    if complete and asked.params is not None:
+        raise RunRefusedError(
+            f"run {record.workflow_id} is complete: other parameters change nothing of it",
+            next_step="Run again what uses them, with --rerun changed, or begin a new run.",
+        )
+    return complete
 
 
 def _selects(asked: ResumeRequest, store: StorePort, record: RunRecord) -> bool:
