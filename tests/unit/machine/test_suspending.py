@@ -16,6 +16,7 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import CaptureEnded, Input, SleepAsked, StepBegan, StepEnded, StopAsked, WaitAsked
 from agentos.machine.resume import ResumeOptions, plan_resume
+from agentos.machine.rules.gates import is_held
 from agentos.values import decode_value
 from agentos.workflow.files.decisions import decide
 from tests.unit.machine.harness import Run, ended, failed, flow_of, nothing, raw
@@ -586,3 +587,18 @@ def test_a_question_about_a_step_that_is_forgotten_becomes_one_about_the_task() 
     assert run.gate("ask:a#2").step is None
     run.answer("ask:a#2", choice="it-ran", output="all of it")
     assert (run.status("a"), run.output("a")) == ("complete", "all of it")
+
+
+def test_a_question_of_a_function_is_not_asked_while_what_it_was_given_runs_again() -> None:
+    run = Run(flow_of({"n": [], "a": ["n"]}), gates="wait").begin()
+    run.ok("n", 1)
+    run.give(wait(run))
+    run.give(suspended(run, 0))
+    gate = run.gate("wait:a")
+    assert not is_held(run.machine.plan, run.facts, gate)
+    run.resume(rerun=["n"])
+    assert run.running == ["n"]
+    assert is_held(run.machine.plan, run.facts, gate)
+    run.ok("n", 1)
+    assert not is_held(run.machine.plan, run.facts, gate)
+    assert run.open_gates == ["wait:a"]

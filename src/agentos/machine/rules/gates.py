@@ -226,6 +226,8 @@ def is_held(plan: Plan, facts: Facts, gate: ev.DecisionRequired) -> bool:
     if gate.kind in ("layer", "error"):
         return any(facts.task(task_id).layer < gate.layer for task_id in facts.running)
     task = _guarded_task(plan, gate)
+    if gate.kind == "wait" and gate.task_id is not None:
+        task = plan.tasks.get(gate.task_id)
     return task is not None and any(not facts.task(need).ended for need in task.definition.needs)
 
 
