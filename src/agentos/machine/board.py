@@ -82,7 +82,7 @@ class Board(ABC):
     def derive(self) -> None:
         """Work out again what follows from plan and facts: after they changed wholesale."""
         self.frontier = Frontier(self.plan, self.facts)
-        self.selected = self.plan.selected()
+        self.selected = self.plan.selected_tasks()
         """The tasks that are to run; None: all."""
         self.setters = context_setters(self.facts)
         """For each context key: of the tasks that set it, the last in the plan."""

@@ -200,7 +200,7 @@ class _Judge:
         self.changed: dict[TaskId, None] = {}
         self.sessions_forgotten: list[TaskId] = []
         self.differences: list[str] = []
-        self.selected = new.selected()
+        self.selected = new.selected_tasks()
 
     def plan(self, revision: int) -> ResumePlan:
         return ResumePlan(

@@ -22,7 +22,7 @@ def ids(*names: str) -> tuple[TaskId, ...]:
 
 def selected(plan: Plan, selection: Selection) -> str:
     """The ids of the tasks that run, in order."""
-    found = replace(plan, selection=selection).selected()
+    found = replace(plan, selection=selection).selected_tasks()
     return " ".join(task.id for task in plan.tasks.values() if not is_left_out(task, found))
 
 
@@ -45,7 +45,7 @@ def test_what_runs(selection: Selection, runs: str) -> None:
 @given(st.sampled_from(sorted(DIAMOND)))
 def test_what_runs_until_a_task_never_lacks_a_result(name: str) -> None:
     plan = replace(plan_of(DIAMOND), selection=Selection(until=ids(name)))
-    found = plan.selected()
+    found = plan.selected_tasks()
     assert found is not None
     needs = {task.id: task.definition.needs for task in plan.tasks.values()}
     refuse_without_results(plan.selection, found, needs, lambda need: False)

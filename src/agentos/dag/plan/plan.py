@@ -200,7 +200,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = EVERY_TASK
     """Which tasks are to run; not part of what the workflow says, nor of the fingerprint."""
 
-    def selected(self) -> frozenset[TaskId] | None:
+    def selected_tasks(self) -> frozenset[TaskId] | None:
         """The tasks selected; None: all. Costs as much as the plan is large, where there is a selection."""
         if not self.selection:
             return None

@@ -65,7 +65,7 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         previous=was.previous,
         steps=was.steps,
         files_seq=was.files_seq,
-        pending=_waited_for(was),
+        pending=_pending_waits(was),
     )
     open_gates = facts.open_gates
     if was.status == "waiting":  # the workflow was edited, and asks no more before the task starts
@@ -93,7 +93,7 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         not_before=event.not_before,
         retry_s=(event.not_before - event.at).total_seconds(),
         error=event.error,
-        pending=_waited_for(was),
+        pending=_pending_waits(was),
         outdated=False,
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
@@ -123,7 +123,7 @@ def _with_step(was: TaskFacts, made: StepFacts) -> TaskFacts:
     return replace(was, steps=(*was.steps, made), pending=left, status=status, suspended=False)
 
 
-def _waited_for(was: TaskFacts) -> tuple[PendingStep, ...]:
+def _pending_waits(was: TaskFacts) -> tuple[PendingStep, ...]:
     return tuple(step for step in was.pending if step.is_waited_for) if was.pending else ()
 
 
@@ -155,7 +155,7 @@ def task_suspended(facts: Facts, event: ev.TaskSuspended) -> Facts:
         suspended=suspended,
         cuts=0,
         seq=event.seq,
-        pending=_waited_for(was),
+        pending=_pending_waits(was),
         outdated=False,
     )
     return replace(

@@ -154,7 +154,7 @@ def checked_selection(plan: Plan, facts: Facts) -> frozenset[TaskId]:
 
     RunRefusedError where the selection names what is not there, or what cannot run without the rest.
     """
-    selection, selected = plan.selection, plan.selected()
+    selection, selected = plan.selection, plan.selected_tasks()
     if selected is None:
         return frozenset()
     for name in selection.names:

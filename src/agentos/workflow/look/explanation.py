@@ -246,7 +246,7 @@ def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | Non
         return "it is no longer in the workflow"
     if facts.status == "aborted":
         return "not yet run: the run is aborted"
-    if journal.plan is not None and is_left_out(planned, journal.plan.selected()):
+    if journal.plan is not None and is_left_out(planned, journal.plan.selected_tasks()):
         return f"not to run: the run was begun with {journal.plan.selection}"
     waits = [need for need in planned.definition.needs if not facts.task(need).ended]
     if waits:
@@ -326,7 +326,7 @@ def _plan_at(store: StorePort, journal: StoredRun, facts: Facts, revision: int) 
 def _uneventful(was: TaskFacts, plan: Plan, task_id: TaskId, reset: Collection[TaskId]) -> tuple[ev.Verdict, str]:
     """Plain `reuse` and `run` are only counted in the journal: what they said follows from how the task stood."""
     task = plan.tasks.get(task_id)
-    if task is not None and is_left_out(task, plan.selected()):
+    if task is not None and is_left_out(task, plan.selected_tasks()):
         return "reuse", left_out_reason(plan, was, stays=was.ended)
     if was.status in ("complete", "failed_safe"):
         return "reuse", finished_reason(task) if task is not None else "finished"

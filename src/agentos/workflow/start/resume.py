@@ -270,7 +270,7 @@ def preview_resume(
     if planned.decided.target:
         from agentos.workflow.files.restore import preview_restore  # most runs change no files
 
-        protected, run = _protected(asked, record, planned.facts), record.workflow_id
+        protected, run = _protected_paths(asked, record, planned.facts), record.workflow_id
         files = preview_restore(place.root, run, planned.decided, found.events, options.files, protected)
     compared = comparison_of(planned.resume, found.ignored_defaults)
     return Previewed(record=record, plan=planned.resume, files=files, compared=compared)
@@ -368,7 +368,9 @@ def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Plann
         asked.choices,
         rerun=asked.choices.rerun | again,
         missing=missing_products(plan, facts, asked.place.root),
-        stale=stale_sources(asked.place, now, then, lambda: _restored(asked, record, facts, decided), remembers=writes),
+        stale=stale_sources(
+            asked.place, now, then, lambda: _restored_files(asked, record, facts, decided), remembers=writes
+        ),
         files=decided.files,
         restored_to=decided.restored_to,
         continues=decided.continues,
@@ -407,16 +409,18 @@ def stale_sources(
     return stale
 
 
-def _restored(asked: ResumeRequest, record: RunRecord, facts: Facts, decided: Decided) -> Mapping[str, str | None]:
+def _restored_files(
+    asked: ResumeRequest, record: RunRecord, facts: Facts, decided: Decided
+) -> Mapping[str, str | None]:
     if not decided.target:
         return {}
     from agentos.workflow.files.restore import restored_digests  # most runs change no files
 
-    protected = _protected(asked, record, facts)
+    protected = _protected_paths(asked, record, facts)
     return restored_digests(asked.place.root, record.workflow_id, decided.target, protected)
 
 
-def _protected(asked: ResumeRequest, record: RunRecord, facts: Facts) -> tuple[str, ...]:
+def _protected_paths(asked: ResumeRequest, record: RunRecord, facts: Facts) -> tuple[str, ...]:
     """Paths that are never put back."""
     from agentos.workflow.files.worktree_files import own_output  # most runs change no files
 
