@@ -186,7 +186,7 @@ def test_with_more_turns_it_goes_on_where_it_was_stopped(agent: str, repo: Path,
         run.finish("resume", "r1")
 
         assert run.tree() == by(*"abcde")
-        # On a busy machine the others ask once more before they are stopped: the model answers faster than anybody looks.
+        # On a busy machine the others ask once more before they are stopped: this model answers at once.
         assert len(script.calls) in ((6,) if agent == "claude" else (7, 8))
         assert run.client.show("r1").outputs["work"]["text"] == "All done."
 
