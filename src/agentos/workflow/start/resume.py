@@ -354,7 +354,7 @@ def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Plann
     plan, problems = current_plan(found.base, facts.changes)
     at_work_on, _ = current_plan(found.accepted, facts.changes)
     selected = checked_selection(plan, facts)
-    again = _repeated(asked, selected, facts)
+    again = _tasks_to_repeat(asked, selected, facts)
     goes_on = at_work_on if found.back_to is None else None
     rerun = asked.choices.rerun
     decided = decide(facts, plan, found.cuts, asked.options.files, record.workflow_id, before=goes_on, rerun=rerun)
@@ -506,7 +506,7 @@ def _selects(asked: ResumeRequest, store: StorePort, record: RunRecord) -> bool:
     return asked.selection.repeats or (bool(before) and asked.selection != before)
 
 
-def _repeated(asked: ResumeRequest, selected: frozenset[TaskId], facts: Facts) -> frozenset[TaskId]:
+def _tasks_to_repeat(asked: ResumeRequest, selected: frozenset[TaskId], facts: Facts) -> frozenset[TaskId]:
     """The selected tasks that run again for it. One that has made steps and not ended well goes on after them."""
     if asked.selection is None or not asked.selection.repeats:
         return frozenset()
