@@ -450,8 +450,10 @@ class _Judge:
             )
         else:
             how = _FILES[self.options.files] if changes_files(task.definition) else ""
-            if was.files_seq and self.options.files == "restored" and task.id not in self.steps_forgotten:
-                how = "; the files after its last step are put back first"
+            if was.steps and task.id not in self.steps_forgotten:
+                if was.files_seq and self.options.files == "restored":
+                    how = "; the files after its last step are put back first"
+                how += f"; {_steps_reason(was)}"
             self._add_verdict(task, "rerun", f"was interrupted{how}" + _edit_note(changed))
 
     def _are_steps_undone(self, was: TaskFacts) -> bool:
@@ -554,8 +556,12 @@ def unfinished_reason(was: TaskFacts) -> str:
     if was.suspended and (until := was.sleeps_until) is not None:
         return f"sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
     if was.steps and was.status == "pending":
-        return f"goes on after {len(was.steps)} step{'s' * (len(was.steps) > 1)}"
+        return _steps_reason(was)
     return {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}.get(was.status, "not yet run")
+
+
+def _steps_reason(was: TaskFacts) -> str:
+    return f"goes on after {len(was.steps)} step{'s' * (len(was.steps) > 1)}"
 
 
 def _edit_note(changed: str) -> str:

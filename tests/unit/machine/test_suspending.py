@@ -339,6 +339,7 @@ def test_cut_off_between_steps_nothing_is_asked() -> None:
     run.give(began(run, 0), made(run, 0))
     run.resume()
     assert run.verdicts() == {"a": "rerun"}
+    assert [row.reason for row in run.last(ev.ResumePlanned).verdicts] == ["was interrupted; goes on after 1 step"]
     assert run.running == ["a"]
 
 

@@ -97,6 +97,8 @@ def _describe_control(event: ev.Event) -> str:
             return f"{gate_id} asks{f' again ({again})' if again else ''}: {question}"
         case ev.DecisionMade(gate_id=gate_id, answer=answer, choice=choice, author=author, reason=reason):
             return f"{gate_id}: {choice or answer} by {author}" + (f": {reason}" if reason else "")
+        case ev.TaskSleep(task_id=task_id, until=until):
+            return f"{task_id} sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
         case ev.CommandApplied(author=author, command=command) if command.get("type") != "approval_response":
             return f"{command.get('type')} asked by {author}"
         case ev.CommandRefused(author=author, command=command, why=why):
@@ -135,8 +137,6 @@ def _describe_detail(event: ev.Event) -> str:
             return f"{task_id} depends on files {sources.digest[:12]}{' and variables' * bool(sources.variables)}"
         case ev.TaskStepStarted(task_id=task_id, number=number, name=name):
             return f"{task_id}: step {number + 1}, {name}, begins"
-        case ev.TaskSleep(task_id=task_id, until=until):
-            return f"{task_id} sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
         case ev.TaskSuspended(task_id=task_id):
             return f"{task_id} is suspended: it sleeps or waits for an answer"
         case ev.TaskUsage(task_id=task_id, usage=usage):
