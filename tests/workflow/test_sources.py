@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,14 @@ def test_names_of_any_kind_are_told_apart(repo: Path) -> None:
     (repo / odd).write_text("x")
     (repo / "src/ü b\n.py").write_text("x")
     assert sorted(files(repo, "src/**")) == ["src/\\xff.py", "src/a.py", "src/b.py", "src/ü b\n.py"]
+    (repo / "H 160000 0 0\tx").mkdir()
+    tricky = {"? x", "? H 1\tx", "\t", "H 160000 0 0\tx/y"}  # as git writes what is tracked, and what is not
+    for name in tricky:
+        (repo / name).write_text("x")
+    before = files(repo, "**")
+    assert tricky <= before.keys()
+    git("add", ".", cwd=repo)
+    assert files(repo, "**") == before
 
 
 def test_a_link_counts_by_where_it_points_and_a_program_by_its_bit(repo: Path, tmp_path: Path) -> None:
@@ -198,7 +207,57 @@ def test_a_file_that_has_just_changed_is_read_again(repo: Path, tmp_path: Path, 
     assert sorted(reads) == ["a.py", "a.py", "b.py", "b.py"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'[["src/a.py"],[1],[2],[3],[4]]', b"[1,2]", b"null"])
+def test_an_edit_of_equal_size_within_one_tick_of_a_coarse_clock_is_noticed(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file system tells whole seconds: size, times and inode are then what they were before the edit."""
+
+    def coarse(look: Callable[..., os.stat_result], *args: Any, **how: Any) -> os.stat_result:
+        found = look(*args, **how)
+        ticks = {f"st_{one}_ns": int(getattr(found, f"st_{one}")) * 10**9 for one in ("atime", "mtime", "ctime")}
+        return os.stat_result(tuple(found), ticks)
+
+    for look in (os.lstat, os.fstat):
+        monkeypatch.setattr(os, look.__name__, partial(coarse, look))
+    path, memory, seen = repo / "src/a.py", tmp_path / "known", list[source_files.Signature]()
+    while len(seen) != 2 or seen[0] != seen[1]:  # until both edits fell into one second
+        contents, seen = list[str](), []
+        for text in ("a = 2\n", "a = 3\n"):
+            path.write_text(text)
+            reader = SourceReader(repo, memory)
+            contents.append(reader.read([("src/**",)])[("src/**",)].files["src/a.py"])
+            reader.save()
+            seen.append(source_files._signature(os.lstat(path)))
+        assert contents[0] != contents[1]
+
+
+def test_an_edit_that_puts_the_time_back_is_noticed(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow_old(monkeypatch)
+    reader, path = SourceReader(repo, tmp_path / "known"), repo / "src/a.py"
+    before, found = reader.read([("src/**",)])[("src/**",)].files, path.stat()
+    reader.save()
+    path.write_text("a = 3\n")
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert (path.stat().st_mtime_ns, path.stat().st_size) == (found.st_mtime_ns, found.st_size)
+    assert reader.read([("src/**",)])[("src/**",)].files != before
+    assert files(repo, "src/**", memory=tmp_path / "known") != before
+
+
+DAMAGE = [
+    b"",
+    b"{",
+    b"[]",
+    b'[["src/a.py"],[1],[2],[3],[4]]',
+    b'[[1],[1],[2],[3],[4],["x"]]',
+    b'[["src/\\u0000"],[1],[2],[3],[4],["x"]]',
+    b"[1,2]",
+    b"null",
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_to_the_memory_costs_time_only(repo: Path, tmp_path: Path, damage: bytes) -> None:
     memory = tmp_path / "known"
     memory.write_bytes(damage)

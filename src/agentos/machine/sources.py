@@ -48,6 +48,8 @@ def changes_since(record: SourcesRecord | None, names: Mapping[str, str] | None,
     """What differs from the record, by name; empty where nothing does. `names` are the `named_files` of then."""
     if record is None:
         return (UNRECORDED,)
+    if (record.digest, record.variables) == (now.digest, now.variables):
+        return ()
     both = {*record.variables, *now.variables}
     variables = tuple(f"${name}" for name in sorted(both) if record.variables.get(name) != now.variables.get(name))
     if record.digest == now.digest:

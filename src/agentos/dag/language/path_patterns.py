@@ -40,11 +40,13 @@ def pattern_problem(pattern: str) -> str:
     return ""
 
 
+@lru_cache(maxsize=4096)
 def is_literal(pattern: str) -> bool:
     """Whether it names one path, or a folder."""
     return _WILD.search(pattern) is None
 
 
+@lru_cache(maxsize=4096)
 def fixed_part(pattern: str) -> str:
     """The folders that everything it matches lies in; a literal pattern as a whole."""
     if is_literal(pattern):

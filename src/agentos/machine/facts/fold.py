@@ -280,6 +280,8 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return task_reducers.task_start(facts, event)
         case ev.TaskComplete():
             return task_reducers.task_complete(facts, event)
+        case ev.TaskSources():
+            return task_reducers.task_sources(facts, event)
         case ev.LayerStart():
             return task_reducers.layer_start(facts, event)
         case ev.Checkpointed():
@@ -296,8 +298,6 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return replace(facts, sequence=event.seq, sessions=facts.sessions.set(event.task_id, event.session))
         case ev.TaskStep():
             return task_reducers.task_step(facts, event)
-        case ev.TaskSources():
-            return task_reducers.task_sources(facts, event)
         case ev.TaskStepStarted():
             return task_reducers.task_step_started(facts, event)
         case ev.TaskSleep():

@@ -15,12 +15,14 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
+from agentos import typed
 from agentos.dag.define.task import SourceVariable
 from agentos.dag.language.path_patterns import fixed_part, is_literal, matching, pattern_problem
 from agentos.dag.language.references import OPEN, as_text, resolve
@@ -34,7 +36,7 @@ from agentos.machine.sources import SourcesNow, changes_since, files_digest, rea
 from agentos.machine.state import SUCCEEDED
 from agentos.secrets import ENVIRONMENT
 from agentos.workflow.place.place import Place
-from agentos.worktree.git import PART, REPOSITORY, Git, clean_env, path_text, split_names
+from agentos.worktree.git import PART, REPOSITORY, Git, Running, clean_env, path_text, split_names
 
 _OURS = (".git/", ".agentos/")
 _YOUNG_NS = 2_000_000_000
@@ -46,10 +48,14 @@ _FEW = 50
 _MOST = 100_000
 """Files remembered; beyond that only those that were looked at last."""
 _TIMEOUT_S = 300.0
+_LISTED = ("-t", "--stage", "--others", "--exclude-standard")
+"""What is tracked, and what is not and is not ignored either, told apart by a tag."""
 
 Signature = tuple[int, ...]
 """Of a file: times, size and inode. Equal means unchanged."""
 Patterns = tuple[str, ...]
+_Remembered = tuple[list[str], list[int], list[int], list[int], list[int], list[str]]
+"""Paths, the parts of their signatures, digests: as they are kept in a file."""
 
 
 class SourceReader:
@@ -61,6 +67,7 @@ class SourceReader:
         self._above = f"{root}/"
         self._memory = memory
         self._known: dict[str, tuple[Signature, str]] | None = None
+        self._remembered: list[str] = []
         self._seen: set[str] = set()
         self._news = False
         self._lock = threading.Lock()
@@ -75,13 +82,18 @@ class SourceReader:
         asked = dict.fromkeys(wanted)
         if not any(asked):
             return {patterns: _sources({}) for patterns in asked}
-        with self._lock:
-            if self._known is None:
-                self._known = _load(self._memory)
-            every = dict.fromkeys(pattern for patterns in asked for pattern in patterns)
-            names = self._names(every, changes or {})
+        every = dict.fromkeys(pattern for patterns in asked for pattern in patterns)
+        tops = {fixed_part(pattern).partition("/")[0] for pattern in every}
+        with self._lock, ExitStack() as closing:
+            listing = self._start_listing(sorted(tops))
+            if listing is not None:
+                closing.callback(listing.stop)
+            unchanged = self._unchanged(every)  # while git lists
+            listed = self._listed_by_git(listing) if listing is not None else None
+            names = self._names(every, self._walk("", tops) if listed is None else listed, changes or {})
             found = {pattern: matching(pattern, names) for pattern in every}
-            digests = {name: self._digest(name) for name in {name for names in found.values() for name in names}}
+            each = dict.fromkeys(chain.from_iterable(found.values()))
+            digests = {name: unchanged.get(name) or self._digest(name) for name in each}
             self._seen.update(digests)
             digests.update(changes or {})
             read: dict[Patterns, SourcesNow] = {}
@@ -107,38 +119,42 @@ class SourceReader:
 
     # --- which files ------------------------------------------------------------------------------------------------
 
-    def _names(self, patterns: Iterable[str], changes: Mapping[str, str | None]) -> Sequence[str]:
-        tops = {fixed_part(pattern).partition("/")[0] for pattern in patterns}
-        listed = self._listed_by_git(sorted(tops))
-        names = set(listed) if listed is not None else set(self._walk("", tops))
-        names.update(name for name, digest in changes.items() if digest is not None)
+    def _names(
+        self, patterns: Iterable[str], listed: Iterable[str], changes: Mapping[str, str | None]
+    ) -> Sequence[str]:
+        names = dict.fromkeys(listed)
+        names.update((name, None) for name, digest in changes.items() if digest is not None)
         ordered = sorted(name for name in names if not name.startswith(_OURS))
         for pattern in patterns:
             if is_literal(pattern) and not matching(pattern, ordered):
                 path = fixed_part(pattern)
-                names.update(self._walk(path) if _is_folder(self._above + path) else [path])
+                names.update(dict.fromkeys(self._walk(path) if _is_folder(self._above + path) else [path]))
         return ordered if len(names) == len(ordered) else sorted(name for name in names if not name.startswith(_OURS))
 
-    def _listed_by_git(self, tops: list[str]) -> list[str] | None:
-        """What is tracked or not ignored, of these names in the root; None outside a repository."""
+    def _start_listing(self, tops: list[str]) -> Running | None:
+        """Begin to list what is tracked or not ignored, of these names in the root; None if git cannot be started."""
         git = Git(cwd=self.root, env=clean_env(os.environ), timeout_s=_TIMEOUT_S)
         below = [] if "" in tops or len(tops) > _FEW else ["--", *tops]
+        try:
+            return git.start("--literal-pathspecs", "ls-files", "-z", *_LISTED, *below)
+        except GitError:
+            return None
+
+    def _listed_by_git(self, listing: Running) -> list[str] | None:
+        """The names that were listed; None outside a repository."""
+        try:
+            listed = split_names(listing.end().stdout)
+        except GitError as error:
+            if "not a git repository" in error.said or error.status == 127:  # or no git at all
+                return None
+            raise
         names, inside = list[str](), list[str]()
-        with ExitStack() as closing:
-            try:
-                tracked = git.start("--literal-pathspecs", "ls-files", "-z", "--stage", *below)
-                closing.callback(tracked.stop)
-                others = git.start("--literal-pathspecs", "ls-files", "-z", "--others", "--exclude-standard", *below)
-                closing.callback(others.stop)
-                listed = split_names(tracked.end().stdout), split_names(others.end().stdout)
-            except GitError as error:
-                if "not a git repository" in error.said or error.status == 127:  # or no git at all
-                    return None
-                raise
-        for about, _, name in (entry.partition("\t") for entry in listed[0]):
-            (inside if about.startswith(REPOSITORY) else names).append(name)
-        for name in listed[1]:
-            (inside if name.endswith("/") else names).append(name.rstrip("/"))
+        for entry in listed:
+            if entry.startswith("? "):
+                (inside if entry.endswith("/") else names).append(entry[2:].rstrip("/"))
+            else:  # its tag, mode, object and stage
+                about, _, name = entry.partition("\t")
+                (inside if about.startswith(REPOSITORY, 2) else names).append(name)
         # Git names a repository inside, and does not enter it.
         return [*names, *(name for folder in inside for name in self._walk(folder))]
 
@@ -158,6 +174,23 @@ class SourceReader:
 
     # --- what is in them --------------------------------------------------------------------------------------------
 
+    def _unchanged(self, patterns: Iterable[str]) -> dict[str, str]:
+        """The digests of files that earlier readers remembered, of those that are as they were."""
+        if self._known is None:
+            self._known = _load(self._memory)
+            self._remembered = sorted(self._known)
+        wanted = dict.fromkeys(chain.from_iterable(matching(pattern, self._remembered) for pattern in patterns))
+        unchanged: dict[str, str] = {}
+        with suppress(OSError), _open_folder(self.root) as root:
+            for name in wanted:
+                try:
+                    seen, digest = self._known[name]
+                    if _signature(os.lstat(name, dir_fd=root)) == seen:
+                        unchanged[name] = digest
+                except (OSError, ValueError, KeyError):  # gone since, from the disk or from what is remembered
+                    continue
+        return unchanged
+
     def _digest(self, name: str) -> str | None:
         """Of content and executable bit; of a link, where it points. None where there is no file."""
         path = self._above + name
@@ -165,7 +198,7 @@ class SourceReader:
             found = os.lstat(path)
         except (OSError, ValueError):
             return None
-        seen = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+        seen = _signature(found)
         assert self._known is not None
         known = self._known.get(name)
         if known is not None and known[0] == seen:
@@ -180,8 +213,23 @@ class SourceReader:
 
 
 def _sources(files: dict[str, str]) -> SourcesNow:
-    plain = {name if name.isascii() else path_text(name): digest for name, digest in files.items()}
-    return SourcesNow(files=plain, digest=files_digest(plain))
+    if not all(map(str.isascii, files)):
+        files = {path_text(name): digest for name, digest in files.items()}
+    return SourcesNow(files=files, digest=files_digest(files))
+
+
+@contextmanager
+def _open_folder(path: Path) -> Iterator[int]:
+    """For paths below it, which are found sooner from there than from the top."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _signature(found: os.stat_result) -> Signature:
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def _is_folder(path: str) -> bool:
@@ -225,7 +273,7 @@ def digest_of(parts: Iterable[bytes], mode: str) -> str:
 def _load(memory: Path | None) -> dict[str, tuple[Signature, str]]:
     if memory is not None:
         with suppress(OSError, ValueError, TypeError):  # whatever it holds, it is only remembered
-            names, *seen, digests = msgspec.json.decode(memory.read_bytes())
+            names, *seen, digests = typed.decoder(_Remembered).decode(memory.read_bytes())
             return dict(zip(names, zip(zip(*seen, strict=True), digests, strict=True), strict=True))
     return {}
 
