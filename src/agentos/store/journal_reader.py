@@ -3,6 +3,7 @@ runs out of one store into another. Each call belongs inside one transaction."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from agentos.store.port import (
 from agentos.values import decode_value
 
 R = TypeVar("R", RunRecord, CheckpointRecord)
+T = TypeVar("T")
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
 _TOLD_BY_LEASE: frozenset[RunStatus] = frozenset((*_UNDRIVEN, "interrupted"))
@@ -144,7 +146,7 @@ def is_text(given: str) -> bool:
         given.encode()
     except UnicodeEncodeError:
         return False
-    return bool(given)
+    return bool(given) and "\0" not in given
 
 
 def only_one(what: str, given: str, rows: Sequence[Sequence[Any]], record: Callable[[Sequence[Any]], R]) -> R:
@@ -291,6 +293,55 @@ class JournalReader:
         self.checkpoints(workflow_id)
         for revision in range(1, self.revision(workflow_id)[1] + 1):
             self.plan(workflow_id, revision)
+
+
+class RunReader(ABC):
+    """The verbs of the port that look at runs, the same for every store, which says how its queries are asked."""
+
+    @abstractmethod
+    def look(self, question: Callable[[Queries], T]) -> T:
+        """The answer to a question of single queries."""
+
+    @abstractmethod
+    def look_at_once(self, question: Callable[[Queries], T]) -> T:
+        """The answer to a question of several queries, which all see the same moment of the database."""
+
+    @abstractmethod
+    def record_from(self, row: Sequence[Any]) -> RunRecord:
+        """A row of `find_runs`."""
+
+    def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
+        return self.look_at_once(lambda queries: JournalReader(queries).plan(workflow_id, revision))
+
+    def verify(self, workflow_id: WorkflowId) -> None:
+        self.look_at_once(lambda queries: JournalReader(queries).verify(workflow_id))
+
+    def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
+        return self.look_at_once(lambda queries: JournalReader(queries).newest_sound_checkpoint(workflow_id))
+
+    def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
+        def read(queries: Queries) -> RunCopy:
+            JournalReader(queries).verify(workflow_id)
+            [row, *_] = queries.rows("find_runs", workflow_id, 4)
+            return read_copy(queries, self.record_from(row))
+
+        return self.look_at_once(read)
+
+    def find_run(self, workflow_id: str) -> RunRecord:
+        rows = self._beginning_with("find_runs", workflow_id)
+        if not rows:
+            raise RunNotFoundError(workflow_id)
+        return only_one("runs", workflow_id, rows, self.record_from)
+
+    def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
+        rows = self._beginning_with("find_checkpoints", checkpoint_id)
+        return only_one("checkpoints", checkpoint_id, rows, checkpoint_record) if rows else None
+
+    def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
+        return self.look(lambda queries: JournalReader(queries).checkpoints(workflow_id))
+
+    def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
+        return self.look(lambda queries: list(queries.rows(query, prefix, 4))) if is_text(prefix) else []
 
 
 _OTHER_ID = "Import it under another id (--id NEW), or delete the one that is here."

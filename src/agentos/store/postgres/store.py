@@ -18,7 +18,6 @@ from agentos import crashpoints
 from agentos.exceptions import (
     AgentosError,
     LeaseLostError,
-    RunNotFoundError,
     RunRefusedError,
     StoreUnavailableError,
 )
@@ -26,9 +25,8 @@ from agentos.ids import WorkflowId
 from agentos.machine.events import Event
 from agentos.store import codec, journal_reader
 from agentos.store.holder import encode_holder
-from agentos.store.journal_reader import JournalHead, JournalReader
+from agentos.store.journal_reader import JournalHead, JournalReader, RunReader
 from agentos.store.port import (
-    CheckpointRecord,
     Durability,
     Holder,
     Lease,
@@ -57,7 +55,7 @@ from agentos.values import encode_value
 T = TypeVar("T")
 
 
-class PostgresStore:
+class PostgresStore(RunReader):
     """Any thread may use it, one at a time. Cheap to open: its connections are the process's, see pool.py."""
 
     def __init__(
@@ -81,6 +79,16 @@ class PostgresStore:
         self._watch = Watch(pool)
         self._writer = JournalWriter(pool, self.scopes, blob_limit=blob_limit, patience_s=patience_s)
         self._open = True
+
+    @verb
+    def look(self, question: Callable[[QuerySession], T]) -> T:
+        with autocommit_session(self._pool, self.scopes) as session:
+            return question(session)
+
+    @verb
+    def look_at_once(self, question: Callable[[QuerySession], T]) -> T:
+        with read_transaction(self._pool, self.scopes) as session:
+            return question(session)
 
     @verb
     def ask(self, question: Callable[[QuerySession], T]) -> T:
@@ -231,27 +239,6 @@ class PostgresStore:
         return events
 
     @verb
-    def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
-        with read_transaction(self._pool, self.scopes) as session:
-            return JournalReader(session).plan(workflow_id, revision)
-
-    @verb
-    def verify(self, workflow_id: WorkflowId) -> None:
-        with read_transaction(self._pool, self.scopes) as session:
-            JournalReader(session).verify(workflow_id)
-
-    @verb
-    def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
-        with read_transaction(self._pool, self.scopes) as session:
-            return JournalReader(session).newest_sound_checkpoint(workflow_id)
-
-    @verb
-    def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
-        with read_transaction(self._pool, self.scopes) as session:
-            JournalReader(session).verify(workflow_id)
-            return journal_reader.read_copy(session, _record(_beginning_with(session, "find_runs", workflow_id)[0]))
-
-    @verb
     def insert_copy(self, copy: RunCopy) -> None:
         with autocommit_session(self._pool, self.scopes) as session:
             self._own_scope(session)
@@ -264,13 +251,13 @@ class PostgresStore:
 
     # --- what is there --------------------------------------------------------------------------------------------
 
-    @verb
-    def find_run(self, workflow_id: str) -> RunRecord:
-        with autocommit_session(self._pool, self.scopes) as session:
-            rows = _beginning_with(session, "find_runs", workflow_id)
-        if not rows:
-            raise RunNotFoundError(workflow_id)
-        return journal_reader.only_one("runs", workflow_id, rows, _record)
+    def record_from(self, row: Sequence[Any]) -> RunRecord:
+        holder, current, until = row[9:12]
+        scope = Scope(repository=row[20], worktree=row[21])
+        driving = leases.live_holder(holder, current)
+        return journal_reader.run_record(
+            row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope
+        )
 
     @verb
     def list_runs(
@@ -286,26 +273,11 @@ class PostgresStore:
                     rows = session.rows("list_runs_in", wanted, journal_reader.stored_statuses(statuses), asked or None)
                 else:
                     rows = session.rows("list_runs", wanted, asked or None)
-            found = [record for row in rows if (record := _record(row)).status in statuses or not statuses]
+            found = [record for row in rows if (record := self.record_from(row)).status in statuses or not statuses]
             enough = wanted is None or len(rows) < wanted or len(found) >= (limit or 0)
             if enough or not journal_reader.must_be_told_apart(statuses):
                 return found[:limit]
             wanted = 4 * (wanted or 1)  # of some, the lease says that they are in another status
-
-    @verb
-    def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
-        with autocommit_session(self._pool, self.scopes) as session:
-            rows = _beginning_with(session, "find_checkpoints", checkpoint_id)
-        return (
-            journal_reader.only_one("checkpoints", checkpoint_id, rows, journal_reader.checkpoint_record)
-            if rows
-            else None
-        )
-
-    @verb
-    def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
-        with autocommit_session(self._pool, self.scopes) as session:
-            return JournalReader(session).checkpoints(workflow_id)
 
     # --- the inbox, and news --------------------------------------------------------------------------------------
 
@@ -380,16 +352,3 @@ class PostgresStore:
             self._open = False
             self._watch.close()
             release_pool(self._pool)
-
-
-def _record(row: Sequence[Any]) -> RunRecord:
-    holder, current, until = row[9:12]
-    scope = Scope(repository=row[20], worktree=row[21])
-    driving = leases.live_holder(holder, current)
-    return journal_reader.run_record(
-        row[:9], row[12:20], holder=driving, lease_until=until if holder else 0, scope=scope
-    )
-
-
-def _beginning_with(session: QuerySession, query: str, prefix: str) -> list[tuple[Any, ...]]:
-    return session.rows(query, prefix, 4) if journal_reader.is_text(prefix) and "\0" not in prefix else []

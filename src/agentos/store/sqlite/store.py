@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from agentos import crashpoints
 from agentos.exceptions import (
@@ -23,9 +23,8 @@ from agentos.ids import WorkflowId
 from agentos.machine.events import Checkpointed, Event, RolledBack
 from agentos.store import codec, journal_reader
 from agentos.store.holder import encode_holder
-from agentos.store.journal_reader import JournalHead, JournalReader
+from agentos.store.journal_reader import JournalHead, JournalReader, Queries, RunReader
 from agentos.store.port import (
-    CheckpointRecord,
     Durability,
     Holder,
     Lease,
@@ -44,11 +43,12 @@ from agentos.store.sqlite.leases import Clock, StoredLease
 from agentos.store.sqlite.live import LiveConnection, Reading, Writing, file_size
 from agentos.values import encode_value
 
+T = TypeVar("T")
 _Q = queries()
 _ADVANCE, _SET_STATUS, _INSERT_EVENT = _Q["advance_run"], _Q["set_status"], _Q["insert_event"]
 
 
-class SqliteStore:
+class SqliteStore(RunReader):
     """One connection. Any thread may use it, one at a time; a heartbeat thread opens a store of its own."""
 
     def __init__(
@@ -275,22 +275,13 @@ class SqliteStore:
             return self._journal.events(workflow_id, after, upto, whole=whole)
 
     @verb
-    def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
-        with self._reading:
-            return self._journal.plan(workflow_id, revision)
+    def look(self, question: Callable[[Queries], T]) -> T:
+        return question(self._queries)
 
     @verb
-    def verify(self, workflow_id: WorkflowId) -> None:
-        """Check every event, blob, checkpoint and plan of a run. Raises the IntegrityError of the first damaged one."""
+    def look_at_once(self, question: Callable[[Queries], T]) -> T:
         with self._reading:
-            self._journal.verify(workflow_id)
-
-    @verb
-    def read_copy(self, workflow_id: WorkflowId) -> RunCopy:
-        with self._reading:
-            self._journal.verify(workflow_id)
-            record = self._record(self._beginning_with("find_runs", workflow_id)[0])
-            return journal_reader.read_copy(self._queries, record)
+            return question(self._queries)
 
     @verb
     def insert_copy(self, copy: RunCopy) -> None:
@@ -299,28 +290,12 @@ class SqliteStore:
             journal_reader.insert_copy(self._queries, copy)
             self._journal.verify(copy.run.workflow_id)
 
-    @verb
-    def newest_sound_checkpoint(self, workflow_id: WorkflowId) -> CheckpointRecord | None:
-        """The newest checkpoint that counts, whose row and every event up to it are undamaged."""
-        with self._reading:
-            return self._journal.newest_sound_checkpoint(workflow_id)
-
     # --- what is there --------------------------------------------------------------------------------------------
 
-    @verb
-    def find_run(self, workflow_id: str) -> RunRecord:
-        rows = self._beginning_with("find_runs", workflow_id)
-        if not rows:
-            raise RunNotFoundError(workflow_id)
-        return journal_reader.only_one("runs", workflow_id, rows, self._record)
-
-    def _record(self, row: Sequence[Any]) -> RunRecord:
+    def record_from(self, row: Sequence[Any]) -> RunRecord:
         lease = StoredLease(*row[9:13])
         holder = leases.live_holder(self._clock, lease)
         return journal_reader.run_record(row[:9], row[13:], holder=holder, lease_until=lease.until)
-
-    def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(_Q[query], (prefix, 4)).fetchall() if journal_reader.is_text(prefix) else []
 
     @verb
     def list_runs(
@@ -338,21 +313,8 @@ class SqliteStore:
             each = [self._connection.execute(_Q["list_runs_in"], (encoded, status)) for status in stored]
             merged = merge(*each, key=lambda row: (row[13], row[-1]), reverse=True)
             rows = (row[:-1] for row in merged)
-        found = map(self._record, rows)
+        found = map(self.record_from, rows)
         return list(islice((one for one in found if not statuses or one.status in statuses), limit))
-
-    @verb
-    def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
-        rows = self._beginning_with("find_checkpoints", checkpoint_id)
-        return (
-            journal_reader.only_one("checkpoints", checkpoint_id, rows, journal_reader.checkpoint_record)
-            if rows
-            else None
-        )
-
-    @verb
-    def list_checkpoints(self, workflow_id: WorkflowId) -> list[CheckpointRecord]:
-        return self._journal.checkpoints(workflow_id)
 
     # --- the inbox ------------------------------------------------------------------------------------------------
 
