@@ -24,7 +24,7 @@ from agentos.ids import TaskId, short_id
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import ResumeOptions, ResumePlan
-from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
+from agentos.tasks.llm.model_settings import LlmDefaults
 from agentos.tasks.process.sandbox_settings import SandboxPaths, SandboxSettings
 from agentos.workflow.define.python_modules import refuse_while_loading
 from agentos.workflow.drive.conductor import conduct
@@ -34,7 +34,7 @@ from agentos.workflow.drive.patience import in_thread
 from agentos.workflow.drive.result import RunResult, result_of
 from agentos.workflow.files.decisions import FilesChoice
 from agentos.workflow.place.place import Place, find_place
-from agentos.workflow.place.settings import Settings, load_settings
+from agentos.workflow.place.settings import load_settings
 from agentos.workflow.place.worktree_index import remember
 from agentos.workflow.start import resume as resuming
 from agentos.workflow.start.comparison import NO_DIFFERENCE, Comparison
@@ -378,37 +378,26 @@ def resolve_drive_options(
         hooks=Hooks(on_wait=settings.on_wait, on_end=settings.on_end),
         secrets=settings.secrets,
         max_log=settings.log_limit,
-        models=_usable_models(place.root, settings),
-        sandbox=_usable_sandbox(place.root, settings),
+        models=msgspec.structs.replace(
+            settings.models, untrusted=_why_untrusted(place.root, "llm") if settings.llm != LlmDefaults() else ""
+        ),
+        sandbox=SandboxSettings(
+            paths=settings.sandbox,
+            untrusted=_why_untrusted(place.root, "sandbox") if settings.sandbox != SandboxPaths() else "",
+        ),
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
 
 
-def _usable_models(root: Path, settings: Settings) -> ModelSettings:
-    """What the settings say of models; where that needs to be accepted first, with why: many runs ask none."""
-    if settings.llm == LlmDefaults():
-        return settings.models
+def _why_untrusted(root: Path, section: str) -> str:
+    """Why a section of the settings may not be used before it is accepted, for runs that need it; else empty."""
     from agentos.workflow.place.trust import refuse_untrusted
 
     try:
-        refuse_untrusted(root, "llm")
+        refuse_untrusted(root, section)
     except UntrustedSettingsError as error:
-        return msgspec.structs.replace(settings.models, untrusted=str(error))
-    return settings.models
-
-
-def _usable_sandbox(root: Path, settings: Settings) -> SandboxSettings:
-    """What the settings say of sandboxes, as `_usable_models` does: a repository opens no wall by itself."""
-    told = SandboxSettings(paths=settings.sandbox)
-    if settings.sandbox == SandboxPaths():
-        return told
-    from agentos.workflow.place.trust import refuse_untrusted
-
-    try:
-        refuse_untrusted(root, "sandbox")
-    except UntrustedSettingsError as error:
-        return msgspec.structs.replace(told, untrusted=str(error))
-    return told
+        return str(error)
+    return ""
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):

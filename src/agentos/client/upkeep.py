@@ -14,6 +14,7 @@ from agentos.client.places import Location, Place, find_location, find_place, fi
 from agentos.client.runs import resolve_drive_options
 from agentos.exceptions import AgentosError, UntrustedSettingsError, WorkflowConfigurationError
 from agentos.store.backends import find_backend
+from agentos.store.stats import RunSize
 from agentos.tasks.process.ancestors import adopt_orphans
 from agentos.workflow.look.doctor import Checkup, examine
 from agentos.workflow.place.trust import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from agentos.worktree.snapshots.retention import Sizes
 
 __all__ = [
-    "Checkup", "Imported", "Reaching", "Report", "Stored", "Trusted", "Worker", "database_stats", "doctor",
+    "Checkup", "Imported", "Reaching", "Report", "RunSize", "Stored", "Trusted", "Worker", "database_stats", "doctor",
     "find_backend", "find_reaching", "interrupted_runs", "list_trusted", "migrate", "refuse_untrusted", "revoke_trust",
     "set_aside", "tidy", "trust_settings", "trusted_since", "work",
 ]  # fmt: skip

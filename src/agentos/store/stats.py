@@ -10,16 +10,18 @@ from agentos.store.port import Holder, Scope
 
 
 class RunSize(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run takes. Outputs that several runs share count for each of them."""
+    """What one run takes."""
 
     workflow_id: str
     name: str
+    """Its workflow."""
     status: str
     events: int
     checkpoints: int
     prunable: int
-    """Checkpoints that `prune` would delete."""
+    """Checkpoints that `agentos prune` would delete."""
     bytes: int
+    """Events, plans and large outputs; an output that runs share counts for each."""
 
 
 class DatabaseSize(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from agentos.cli.output import print_json, print_table, say
 from agentos.cli.render.text import printable
 from agentos.client import upkeep
 from agentos.client.places import Location, find_location
+from agentos.client.upkeep import RunSize
 
 
 class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,21 +23,6 @@ class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute path of the file, which need not exist yet, or a PostgreSQL URL without its password."""
     source: str
     """What decided it: variable, settings or repository."""
-
-
-class RunStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run takes, as `db stats --json` prints it."""
-
-    workflow_id: str
-    name: str
-    """Its workflow."""
-    status: str
-    events: int
-    checkpoints: int
-    prunable: int
-    """Checkpoints that `agentos prune` would delete."""
-    bytes: int
-    """Events, plans and large outputs; an output that runs share counts for each."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +49,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints that `agentos prune --all` would delete."""
     tables: dict[str, int]
     """Bytes by table, with indexes; empty where this SQLite cannot tell."""
-    runs: list[RunStats]
+    runs: list[RunSize]
     """Largest first."""
 
 
@@ -142,15 +128,13 @@ snapshots of files, which may not be; all worktrees of a repository share those.
 def stats(as_json: bool, repo: Path | None) -> None:
     stored = upkeep.database_stats(repo)
     measured, taken = stored.database, stored.snapshots
-    runs = [typed.convert(run, RunStats, from_attributes=True) for run in measured.runs]
     other = {
         "path": _path_without_password(stored.location),
         "bytes": measured.file_bytes + measured.log_bytes,
         "task_log_bytes": stored.log_files,
         "snapshots": taken.snapshots if taken is not None else 0,
         "snapshot_bytes": taken.total_bytes if taken is not None else 0,
-        "prunable": sum(run.prunable for run in runs),
-        "runs": runs,
+        "prunable": sum(run.prunable for run in measured.runs),
     }
     found = typed.convert(msgspec.structs.asdict(measured) | other, Stats)
     if as_json:
