@@ -15,9 +15,12 @@ from typing import NamedTuple
 from agentos.dag.define.task import TaskDef
 
 _END = frozenset(";&|\n(){}")
-_OPERATORS = ("&>>", "<<<", "<<-", "&>", ">>", "<<", ">&", "<&", ">|", "<>", ">", "<", ";", "&", "|", "\n", "(", ")")
-_BEGINS_OPERATOR = frozenset(sign[0] for sign in _OPERATORS)
-_PLAIN = re.compile(r"[^\s\\'\"`$;&|()<>]+")
+_OPERATOR = re.compile(r"&>>|<<<|<<-|&>|>>|<<|>&|<&|>\||<>|[><;&|\n()]")
+_LEFT_OUT = re.compile(r"[ \t]+|\\\n|#[^\n]*")
+_SUBSTITUTION = r"\$\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*+\)?)*+\)?)*+\)?)*+\)?|\$\{[^}]*\}?|`[^`]*`?"
+_PIECE = re.compile(
+    rf"""({_SUBSTITUTION}|[^ \t\n\\'"`;&|()<>])|\\(.?)|'([^']*)'?|"((?:{_SUBSTITUTION}|\\.?|[^"\\])*+)"?""", re.DOTALL
+)
 _WORTH_READING = re.compile(r">|\bgit\b|\btee\b|\bdate\b|RANDOM|EPOCH|\$\$|uuidgen")
 """Most scripts hold nothing of what is looked for, and need not be taken apart."""
 _WRITES = frozenset({"&>>", "&>", ">>", ">", ">|"})
@@ -175,25 +178,22 @@ def _commands(script: str) -> Iterator[_ShellCommand]:
 def _tokens(script: str) -> Iterator[tuple[bool, str]]:
     at, documents = 0, list[str]()
     while at < len(script):
-        if script[at] in " \t" or script.startswith("\\\n", at):
-            at += 1 + (script[at] == "\\")
-        elif script[at] == "#":
-            at = _find(script, "\n", at)
-        elif script[at] in _BEGINS_OPERATOR:
-            sign = next(sign for sign in _OPERATORS if script.startswith(sign, at))
-            at += len(sign)
-            yield False, sign
-            if sign in ("<<", "<<-"):
+        if left_out := _LEFT_OUT.match(script, at):
+            at = left_out.end()
+        elif sign := _OPERATOR.match(script, at):
+            at = sign.end()
+            yield False, sign[0]
+            if sign[0] in ("<<", "<<-"):
                 while script[at : at + 1] in (" ", "\t"):
                     at += 1
                 word, at = _word(script, at)
                 documents.append(word)
-            elif sign == "\n":
+            elif sign[0] == "\n":
                 while documents and at < len(script):
-                    end = _find(script, "\n", at)
-                    if script[at:end].lstrip("\t") == documents[0]:
+                    line = script[at:].partition("\n")[0]
+                    if line.lstrip("\t") == documents[0]:
                         del documents[0]
-                    at = end + 1
+                    at += len(line) + 1
                 documents.clear()
         else:
             word, at = _word(script, at)
@@ -203,49 +203,9 @@ def _tokens(script: str) -> Iterator[tuple[bool, str]]:
 def _word(script: str, at: int) -> tuple[str, int]:
     """A word with its quotes taken off, and where it ends. What is substituted stays in it as it is written."""
     word = ""
-    while at < len(script):
-        character = script[at]
-        if character in " \t" or character in _BEGINS_OPERATOR:
-            break
-        if plain := _PLAIN.match(script, at):
-            word, at = word + plain[0], plain.end()
-        elif character == "\\":
-            word, at = word + script[at + 1 : at + 2], at + 2
-        elif character == "'":
-            end = _find(script, "'", at + 1)
-            word, at = word + script[at + 1 : end], end + 1
-        elif character == '"':
-            at += 1
-            while at < len(script) and script[at] != '"':
-                end = _substitution(script, at) or at + 1 + (script[at] == "\\")
-                word, at = word + script[at:end], end
-            at += 1
-        elif end := _substitution(script, at):
-            word, at = word + script[at:end], end
-        else:
-            word, at = word + character, at + 1
+    while piece := _PIECE.match(script, at):
+        word, at = word + piece[piece.lastindex or 0], piece.end()
     return word, at
-
-
-def _substitution(script: str, at: int) -> int:
-    """Where `$(…)`, `${…}` or a backquoted command that begins here ends; 0 where none begins."""
-    if script[at] == "`":
-        return _find(script, "`", at + 1) + 1
-    opening = script[at + 1 : at + 2]
-    if script[at] != "$" or opening not in ("(", "{"):
-        return 0
-    closing, depth, at = ")" if opening == "(" else "}", 0, at + 1
-    while at < len(script):
-        depth += (script[at] == opening) - (script[at] == closing)
-        at += 1
-        if not depth:
-            break
-    return at
-
-
-def _find(script: str, what: str, at: int) -> int:
-    found = script.find(what, at)
-    return len(script) if found < 0 else found
 
 
 # --- Python --------------------------------------------------------------------------------------------------------
