@@ -47,13 +47,18 @@ from tests.crash.children.witness import main
 from agentos import Workflow
 
 flow = Workflow("counted")
-flow.add("deliver", "shell", effects=EFFECTS, idempotent=IDEMPOTENT, run='''
+flow.add("deliver", "shell", effects=EFFECTS, idempotent=False, run='''
 printf '{"attempt_id": "%s"}\\\\n' "$AGENTOS_ATTEMPT_ID" >> "$CRASH_TRACE"
+THEN
 ''')
 
 if __name__ == "__main__":
     main(flow)
 """
+
+
+def counted(*, effects: str, then: str = "") -> str:
+    return COUNTED.replace("EFFECTS", repr(effects)).replace("THEN", then)
 
 
 def carriers(workflow_id: str, root: Path) -> list[int]:
@@ -91,7 +96,7 @@ def test_what_outlived_the_driver_is_ended_before_the_task_runs_again(tmp_path: 
 
 
 def test_a_command_whose_process_was_not_yet_on_the_record_never_executes(tmp_path: Path) -> None:
-    theatre = Theatre.of_text(tmp_path, COUNTED.replace("EFFECTS", '"none"').replace("IDEMPOTENT", "False"), "early")
+    theatre = Theatre.of_text(tmp_path, counted(effects="none"), "early")
     assert theatre.run(at="process.before").killed
     wait_for(lambda: not carriers("run-1", theatre.repo), "the child to give up")
     assert theatre.trace() == []
@@ -100,15 +105,30 @@ def test_a_command_whose_process_was_not_yet_on_the_record_never_executes(tmp_pa
 
 
 def test_a_command_with_effects_that_was_cut_off_waits_for_an_answer(tmp_path: Path) -> None:
-    flow = COUNTED.replace("EFFECTS", '"external"').replace("IDEMPOTENT", "False")
-    theatre = Theatre.of_text(tmp_path, flow, "cut off")
+    theatre = Theatre.of_text(tmp_path, counted(effects="external"), "cut off")
     assert theatre.run(at="attempt.inside").killed
+    check_that_only_an_answer_continues(theatre)
+
+
+def test_a_command_that_took_effect_before_it_was_cut_off_is_vouched_for_and_not_repeated(tmp_path: Path) -> None:
+    flow = counted(effects="external", then="until [ -e ../go ]; do sleep 0.02; done")
+    theatre = Theatre.of_text(tmp_path, flow, "took effect")
+    driver = theatre.start(str(theatre.repo / "flow.py"))
+    wait_for(theatre.trace, "the effect")
+    driver.kill()
+    assert theatre.end(driver).code == -signal.SIGKILL
+    (tmp_path / "go").touch()
+    check_that_only_an_answer_continues(theatre)
+
+
+def check_that_only_an_answer_continues(theatre: Theatre) -> None:
+    """Whether the command got as far as its effect or not: it is asked about, and the effect takes place once."""
     wait_for(lambda: not carriers("run-1", theatre.repo), "the command to end")
     executed = len(theatre.trace())
     for _ in range(2):
         assert theatre.resume().said == {"status": "waiting"}
     assert len(theatre.trace()) == executed
-    theatre.answer()
+    assert theatre.answer().code == 0
     assert theatre.resume().said == {"status": "complete"}
     assert len(theatre.trace()) == 1
     checks.check_journal(theatre.journal(), killed=[theatre.ended[0].pid])

@@ -65,8 +65,12 @@ def leave_trace(line: Mapping[str, Any]) -> None:
 
 def executions(task_id: str) -> int:
     """How often a task was executed so far, in this process or an earlier one."""
+    return len(_lines_of(task_id))
+
+
+def _lines_of(task_id: str) -> list[dict[str, Any]]:
     lines = map(json.loads, Path(_TRACE).read_text().splitlines())
-    return sum(task_id == (line.get("task") or line["attempt_id"].split("/")[1]) for line in lines)
+    return [line for line in lines if task_id == (line.get("task") or line["attempt_id"].split("/")[1])]
 
 
 def take_effect(task_id: str, number: int) -> str:
@@ -183,9 +187,13 @@ def checkpoint_of_layer(layer: int) -> str:
     return next(cut.id for cut in Client().checkpoints(WORKFLOW_ID) if cut.layer == layer and not cut.abandoned)
 
 
-def effect_of(task_id: str) -> dict[str, str]:
-    """What a task with an external effect returns: known to whoever looks at the effect itself."""
-    return {"done": task_id}
+def effect_of(task_id: str) -> Any:
+    """What a task with an external effect returns: known to whoever looks at the effect itself.
+
+    A command leaves only the id of its attempt in the trace, and returns what it printed: nothing.
+    """
+    of_a_command = any("task" not in line for line in _lines_of(task_id))
+    return "" if of_a_command else {"done": task_id}
 
 
 if __name__ == "__main__":
