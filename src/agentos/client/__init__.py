@@ -3,8 +3,7 @@
 places       which runs there are, here and in every worktree known
 runs         run, resume, fork; preview a resume; drive one and look on
 detached     start and resume with a driver that outlives the caller
-views        a run at one glance, by the clock, and why a task is as it is
-changes      whatever changes here, and one run event by event
+views        a run at one glance, by the clock, why a task is as it is; whatever changes here
 task_logs    what tasks printed, also while they print it
 diffs        what differs between two states, and what a task did to files
 answers      what waits for an answer, and answering it
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentos.client.answers import answer, approve, deliver, gate, inbox, reject
-    from agentos.client.changes import watch_all
     from agentos.client.definitions import check, list_workflows, load
     from agentos.client.detached import resume_detached, start_detached
     from agentos.client.diffs import diff, task_diff
@@ -44,12 +42,11 @@ if TYPE_CHECKING:
     )
     from agentos.client.task_logs import follow_logs, logs
     from agentos.client.upkeep import doctor
-    from agentos.client.views import timeline, view, why
+    from agentos.client.views import timeline, view, watch_all, why
     from agentos.client.worktree import Client
 
 _HOMES = {
     "answers": ("answer", "approve", "deliver", "gate", "inbox", "reject"),
-    "changes": ("watch_all",),
     "definitions": ("check", "list_workflows", "load"),
     "detached": ("resume_detached", "start_detached"),
     "diffs": ("diff", "task_diff"),
@@ -59,7 +56,7 @@ _HOMES = {
     "runs": ("Durability", "aresume", "arun", "fork", "preview_resume", "resolve_drive_options", "resume", "run"),
     "task_logs": ("follow_logs", "logs"),
     "upkeep": ("doctor",),
-    "views": ("timeline", "view", "why"),
+    "views": ("timeline", "view", "watch_all", "why"),
     "worktree": ("Client",),
 }
 

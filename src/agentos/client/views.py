@@ -1,15 +1,24 @@
-"""A run as it stands: at one glance, by the clock, task by task. Nothing here writes."""
+"""Runs as they stand, at one glance, by the clock, task by task; and as they change. Nothing here writes."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from agentos.client.places import FoundRun, find_run
+from agentos.exceptions import AgentosError, NotFoundError
+from agentos.ids import WorkflowId
+from agentos.machine import events as ev
 from agentos.machine.rules.budgets import money
+from agentos.store.holder import is_alive
+from agentos.store.port import RunRecord, StorePort
+from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.look.attempt_evidence import gate_evidence
 from agentos.workflow.look.explanation import AttemptView, Explanation, explain, find_task
+from agentos.workflow.look.run_model import RunModel
 from agentos.workflow.look.run_view import (
     AttemptEvidence,
     GateView,
@@ -21,13 +30,22 @@ from agentos.workflow.look.run_view import (
     run_view,
 )
 from agentos.workflow.look.timeline import AttemptSpan, DriveSpan, IdleSpan, Timeline, WaitSpan, timeline_of
+from agentos.workflow.place.place import Place, find_place
 from agentos.workflow.place.run_search import reading
 
 __all__ = [
-    "AttemptEvidence", "AttemptSpan", "AttemptView", "DriveSpan", "Explanation", "GateView", "IdleSpan", "RunView",
-    "StoredRun", "TaskView", "Timeline", "WaitSpan", "money", "next_command", "read_run", "run_view", "timeline",
-    "view", "why",
+    "AttemptEvidence", "AttemptSpan", "AttemptView", "DriveSpan", "Explanation", "GateView", "IdleSpan", "RunModel",
+    "RunView", "StoredRun", "TaskView", "Timeline", "WaitSpan", "money", "new_model", "next_command", "read_run",
+    "run_view", "timeline", "usual_ms", "view", "watch_all", "why",
 ]  # fmt: skip
+
+POLL_S = 0.1
+LOOK_S = 1.0
+"""How often `watch_all` looks whether drivers still live; on a server, also for runs that it has not seen."""
+MOST_EVENTS = 5_000
+"""A journal longer than this is not read for a guess."""
+MOST_RUNS = 200
+"""Nor are runs looked for that are older than the newest of these."""
 
 
 def read_run(run: FoundRun | str | None = None, repo: str | Path | None = None, *, whole: bool = True) -> StoredRun:
@@ -60,3 +78,92 @@ def why(run: FoundRun | str | None, task: str, repo: str | Path | None = None) -
 def timeline(run: FoundRun | str | None = None, repo: str | Path | None = None) -> Timeline:
     """A run by the clock: drives, attempts, what waited for an answer, and the time nobody drove it."""
     return timeline_of(read_run(run, repo, whole=False))
+
+
+# --- as they change -------------------------------------------------------------------------------------------------
+
+
+def new_model(run: FoundRun) -> RunModel:
+    """A model of the run to feed with its events, from the first on."""
+    workflow_id = run.record.workflow_id
+    if run.record.kind != "workflow":
+        return RunModel(workflow_id)
+    with reading(run.place) as store:
+        return RunModel(workflow_id, decode_plan(store.read_plan(workflow_id)))
+
+
+def usual_ms(place: Place, name: str) -> dict[str, float]:
+    """How long each task took in the newest complete run of this workflow, in milliseconds; empty where there is none.
+
+    A guess is never worth an error.
+    """
+    try:
+        with reading(place) as store:
+            for run in store.list_runs(statuses={"complete"}, limit=MOST_RUNS):
+                if run.name == name and run.sequence <= MOST_EVENTS:
+                    done = (one for one in store.read_events(run.workflow_id) if isinstance(one, ev.TaskComplete))
+                    return {one.task_id: one.execution_time_ms for one in done if one.attempt}
+    except AgentosError:
+        pass
+    return {}
+
+
+async def watch_all(repo: str | Path | None = None, *, poll_s: float = POLL_S) -> AsyncGenerator[list[RunRecord]]:
+    """Runs of this worktree that are new or have changed, as any process changes them: first all, newest first.
+
+    A driver that dies is a change, too, and so is a run that was deleted (nothing is listed then). Between two changes
+    a database file is asked for nothing but its data version. A place where nothing was ever kept is waited at.
+    """
+    import asyncio
+
+    from agentos.workflow.drive.patience import in_thread, run_to_end
+
+    place = await asyncio.to_thread(find_place, repo, make=False)
+    while not place.exists():
+        await asyncio.sleep(poll_s)
+    store = await run_to_end(asyncio.to_thread(_open, place), undo=lambda left: left.close())
+    known: dict[WorkflowId, RunRecord] = {}
+    try:
+        while True:
+            runs = {run.workflow_id: run for run in await in_thread(store.list_runs)}
+            gone = known.keys() - runs.keys()
+            changed = [
+                run for run in runs.values() if _without_lease(run) != _without_lease(known.get(run.workflow_id))
+            ]
+            if changed or gone or not known:
+                yield changed
+            known = runs
+            await _wait_for_change(place, store, [run for run in runs.values() if run.holder is not None], poll_s)
+    finally:
+        store.close()
+
+
+def _open(place: Place) -> StorePort:
+    deadline = time.monotonic() + LOOK_S
+    while True:
+        try:
+            return place.open(readonly=True)
+        except NotFoundError:  # it is just being made
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def _without_lease(run: RunRecord | None) -> RunRecord | None:
+    """A lease is renewed all the time, and that changes nothing."""
+    return None if run is None else replace(run, lease_until=None)
+
+
+async def _wait_for_change(place: Place, store: StorePort, driven: list[RunRecord], poll_s: float) -> None:
+    import asyncio
+
+    from agentos.workflow.drive.patience import in_thread
+
+    look_at = time.monotonic() + LOOK_S
+    while not await in_thread(store.has_changed):
+        if time.monotonic() >= look_at:
+            # A server tells only of runs that were looked at; a dead driver tells nobody.
+            if place.is_shared or any(run.holder is not None and is_alive(run.holder) is False for run in driven):
+                return
+            look_at = time.monotonic() + LOOK_S
+        await asyncio.sleep(poll_s)

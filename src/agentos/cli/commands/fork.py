@@ -15,10 +15,10 @@ from agentos.cli.output import say
 from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import drive_here, open_view
-from agentos.client.changes import RunModel
 from agentos.client.definitions import parse_params, typed_params
 from agentos.client.places import repo_argument
 from agentos.client.runs import make_fork, with_fork
+from agentos.client.views import RunModel
 from agentos.client.worktree import Client
 from agentos.ids import short_id
 

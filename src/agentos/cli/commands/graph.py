@@ -10,7 +10,7 @@ import click
 
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
-from agentos.cli.render.plan_drawing import boxes, mermaid
+from agentos.cli.render.plan_graph import boxes, mermaid
 from agentos.client.definitions import drawing
 
 _MERMAID_EDGES = 500

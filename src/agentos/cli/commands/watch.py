@@ -16,11 +16,10 @@ from agentos.cli.render.event_json import AnyEvent
 from agentos.cli.render.text import printable
 from agentos.cli.terminal.feed import Feed
 from agentos.cli.terminal.session import Show, open_view, print_report
-from agentos.client.changes import new_model
 from agentos.client.places import FoundRun, find_run
 from agentos.client.process import StopSignals
 from agentos.client.task_logs import watch_with_output
-from agentos.client.views import read_run
+from agentos.client.views import new_model, read_run
 from agentos.ids import short_id
 
 HINT = "Ctrl-C stops watching; the run goes on"

@@ -14,7 +14,7 @@ import msgspec
 from agentos.cli.render.text import count, duration, printable, short, until
 from agentos.cli.render.value_text import failure_text
 from agentos.client.answers import answer_to, is_held
-from agentos.client.changes import RunModel
+from agentos.client.views import RunModel
 from agentos.ids import TaskId
 
 FEW = 5

@@ -28,10 +28,10 @@ from agentos.cli.render.text import printable, printable_lines
 from agentos.cli.terminal.feed import Amount, Feed, JsonLines, PlainLines, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
 from agentos.client.answers import evidence_of
-from agentos.client.changes import RunModel, usual_ms
 from agentos.client.places import repo_argument
 from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
 from agentos.client.runs import LEFT_OUT, NO_DIFFERENCE, Driven, Previewed, drive, in_thread
+from agentos.client.views import RunModel, usual_ms
 from agentos.client.worktree import Client
 from agentos.exceptions import AgentosError, FilesChangedError, RunRefusedError
 from agentos.ids import short_id

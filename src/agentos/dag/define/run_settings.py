@@ -14,7 +14,7 @@ from agentos.dag.define.model_calls import NO_BUDGET, Budget
 from agentos.dag.language.references import NAME, SECRETS, references_in
 from agentos.dag.plan.checks import env_problems
 from agentos.dag.plan.findings import Finding, nearest
-from agentos.dag.plan.linking import Parameters
+from agentos.dag.plan.links import Parameters
 from agentos.exceptions import ExpressionError
 from agentos.excerpts import shorten
 

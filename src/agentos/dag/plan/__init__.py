@@ -1,7 +1,7 @@
 """From a workflow to a plan. Nothing raises: every problem becomes a finding.
 
 plan         a plan with its layers, and `compile_plan`
-linking      which values parameters get; tasks as written become complete definitions
+links        which values parameters get; tasks as written become complete definitions
 checks       everything that can be wrong, as findings
 findings     a problem, told so that it can be fixed
 fingerprint  whether a task, with the code of its function, still is what it was

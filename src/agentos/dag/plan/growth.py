@@ -16,7 +16,7 @@ from agentos.dag.language.references import resolve
 from agentos.dag.plan.checks import changes_files, id_problem, key_template, references_of, together_problems
 from agentos.dag.plan.findings import Finding, format_names
 from agentos.dag.plan.fingerprint import changed_fingerprint
-from agentos.dag.plan.linking import (
+from agentos.dag.plan.links import (
     Parameters,
     check_definition,
     group_of,

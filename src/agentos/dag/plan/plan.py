@@ -17,7 +17,7 @@ from agentos.dag.language.references import references_in
 from agentos.dag.plan.checks import changes_files, item_id_problems, together_problems, undeclared_secrets
 from agentos.dag.plan.findings import Finding, format_names, locate_findings
 from agentos.dag.plan.fingerprint import plan_fingerprint, task_fingerprint
-from agentos.dag.plan.linking import link_workflow, stored_parameters, take_parameters
+from agentos.dag.plan.links import link_workflow, stored_parameters, take_parameters
 from agentos.dag.plan.selection import EVERY_TASK, Selection, select_tasks
 from agentos.exceptions import ExpressionError, WorkflowDefinitionError
 from agentos.ids import TaskId

@@ -13,7 +13,7 @@ from agentos.dag.define.workflow import Draft, Workflow
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.dag.plan.fingerprint import code_digest, source_text
 from agentos.dag.plan.hints import Hints, hint_line, hints_of, retry_line
-from agentos.dag.plan.linking import CONTEXT, Signature, signature_of
+from agentos.dag.plan.links import CONTEXT, Signature, signature_of
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import AgentosError, AttemptError, RunRefusedError
 from agentos.ids import TaskId
