@@ -33,7 +33,7 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test coverage test-rest test-all agents agents-if-possible language-server language-server-if-possible \
-	lint docs schemas recording matrix soak mutants bench lock preflight clean distclean
+	lint docs schemas recording matrix soak overnight mutants bench lock preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -89,6 +89,9 @@ matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5, then drivers and a PostgreSQL server in trouble
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)
 	AGENTOS_MATRIX=full $(RUN) pytest tests/crash/test_postgres_chaos.py $(PYTEST_ARGS)
+
+overnight: $(VENV)/.test agents-if-possible ## agents in trouble for MINUTES=5: kills, 429s, reboots; then the report of the morning, and what was paid
+	$(VENV)/bin/python tests/agents/overnight.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 recording: $(VENV)/.test ## run the demo in a terminal and write docs/demo.svg from what it shows
 	@$(VENV)/bin/python tools/record_demo.py

@@ -66,7 +66,7 @@ class AgentScript:
         if not tools:
             return says("a title")
         step = self._steps.popleft() if self._steps else says("done")
-        return step if not isinstance(step, (WriteFile, RunShell)) else _with_tool(step, tools)
+        return step if not isinstance(step, (WriteFile, RunShell)) else with_tool(step, tools)
 
 
 def offered(request: Received) -> frozenset[str]:
@@ -81,7 +81,8 @@ def offered(request: Received) -> frozenset[str]:
     return frozenset(names)
 
 
-def _with_tool(step: WriteFile | RunShell, tools: frozenset[str]) -> Answer:
+def with_tool(step: WriteFile | RunShell, tools: frozenset[str]) -> Answer:
+    """An answer that uses the tool which this agent has for it."""
     table: Mapping[str, Callable[..., Mapping[str, Any]]] = _WRITERS if isinstance(step, WriteFile) else _SHELLS
     for name, arguments in table.items():
         if name in tools:
