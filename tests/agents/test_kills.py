@@ -68,9 +68,9 @@ class Runs:
         return out + err
 
     @contextmanager
-    def running_until(self, arrived: Callable[[], bool]) -> Iterator[subprocess.Popen[str]]:
-        """A run that has come so far; killed at the end, where it still lives."""
-        process = self.start("run", "flow.yaml", "--id", "r1")
+    def running_until(self, arrived: Callable[[], bool], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A run, or what else drives it, that has come so far; killed at the end, where it still lives."""
+        process = self.start(*(arguments or ("run", "flow.yaml", "--id", "r1")))
         try:
             until = time.monotonic() + PATIENCE_S
             while not arrived():
@@ -82,9 +82,9 @@ class Runs:
             process.kill()
             process.communicate()
 
-    def killed_when(self, arrived: Callable[[], bool]) -> None:
-        """A run that is killed, with SIGKILL and nothing else, as soon as that is so."""
-        with self.running_until(arrived):
+    def killed_when(self, arrived: Callable[[], bool], *arguments: str) -> None:
+        """A run, or what else drives it, that is killed with SIGKILL and nothing else as soon as that is so."""
+        with self.running_until(arrived, *arguments):
             pass
 
     def turns(self) -> int:

@@ -327,11 +327,60 @@ def test_a_merge_without_a_choice_is_refused(agentos: Agentos, conflict: Path) -
         (("--use", "shared.txt"), "is not PATH=worktree"),
         (("--use", "shared.txt=task:a", "--output", "1"), "give one of them"),
         (("--use", "shared.txt=task:a", "--use", "shared.txt=task:b"), "names a path twice"),
+        (("--use", "shared.txt=task:a", "--resolve-with", "agent:claude"), "give one of them"),
+        (("--resolve-with", "claude"), "is not agent:NAME"),
+        (("--resolve-with", "agent:cladue"), "did you mean 'claude'"),
     ):
         done = agentos("approve", "m", *arguments, cwd=conflict)
         assert (done.code, why in done.err) == (2, True), done.err
     assert agentos("reject", "m", cwd=conflict).code in (0, 1)
     assert not (conflict / "a.txt").exists()
+
+
+CLAUDE = """\
+#!/bin/sh
+if [ "$1" = --version ]; then echo "2.0.0 (Claude Code)"; exit; fi
+cat > prompt.txt
+sed -i -e 's/^main$/fish and meat/' -e 's/^bread$/toast/' menu.txt
+echo more > more.txt
+echo '{"type":"result","subtype":"success","is_error":false,"result":"Both.","num_turns":1}'
+"""
+MENU = """
+tasks:
+  fish: {run: "sed -i s/main/fish/ menu.txt", isolation: worktree}
+  meat: {run: "sed -i -e s/main/meat/ -e s/wine/red/ menu.txt", isolation: worktree}
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "menu"),
+    [
+        ("task:merge-0", "fish and meat,salt,toast,oil,red"),
+        ("task:fish", "fish,salt,bread,oil,red"),
+        ("worktree", "main,salt,bread,oil,red"),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["layers", "ready"])
+def test_an_agent_proposes_and_what_is_not_chosen_is_not_taken(
+    agentos: Agentos, tmp_git_repo: Path, tmp_path: Path, schedule: str, chosen: str, menu: str
+) -> None:
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(CLAUDE)
+    program.chmod(0o755)
+    env = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    (tmp_git_repo / "menu.txt").write_text("main\nsalt\nbread\noil\nwine\n")
+    (tmp_git_repo / "flow.yaml").write_text(f"schedule: {schedule}\n{MENU}")
+    assert agentos("run", "flow.yaml", "--id", "m", cwd=tmp_git_repo).code == 3
+    asks = agentos("approve", "m", "--resolve-with", "agent:claude", cwd=tmp_git_repo, env=env)
+    assert asks.code == 3, asks.err
+    assert "agentos approve m 'merge:0#2' --use menu.txt=task:merge-0" in asks.err
+    assert (tmp_git_repo / "menu.txt").read_text() == "main\nsalt\nbread\noil\nwine\n"
+    assert "toast" in agentos("diff", "m", "merge-0", "--patch", cwd=tmp_git_repo).out
+    done = agentos("approve", "m", "merge:0#2", "--use", f"menu.txt={chosen}", cwd=tmp_git_repo)
+    assert done.code == 0, done.err
+    assert ",".join((tmp_git_repo / "menu.txt").read_text().splitlines()) == menu
+    assert not (tmp_git_repo / "more.txt").exists(), "nothing but what was in conflict is taken from the agent"
 
 
 def test_what_is_suggested_can_be_typed_as_it_is(agentos: Agentos, tmp_git_repo: Path) -> None:

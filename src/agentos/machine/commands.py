@@ -43,7 +43,8 @@ class ApprovalResponse(_Command, frozen=True, kw_only=True, tag="approval_respon
     answer: Literal["", "rerun", "happened"] = ""
     """As earlier versions said `run-again` and `it-ran`."""
     output: Any = None
-    """With `it-ran`: what the task gave; of a command the text that it printed. Of a merge: the versions chosen."""
+    """With `it-ran`: what the task gave; of a command the text that it printed. Of a merge: the versions chosen, or
+    `agent:NAME`."""
 
 
 IT_RAN, DID_NOT_RUN, RUN_AGAIN = EFFECT_ANSWERS = ("it-ran", "did-not-run", "run-again")

@@ -557,7 +557,7 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     choice: str = ""
     """Which of the gate's choices an approval took."""
     output: Raw = NOTHING
-    """For `happened`: what the effect returned. Of a merge: the version chosen for each path."""
+    """For `happened`: what the effect returned. Of a merge: the version chosen for each path, or `agent:NAME`."""
 
 
 class CoverChanged(Event, frozen=True, kw_only=True):

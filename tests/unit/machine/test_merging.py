@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.language.references import resolve
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import CaptureEnded, MergeEnded, StopAsked
-from agentos.machine.rules.merges import Choice, choices, parse_choice
+from agentos.machine.rules.merges import CUT_SHORT, Choice, choices, parse_choice
 from tests.unit.machine.harness import Run, nothing
 
 CONFLICT = ev.MergeConflict(path="x", sides=("worktree", "task:a", "task:b"), mark="1")
@@ -326,3 +327,110 @@ def test_a_dead_driver_leaves_the_merge_of_a_chain_to_the_next() -> None:
 )
 def test_choices_as_they_are_written(text: object, choice: Choice | None) -> None:
     assert parse_choice(text) == choice
+
+
+# --- an agent resolves conflicts ----------------------------------------------------------------------------------
+
+
+def asked_about(**more: Any) -> Run:
+    run = both_done(gates="wait")
+    run.give(merged(conflicts=(CONFLICT,), **{"text": "x: <<<<<<< ${{ secrets.KEY }}", **more}))
+    return run
+
+
+def test_an_agent_may_resolve_a_conflict_and_what_it_did_is_asked_about() -> None:
+    run = asked_about()
+    done = run.answer("merge:0", output="agent:claude")
+    assert done[-2:] == ["plan_changed inject", "task_start merge-0#1"]
+    assert run.machine.capture_wanted is None  # while it works nothing is merged
+    resolver = run.machine.plan.tasks[TaskId("merge-0")].definition
+    assert (resolver.isolation, resolver.agent.agent if resolver.agent else "") == ("worktree", "claude")
+    assert resolver.agent is not None
+    assert resolve(resolver.agent.prompt, {}).count("${{ secrets.KEY }}") == 1  # as data, not as a reference
+    run.ok("merge-0", files=left("merge-0"))
+    assert run.machine.capture_wanted == 0
+    names = (TaskId("a"), TaskId("b"), TaskId("merge-0"))
+    sides = ev.MergeConflict(path="x", sides=("worktree", "task:a", "task:b", "task:merge-0"), mark="2")
+    assert run.give(merged(tasks=names, conflicts=(sides,))) == ["files_merged", "decision_required merge:0#2"]
+    assert run.last(ev.DecisionRequired).command.endswith("--use x=task:merge-0")
+    run.answer("merge:0#2", output={"x": "task:merge-0"})
+    run.give(merged(tasks=names, tree="t", snapshot="s"))
+    assert run.give(WRITTEN)[-1] == "task_start c#1"
+
+
+def test_an_agent_that_fails_leaves_the_question_and_no_failed_run() -> None:
+    run = asked_about()
+    run.answer("merge:0", output="agent:claude")
+    run.fail("merge-0")
+    assert run.machine.capture_wanted == 0
+    assert run.give(merged(conflicts=(CONFLICT,))) == ["files_merged", "decision_required merge:0#2"]
+    run.answer("merge:0#2", output={"x": "task:a"})
+    run.give(merged(tree="t", snapshot="s"))
+    run.give(WRITTEN)
+    run.ok("c")
+    assert run.give(CaptureEnded(why="layer", layer=1, snapshot="s", tree="t"))[-1] == "workflow_complete"
+
+
+def test_a_dead_driver_leaves_the_agent_to_the_next() -> None:
+    run = asked_about()
+    run.answer("merge:0", output="agent:claude")
+    run.resume()
+    assert run.machine.capture_wanted is None
+    assert run.running == ["merge-0"]
+    run.ok("merge-0", files=left("merge-0"))
+    run.resume()
+    assert run.verdicts()["merge-0"] == "reuse"
+    assert run.machine.capture_wanted == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("agent:nobody", "not 'nobody'"),
+        ("agent:", "agent is one of"),
+        ("agent:command", "needs `command`"),
+        ("claude", "for each path"),
+    ],
+)
+def test_an_agent_that_there_is_not_is_refused(output: str, why: str) -> None:
+    run = asked_about()
+    assert run.answer("merge:0", output=output) == ["command_refused approval_response"]
+    assert why in run.last(ev.CommandRefused).why
+    assert TaskId("merge-0") not in run.machine.plan.tasks
+
+
+def test_with_schedule_ready_nothing_is_merged_while_the_agent_works_and_its_version_comes_with_the_rest() -> None:
+    run = chains(gates="wait")
+    run.give(of("a", conflicts=(CONFLICT,)))
+    assert run.answer("merge:0", output="agent:claude")[-1] == "task_start merge-0#1"
+    run.ok("b", files=left("b"))
+    assert (run.machine.capture_wanted, run.running) == (None, ["merge-0"])
+    run.ok("merge-0", files=left("merge-0"))
+    assert run.machine.capture_wanted == 0
+    assert run.give(of("a", "b", "merge-0", conflicts=(CONFLICT,)))[-1] == "decision_required merge:0#2"
+    run.answer("merge:0#2", output={"x": "task:a"})
+    run.give(of("a", "b", "merge-0", tree="t", snapshot="s", conflicts=(CONFLICT,)))
+    assert run.give(WRITTEN)[-1] == "task_start c#1"
+
+
+def test_an_agent_is_walled_in_where_one_of_the_tasks_is() -> None:
+    flow = Workflow("flow")
+    flow.add("a", nothing, isolation="worktree", effects="files")
+    flow.add("b", "shell", run="make b", isolation="worktree", sandbox="worktree")
+    run = Run(flow, captures=True, gates="wait").begin()
+    run.ok("a", files=left("a"))
+    run.ok("b", files=left("b"))
+    run.give(merged(conflicts=(CONFLICT,)))
+    run.answer("merge:0", output="agent:claude")
+    resolver = run.machine.plan.tasks[TaskId("merge-0")].definition
+    assert resolver.sandbox == "worktree"
+    assert resolver.agent is not None
+    assert "task:b: make b" in resolver.agent.prompt
+
+
+def test_an_agent_is_not_asked_about_what_is_cut_short_or_is_no_conflict() -> None:
+    run = asked_about(text=f"long{CUT_SHORT}")
+    assert run.answer("merge:0", output="agent:claude") == ["command_refused approval_response"]
+    run = both_done(gates="wait")
+    run.give(merged(problem="no space left"))
+    assert run.answer("merge:0", output="agent:claude") == ["command_refused approval_response"]

@@ -45,6 +45,7 @@ Examples:
   agentos approve draft-7 approval:look --choose revise --reason-file notes.md
   agentos approve nightly ask:pay --choose it-ran --output "receipt 17"
   agentos approve nightly merge:0 --use app.py=task:backend --use notes.md=file:merged.md
+  agentos approve nightly merge:0 --resolve-with agent:claude
 
 GATE may be left out if exactly one is open. RUN may be of any worktree known, so this works from any directory. If no
 process drives the run, it goes on here, unless --no-resume.
@@ -56,7 +57,8 @@ gave; `--choose did-not-run`, and it starts; `--choose run-again`, and it is rep
 
 A gate that asks about a merge needs --use for each path: `worktree` (what is there now, your own edit included) or
 `task:ID`, where they conflict; what is not in conflict is kept, whoever it is from. `file:PATH` is a whole merged file
-that you prepared.
+that you prepared. --resolve-with lets an agent resolve the conflicts first, in a worktree of its own: then a gate asks
+again, and what the agent did is one of the versions.
 
 \b
 Exit codes:
@@ -86,6 +88,9 @@ Exit codes:
     multiple=True,
     help="At a merge: whose version of this path to take where they conflict.",
 )
+@click.option(
+    "--resolve-with", metavar="agent:NAME", help="At a merge: let this agent resolve the conflicts, then ask again."
+)
 @repo_option
 def command(
     run: str,
@@ -99,17 +104,22 @@ def command(
     output_file: Path | None,
     files: FilesChoice,
     use: tuple[str, ...],
+    resolve_with: str | None,
     repo: Path | None,
 ) -> int:
-    if len([given for given in (use, output, output_file) if given not in (None, ())]) > 1:
-        raise click.UsageError("--use answers a merge, --output and --output-file tell what ran: give one of them")
+    if len([given for given in (use, resolve_with, output, output_file) if given not in (None, ())]) > 1:
+        raise click.UsageError(
+            "--use and --resolve-with answer a merge, --output and --output-file tell what ran: give one of them"
+        )
+    if resolve_with is not None and not re.fullmatch("agent:.+", resolve_with):
+        raise click.BadParameter(f"{resolve_with!r} is not agent:NAME, as agent:claude", param_hint="--resolve-with")
     if output_file is not None:
         output = output_file.read_text(errors="surrogateescape")
     reason = read_reason(reason, reason_file)
     found = find_run(run, repo)
     gate_id = find_gate(found, gate)
     choose = choose or (IT_RAN if output is not None else "")
-    told: Any = dict(map(_parse_use, use)) if use else output
+    told: Any = dict(map(_parse_use, use)) if use else resolve_with or output
     if use and len(told) < len(use):
         raise click.UsageError("--use names a path twice: one choice settles a path")
     if choose == IT_RAN:

@@ -4,6 +4,9 @@
     `ready`: a task of a later layer could go   the same, with all that have finished by then; it waits for them
     everything goes together                    files_merged, durable; then it is written, and captured
     it does not                                 files_merged with the conflicts, and a gate: its answer is used then
+    the answer is `agent:NAME`                  an isolated task is added to the layer; once it has ended a gate asks
+                                                again, with what the agent made of the conflicts as one more version:
+                                                where nobody chooses it, nothing of it is taken
 
 Killed anywhere, the next drive does what is left: merging looks at trees alone, and writing can be repeated.
 """
@@ -15,12 +18,15 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
+from agentos.dag.define.mapping import task_from_mapping
+from agentos.dag.define.task import TaskDef
+from agentos.dag.language.references import without_references
 from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import CommandRefusedError
-from agentos.ids import TaskId
+from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
 from agentos.machine.board import Board, order
-from agentos.machine.facts.fold import Facts
+from agentos.machine.facts.fold import Facts, GateFacts
 from agentos.machine.frontier import by_layers
 from agentos.machine.inputs import MergeEnded
 from agentos.machine.rules.gates import answer_command, newest_gate
@@ -29,6 +35,24 @@ from agentos.values import decode_value
 WORKTREE = "worktree"
 _FORMS = "'worktree', 'task:ID' or 'file:PATH' (a merged file that you prepared)"
 _SHOWN = 10
+_AGENT = "agent:"
+CUT_SHORT = "\n…"
+"""At the end of conflicts that are too long to be shown whole."""
+_LONGEST_PURPOSE = 2_000
+_RESOLVE = """\
+Several tasks changed the same parts of files, each in a copy of its own. Resolve the conflicts between them.
+
+You have a copy of the files as they were before these tasks: nothing of what they did is in it. Below is each part \
+in conflict, as it is here (`worktree`) and as each task left it. Edit these files so that each such part does what \
+all of the tasks were after. Leave everything else alone: what else they did is added afterwards. No conflict markers \
+may stay.
+
+What the tasks were after:
+{tasks}
+
+The conflicts:
+{conflicts}
+"""
 
 
 class Choice(NamedTuple):
@@ -48,6 +72,8 @@ class Work(NamedTuple):
     """A merge of these that is on the record."""
     choices: Mapping[str, Choice]
     """What somebody answered to the conflicts in it."""
+    resolvers: frozenset[TaskId] = frozenset()
+    """Those of the tasks that resolve conflicts of the others: what they did counts where somebody chooses it."""
 
 
 def parse_choice(text: object) -> Choice | None:
@@ -74,7 +100,10 @@ def pending(board: Board, layer: int) -> list[PlannedTask]:
     """
     facts = board.facts
     everything = not by_layers(board.plan)
-    names = facts.merge.tasks if everything and facts.merge is not None else facts.unmerged
+    asked = facts.merge if everything else None
+    if asked is not None and _resolver_of(facts, asked.layer):
+        asked = None  # to be merged anew, with what the agent made of it
+    names = asked.tasks if asked is not None else facts.unmerged
     known = (board.plan.tasks.get(task_id) for task_id in names if task_id in facts.unmerged)
     return sorted((task for task in known if task is not None and (everything or task.layer <= layer)), key=order)
 
@@ -106,9 +135,12 @@ def release_waiting(board: Board) -> None:
 
 
 def may_go_on(board: Board, layer: int) -> bool:
-    """Whether there is something to do now; not while somebody is asked, nor after they said no."""
+    """Whether there is something to do now; not while somebody is asked or an agent resolves it, nor after a no."""
     gate, _ = newest_gate(board.facts, "merge", str(layer))
-    return gate is None or (gate.opened.gate_id not in board.facts.open_gates and gate.answer != "rejected")
+    if gate is not None and (gate.opened.gate_id in board.facts.open_gates or gate.answer == "rejected"):
+        return False
+    resolver = _resolver_of(board.facts, layer)
+    return resolver is None or resolver not in board.plan.tasks or board.facts.task(resolver).ended
 
 
 def is_outdated(board: Board, gate: ev.DecisionRequired) -> bool:
@@ -122,6 +154,68 @@ def choices(facts: Facts, layer: int) -> dict[str, Choice]:
     answered = decode_value(gate.output) if gate is not None and gate.answer == "approved" else None
     parsed = {path: parse_choice(text) for path, text in answered.items()} if isinstance(answered, Mapping) else {}
     return {path: choice for path, choice in parsed.items() if choice is not None}
+
+
+def _resolver_of(facts: Facts, layer: int) -> TaskId | None:
+    """The task that resolves the conflicts asked about last, where the answer was to let an agent do that."""
+    gate, _ = newest_gate(facts, "merge", str(layer))
+    return _resolver_id(gate.opened.gate_id) if gate is not None and _went_to_agent(gate) else None
+
+
+def resolvers(facts: Facts) -> frozenset[TaskId]:
+    """Every task that was added to resolve conflicts."""
+    return frozenset(_resolver_id(gate_id) for gate_id, gate in facts.gates.items() if _went_to_agent(gate))
+
+
+def _went_to_agent(gate: GateFacts) -> bool:
+    return gate.opened.kind == "merge" and gate.answer == "approved" and _is_agent(decode_value(gate.output))
+
+
+def _is_agent(output: object) -> bool:
+    return isinstance(output, str) and output.startswith(_AGENT)
+
+
+def _resolver_id(gate_id: GateId) -> TaskId:
+    return TaskId(gate_id.replace(":", "-", 1))
+
+
+def resolver_for(board: Board, gate: ev.DecisionRequired, output: object) -> TaskDef | None:
+    """The task that an answer `agent:NAME` asks for; None where the answer is another one.
+
+    CommandRefusedError or WorkflowDefinitionError where there can be none.
+    """
+    if not isinstance(output, str) or not _is_agent(output):
+        return None
+    if not open_conflicts(board.facts):
+        raise CommandRefusedError(f"gate {gate.gate_id!r} asks about no conflict that an agent could resolve")
+    if gate.inputs.endswith(CUT_SHORT):
+        raise CommandRefusedError(
+            "the conflicts are too many to be shown whole, to you and to an agent",
+            next_step="Choose versions with --use.",
+        )
+    tasks = [task.definition for task in pending(board, gate.layer)]
+    walls = [one.sandbox for one in tasks if one.sandbox]
+    told = "\n".join(f"- task:{one.id}: {_purpose(one)}" for one in tasks)
+    return task_from_mapping(
+        _resolver_id(gate.gate_id),
+        {
+            "agent": output.removeprefix(_AGENT),
+            "prompt": without_references(_RESOLVE.format(tasks=told, conflicts=gate.inputs)),
+            "isolation": "worktree",
+            # What it writes is read from what they wrote: where one of them is walled in, so is the agent.
+            **({"sandbox": walls[0]} if walls else {}),
+            "continue_on_error": True,  # it is asked again then, with no more versions than before
+            "description": f"resolves the conflicts of {gate.gate_id}",
+        },
+    )
+
+
+def _purpose(definition: TaskDef) -> str:
+    """What the task is for, as its author says."""
+    work = definition.agent or definition.llm
+    run = definition.run if isinstance(definition.run, str) else shlex.join(definition.run)
+    text = " ".join((definition.description or (work.prompt if work is not None else "") or run).split())
+    return text[:_LONGEST_PURPOSE] or "(it does not say)"
 
 
 def open_conflicts(facts: Facts) -> tuple[ev.MergeConflict, ...]:

@@ -268,18 +268,29 @@ def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalRespon
     elif gate.kind == "ask" and output is not None:
         raise CommandRefusedError(f"gate {gate_id!r}: an output goes with {cmd.IT_RAN!r} alone")
     encode_value(output)
+    grow: Act | None = None
     if command.approved and gate.kind == "merge":
-        merges.check_choices(board.facts, output)
-    return lambda: answer_gate(
-        board,
-        gate,
-        approved=command.approved,
-        author=asked.author,
-        sender=asked.sender,
-        reason=command.reason,
-        choice=choice,
-        output=output,
-    )
+        resolver = merges.resolver_for(board, gate, output)
+        if resolver is None:
+            merges.check_choices(board.facts, output)
+        else:
+            grow = _plan_change(board, ev.PlanChanged(origin="inject", added=(resolver,), min_layer=gate.layer))
+
+    def act() -> None:
+        answer_gate(
+            board,
+            gate,
+            approved=command.approved,
+            author=asked.author,
+            sender=asked.sender,
+            reason=command.reason,
+            choice=choice,
+            output=output,
+        )
+        if grow is not None:
+            grow()
+
+    return act
 
 
 _CHOICE_OF_ANSWER = {"rerun": cmd.RUN_AGAIN, "happened": cmd.IT_RAN}

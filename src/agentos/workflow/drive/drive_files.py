@@ -168,7 +168,7 @@ class DriveFiles:
                 facts = machine.facts
                 tasks = {task.id: facts.unmerged[task.id] for task in pending}
                 decided = facts.merge if facts.merge is not None and facts.merge.tasks == tuple(tasks) else None
-                work = merges.Work(layer, tasks, decided, merges.choices(facts, layer))
+                work = merges.Work(layer, tasks, decided, merges.choices(facts, layer), merges.resolvers(facts))
                 await mail.submit_and_wait(await files.merge(work, self._masker.text))
             else:
                 await mail.submit_and_wait(await files.layer(layer, machine.facts.files))

@@ -17,7 +17,7 @@ from agentos.ids import TaskId, new_id
 from agentos.machine.events import MergeConflict
 from agentos.machine.facts.facts import FilePoint, Turn
 from agentos.machine.inputs import CaptureEnded, Input, MergeEnded
-from agentos.machine.rules.merges import WORKTREE, Work, choice_text, parse_choice
+from agentos.machine.rules.merges import CUT_SHORT, WORKTREE, Work, choice_text, parse_choice
 from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.files.decisions import BEAT_S
 from agentos.workflow.files.worktree_files import (
@@ -89,7 +89,7 @@ def _merge_tasks(files: WorktreeFiles, work: Work, hidden: Callable[[str], str])
         for task_id, given in work.tasks.items()
     ]
     tree, found = now.tree, dict[str, bool]()
-    for task in tasks:
+    for task in (task for task in tasks if task.name not in work.resolvers):
         step = merge(files.worktree, task.base, [(WORKTREE, tree), (task.name, task.tree)])
         tree = step.tree
         for conflict in step.conflicts:
@@ -102,7 +102,7 @@ def _merge_tasks(files: WorktreeFiles, work: Work, hidden: Callable[[str], str])
         for one in disputed:
             text += one.text() + "\n" if not one.conflict.settled else ""
             if len(text) > _TEXT:
-                text = text[:_TEXT] + "\n…"
+                text = text[:_TEXT] + CUT_SHORT
                 break
         return msgspec.structs.replace(told, text=hidden(text))
     chosen = {one.path: one.settlement.version for one in disputed}
@@ -127,9 +127,22 @@ def _settle_paths(
         if chosen and (choice := parse_choice(chosen[-1])) and choice.kind == "file":
             settlement = Settlement(version=_read_prepared(files, path, choice.name, sides))
         else:
-            settlement = settle(files.worktree, sides[0], sides[1:], chosen, whole=whole)
+            settlement = _settle(files, work, sides, chosen, whole=whole)
         disputed.append(_Disputed(path, sides, mark, chosen, settlement, collides=whole))
     return disputed
+
+
+def _settle(
+    files: WorktreeFiles, work: Work, sides: Sequence[MergeSide], chosen: tuple[str, ...], *, whole: bool
+) -> Settlement:
+    """What becomes of a path by these choices: with what an agent proposed where that is chosen, or still to choose."""
+    proposed = {f"task:{task_id}" for task_id in work.resolvers}
+    others = [side for side in sides[1:] if side.name not in proposed]
+    if chosen and proposed.isdisjoint(chosen):
+        settlement = settle(files.worktree, sides[0], others, chosen, whole=whole)
+        if not settlement.disputes:
+            return settlement
+    return settle(files.worktree, sides[0], sides[1:], chosen, whole=whole)
 
 
 def _choices(work: Work, asked: MergeConflict | None, mark: str) -> tuple[str, ...]:
