@@ -27,11 +27,13 @@ settings.register_profile("long", deadline=None, max_examples=2500)  # pytest â€
 if "CI" not in os.environ:
     settings.load_profile("house")
 
-# A job in the background of a script ignores Ctrl-C and Ctrl-\, and so would every program that the tests interrupt.
+# A job in the background of a script ignores Ctrl-C and Ctrl-\, one of nohup a lost terminal, and so would every
+# program that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+for _ignored in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, signal.SIG_DFL)
 
 _KEPT = "AGENTOS_MATRIX"  # asks for the whole kill matrix; not a setting of the product
 _SEED = "AGENTOS_MATRIX_SEED"  # what is drawn by lot from it
