@@ -117,6 +117,9 @@ class Board(ABC):
                 self.frontier.sleep_until(until, task_id)
             case ev.TaskStep(task_id=task_id) | ev.TaskStepStarted(task_id=task_id):
                 self._note_sleeps(task_id)
+            case ev.DecisionMade(kind="limit", task_id=task_id) if task_id is not None:
+                if self.facts.task(task_id).status == "retrying":  # somebody said how long it waits
+                    self.frontier.retry_at(self.facts.task(task_id).due(self.now), task_id)
             case ev.DecisionRequired(kind="wait", task_id=task_id) if task_id is not None:
                 self._note_sleeps(task_id)
             case ev.DecisionRequired(task_id=task_id) if task_id is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -50,6 +51,18 @@ class ApprovalResponse(_Command, frozen=True, kw_only=True, tag="approval_respon
 IT_RAN, DID_NOT_RUN, RUN_AGAIN = EFFECT_ANSWERS = ("it-ran", "did-not-run", "run-again")
 """What became of a task that was interrupted: it took effect, and is not run; it did not, and starts; nobody knows, or
 it did, and it is repeated all the same."""
+
+
+TRY_NOW, FAIL_NOW = "try-now", "fail"
+LIMIT_ANSWERS = (TRY_NOW, "wait-1h", "wait-5h", FAIL_NOW)
+"""What becomes of an agent at a limit of which nobody knows when it is over; `wait-` takes any number of m, h or d."""
+_WAIT = re.compile(r"wait-(\d{1,4})([mhd])")
+
+
+def chosen_wait_s(choice: str) -> float | None:
+    """How long a choice says to wait; None where it says something else."""
+    found = _WAIT.fullmatch(choice)
+    return float(found[1]) * {"m": 60, "h": 3_600, "d": 86_400}[found[2]] if found else None
 
 
 class InjectTasks(_Command, frozen=True, kw_only=True, tag="inject_tasks"):

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 from msgspec import Raw
 
+from agentos.dag.define.model_calls import OnLimit
 from agentos.dag.define.task import TaskDef
 from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine.commands import Sender
@@ -19,7 +20,7 @@ from agentos.machine.commands import Sender
 NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
 
-GateKind = Literal["approval", "approve", "layer", "error", "ask", "merge", "budget", "wait"]
+GateKind = Literal["approval", "approve", "layer", "error", "ask", "merge", "budget", "wait", "limit"]
 Answer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 EndedAs = Literal["failed", "failed_safe", "cancelled"]
 CaptureReason = Literal["start", "attempt", "turn", "task", "layer", "merge"]
@@ -27,6 +28,11 @@ Verdict = Literal["reuse", "reuse, changed", "rerun", "run", "ask", "new", "orph
 AgentEnd = Literal["", "ended", "rejected", "cut_off"]
 """How an attempt of an agent ended whose session goes on with the next one: by itself and not done, with work that was
 not accepted, or in the middle of a turn. Empty: no session goes on."""
+
+
+AtLimit = Literal["", "wait", "ask", "switch"]
+"""An agent has reached a limit of its service: it waits until that is over, somebody is asked since nobody knows when
+that is, or it goes on as another one."""
 
 
 class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,6 +359,10 @@ class TaskRetry(Event, frozen=True, kw_only=True):
     """It did not fail: nothing is left of the budget for what it was about to pay. That uses up no retry."""
     agent: AgentEnd = ""
     """An agent whose session the next attempt goes on with, from the files of its last turn: how this one ended."""
+    limit: AtLimit = ""
+    """It did not fail: the subscription of its agent is used up. That uses up no retry either."""
+    switch: OnLimit | None = None
+    """What it goes on as."""
 
 
 class TaskComplete(Event, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -28,6 +29,13 @@ from agentos.machine.facts.facts import Facts
 from agentos.machine.resume import ResumePlan
 
 
+class LimitReached(msgspec.Struct, frozen=True, kw_only=True):
+    """The service of an attempt's agent takes no more calls for now."""
+
+    until: datetime | None = None
+    """None: nobody knows, or what was said cannot be believed."""
+
+
 class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended: `error` is None for success. All values are in stored form already."""
 
@@ -44,6 +52,8 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     """It ended before it paid for anything, since nothing is left of the budget: no failure, though `error` says so."""
     paused: bool = False
     """It was stopped where its budget was used up, and goes on as soon as somebody allows more: no failure either."""
+    limit: LimitReached | None = None
+    """It ended at a limit of the service that its agent calls."""
     cancelled: bool = False
     """Ended because the drive stops."""
     cut_off: bool = False

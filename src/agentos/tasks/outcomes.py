@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentos.exceptions import ValueEncodingError
 from agentos.machine.events import AgentEnd, TaskFailure
-from agentos.machine.inputs import AttemptResult
+from agentos.machine.inputs import AttemptResult, LimitReached
 from agentos.tasks.context import ContextAdditions
 from agentos.tasks.failures import failure_of, plain_failure
 from agentos.values import decode_value, encode_value
@@ -34,6 +34,7 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         cancelled: bool = False,
         cut_off: bool = False,
         agent: AgentEnd = "",
+        limit: LimitReached | None = None,
         warnings: tuple[str, ...] = (),
     ) -> None:
         super().__init__(failure.text)
@@ -47,6 +48,7 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
             cancelled=cancelled,
             cut_off=cut_off,
             agent=agent,
+            limit=limit,
             warnings=warnings,
         )
 

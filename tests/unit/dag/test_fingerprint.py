@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.dag.define.mapping import task_from_mapping
-from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
+from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork, OnLimit
 from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, SourceVariable, TaskDef
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan import fingerprint
@@ -118,6 +118,7 @@ COSMETIC: dict[str, tuple[Any, Any]] = {
     "timeout_s": (5.0, 6.0),
     "retry": (Retry(retries=3), Retry(retries=4)),
     "budget": (Budget(tokens=1), Budget(tokens=2)),
+    "on_limit": (OnLimit(act="fail"), OnLimit(act="switch", model="m")),
     "description": ("better words", "the best"),
     "concurrency": (Concurrency(group="g"), Concurrency(group="h")),
     "sources": (("src/**",), ("src/**", SourceVariable(env="MODE"))),

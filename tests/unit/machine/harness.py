@@ -201,8 +201,10 @@ class Run:
         return self.say({"type": "approval_response", "gate_id": gate, "approved": approved, **more}, **who)
 
     def agree(self, gate: str, **more: Any) -> list[str]:
-        """Say yes, whatever it asks: a task that may have run is repeated."""
-        said: dict[str, Any] = {"choice": "run-again"} if gate.startswith("ask:") else {}
+        """Say yes, whatever it asks: a task that may have run is repeated, one at a limit tried again."""
+        choices = {"ask": "run-again", "limit": "try-now"}
+        kind = gate.partition(":")[0]
+        said: dict[str, Any] = {"choice": choices[kind]} if kind in choices else {}
         return self.answer(gate, **said, **more)
 
     def later(self, seconds: float) -> list[str]:

@@ -6,6 +6,7 @@ whatever it says is complete must be. A walk depends on its seed alone.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from agentos.dag.define.workflow import Workflow
 from agentos.machine import events as ev
+from agentos.machine.inputs import LimitReached
 from tests.unit.machine.harness import Run, nothing, take
 
 MORE = {"python": "tests.unit.machine.harness:nothing"}
@@ -23,7 +25,7 @@ class Walk:
     """One walk. What a task is (plain, fan-out, approval) and its gate stay the same when the workflow is edited."""
 
     def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
+        self.random, self.limits = Random(seed), Random(-seed - 1)
         self.kinds = {f"t{number}": self.random.random() for number in range(7)}
         self.gated = {name for name in self.kinds if self.random.random() < 0.15}
         self.schedule = self.random.choice(["layers", "layers", "ready"])
@@ -35,6 +37,13 @@ class Walk:
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
+
+    def limit(self) -> LimitReached | None:
+        """What of the failures is a limit: other dice, so that walks are what they were otherwise."""
+        if self.limits.random() > 0.2:
+            return None
+        now = self.run.now
+        return LimitReached(until=self.limits.choice([None, now, now + timedelta(seconds=60)]))
 
     def flow(self) -> Workflow:
         most = self.random.choice([1, 2, 16])
@@ -92,7 +101,7 @@ class Walk:
         run, dice = self.run, self.random.random()
         if run.running and dice < 0.6:
             task = self.random.choice(run.running)
-            run.ok(task, self.random.choice([1, 2])) if self.chance(0.75) else run.fail(task)
+            run.ok(task, self.random.choice([1, 2])) if self.chance(0.75) else run.fail(task, limit=self.limit())
         elif run.open_gates and dice < 0.8:
             gate = self.random.choice(run.open_gates)
             run.agree(gate) if self.chance(0.8) else run.answer(gate, False)

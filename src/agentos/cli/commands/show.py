@@ -127,7 +127,8 @@ def _task(view: RunView, task: TaskView, output: str, width: int, now: datetime)
     elif status == "running" and task.started_at:
         notes.append(f"for {duration((now - task.started_at).total_seconds())}")
     if isinstance(task.not_before, datetime):
-        notes.append(f"next attempt {until(task.not_before, now)}")
+        waits = "waits for the end of a limit," if task.limit is True else "next attempt"
+        notes.append(f"{waits} {until(task.not_before, now)}")
     if task.status == "skipped":
         notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
     if isinstance(task.usage, ev.Usage):

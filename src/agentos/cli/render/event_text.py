@@ -64,6 +64,11 @@ def _describe_progress(event: ev.Event) -> str:
             return resume_in_short(counts, verdicts)
         case ev.TaskStart(task_id=task_id, attempt=attempt):
             return f"{task_id} starts" + (f" (attempt {attempt})" if attempt > 1 else "")
+        case ev.TaskRetry(task_id=task_id, error=error, limit="wait", not_before=not_before):
+            return f"{task_id} waits for the end of a limit, {until(not_before, event.at)}: {failure_text(error)}"
+        case ev.TaskRetry(task_id=task_id, error=error, switch=switch) if switch is not None:
+            other = " ".join(filter(None, (switch.agent, switch.model)))
+            return f"{task_id} goes on with {other}: {failure_text(error)}"
         case ev.TaskRetry(task_id=task_id, error=error, put_off=True):
             return f"{task_id} is put off: {error.in_short}"
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):

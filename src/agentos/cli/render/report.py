@@ -119,12 +119,15 @@ def _failures(facts: Facts, where: str) -> list[str]:
 def _retries(facts: Facts) -> list[str]:
     """Tasks that wait for their next attempt, and until when."""
     waiting = sorted(
-        (task.not_before, task_id, task.attempts + 1)
+        (task.not_before, task_id, task.attempts + 1, task.limit)
         for task_id, task in facts.tasks.items()
         if task.status == "retrying" and task.not_before is not None
     )
     lines = [
-        f"Attempt {attempt} of {task_id} begins at {local(at)} at the earliest." for at, task_id, attempt in waiting
+        f"{task_id} waits for the end of a limit, until {local(at)}."
+        if limit
+        else f"Attempt {attempt} of {task_id} begins at {local(at)} at the earliest."
+        for at, task_id, attempt, limit in waiting
     ]
     return lines[:MOST] + ([f"and {len(lines) - MOST} more tasks wait for another attempt"] if lines[MOST:] else [])
 

@@ -94,7 +94,7 @@ def _tasks(model: RunModel, room: int, now: datetime, usual_ms: Mapping[str, flo
     for task_id, not_before in islice(model.retrying.items(), left):
         task = model.facts.task(task_id)
         error = printable(failure_text(task.error) if task.error else "")
-        figures = f"attempt {task.attempts + 1} {until(not_before, now)}"
+        figures = f"{'limit ends' if task.limit else f'attempt {task.attempts + 1}'} {until(not_before, now)}"
         row = FrameRow(status="retrying", what=printable(task_id), figures=figures, more=error, depth=1)
         rows.setdefault(task.layer, []).append(row)
     left -= min(left, len(model.retrying))

@@ -60,6 +60,27 @@ class AgentWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """JSON Schema of the final answer."""
 
 
+class OnLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of an agent whose subscription is used up: it waits until that is over, goes on as another agent or
+    with another model, or fails."""
+
+    act: Literal["wait", "switch", "fail"] = "wait"
+    agent: str = ""
+    """With `switch`: empty for the same agent."""
+    model: str = ""
+
+
+WAIT_AT_LIMIT = OnLimit()
+"""The one that stands for the default, as `NO_BUDGET` does."""
+
+
+def switched_work(work: AgentWork, target: OnLimit) -> AgentWork:
+    """What the task's agent does once it went on as another one, or with another model."""
+    other = target.agent and target.agent != work.agent
+    model = target.model or ("" if other else work.model)
+    return msgspec.structs.replace(work, agent=target.agent or work.agent, model=model)
+
+
 class LlmWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One call of a model behind an OpenAI-compatible endpoint."""
 
@@ -111,6 +132,20 @@ def agent_problems(work: AgentWork) -> Iterator[str]:
         yield f"{work.agent} takes no list of allowed tools: `permissions` says what it may do"
     if work.on_resume == "fork" and work.agent in AGENTS and work.agent not in _FORKING:
         yield f"{work.agent} cannot copy a session: `on_resume` is continue or restart"
+
+
+def on_limit_problems(work: AgentWork, on_limit: OnLimit) -> Iterator[str]:
+    """What is wrong with what becomes of an agent at a limit."""
+    if on_limit.act != "switch":
+        return
+    if on_limit.agent == "command" or (on_limit.agent and on_limit.agent not in AGENTS):
+        known = [name for name in AGENTS if name != "command"]
+        yield f"on_limit: switch to one of {', '.join(known)}, not {on_limit.agent!r}{nearest(on_limit.agent, known)}"
+        return
+    if switched_work(work, on_limit) == work:
+        yield "on_limit: switch names another agent, or another model"
+    for problem in agent_problems(switched_work(work, on_limit)):
+        yield f"on_limit: {problem}"
 
 
 def llm_problems(work: LlmWork) -> Iterator[str]:

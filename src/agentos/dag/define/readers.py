@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from agentos import typed
-from agentos.dag.define.model_calls import WORK_OF, Budget
+from agentos.dag.define.model_calls import AGENTS, WAIT_AT_LIMIT, WORK_OF, Budget, OnLimit
 from agentos.dag.define.task import Approve, Concurrency, Effect, ForEach, Repeat, Retry, SourceVariable, to_stored
 from agentos.dag.language.references import as_text
 from agentos.dag.plan.findings import Problem, nearest
@@ -245,6 +245,42 @@ def budget(name: str, value: Any) -> Budget:
     if isinstance(value, Budget):
         return value
     return _struct(name, value, Budget, "a number (US dollars), or a map of cost_usd and tokens")
+
+
+SWITCH: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["switch"],
+    "additionalProperties": False,
+    "properties": {
+        "switch": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": False,
+            "properties": {
+                "agent": {"enum": [name for name in AGENTS if name != "command"]},
+                "model": {"type": "string"},
+            },
+        }
+    },
+}
+"""What `on_limit` may be beside a word."""
+
+
+def on_limit(name: str, value: Any) -> OnLimit:
+    """`wait`, `fail`, or a map that says what to switch to."""
+    if isinstance(value, OnLimit):
+        return WAIT_AT_LIMIT if value == WAIT_AT_LIMIT else value
+    if value == "wait":
+        return WAIT_AT_LIMIT
+    if value == "fail":
+        return OnLimit(act="fail")
+    target = value.get("switch") if isinstance(value, Mapping) and len(value) == 1 else None
+    if not isinstance(target, Mapping) or not target:
+        raise BadSetting(f"{name} takes wait, fail, or a map such as {{switch: {{agent: codex}}}}, not {value!r}")
+    for key in target:
+        if key not in ("agent", "model"):
+            raise BadSetting(f"unknown key {key!r} in {name}{nearest(str(key), ('agent', 'model'))}")
+    return _convert(name, {"act": "switch", **target}, OnLimit)
 
 
 def repeat(name: str, value: Any) -> Repeat:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypedDict, get_args
 import msgspec
 
 from agentos.dag.define import readers
-from agentos.dag.define.model_calls import Budget
+from agentos.dag.define.model_calls import Budget, OnLimit
 from agentos.dag.define.readers import EFFECTS, IDEMPOTENT, Reader
 from agentos.dag.define.task import (
     A_REFERENCE,
@@ -243,6 +243,17 @@ TaskSettings = TypedDict(
             str, _work("A file of the repository with the prompt. Its text may hold references.", "llm")
         ],
         "system_file": Annotated[str, _work("A file with what it is told first, as prompt_file.", "llm")],
+        "on_limit": Annotated[
+            str | OnLimit | Mapping[str, Any],
+            TaskSetting(
+                "When its subscription is used up: wait until that is over (default), fail, or "
+                "{switch: {agent: …, model: …}}.",
+                readers.on_limit,
+                kinds=("agent",),
+                schema={"anyOf": [{"enum": ["wait", "fail"]}, readers.SWITCH]},
+                counts=False,
+            ),
+        ],
         "budget": Annotated[
             float | Budget | Mapping[str, Any] | None,
             TaskSetting(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from agentos.dag.define.limits import AT_LEAST_0, AT_LEAST_1, POSITIVE, Limits
-from agentos.dag.define.model_calls import NO_BUDGET, AgentWork, Budget, LlmWork
+from agentos.dag.define.model_calls import NO_BUDGET, WAIT_AT_LIMIT, AgentWork, Budget, LlmWork, OnLimit
 from agentos.dag.language.references import resolve
 from agentos.exceptions import EvaluationError
 from agentos.ids import TaskId
@@ -135,6 +135,8 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """llm: the call."""
     budget: Budget = NO_BUDGET
     """agent, llm: what all attempts of it together may spend."""
+    on_limit: OnLimit = WAIT_AT_LIMIT
+    """agent: what becomes of it when its subscription is used up."""
     inputs: Mapping[str, Any] = {}
     """python: every argument, bound to a value or reference. Others: named values."""
     env: Mapping[str, str] = {}

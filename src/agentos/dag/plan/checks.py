@@ -10,7 +10,7 @@ from typing import Any, assert_never
 import msgspec
 
 from agentos.dag.define.limits import limit_problems
-from agentos.dag.define.model_calls import agent_problems, llm_problems
+from agentos.dag.define.model_calls import agent_problems, llm_problems, on_limit_problems
 from agentos.dag.define.settings import SETTINGS
 from agentos.dag.define.task import Approve, ForEach, SourceVariable, TaskDef
 from agentos.dag.language.conditions import parse_condition
@@ -243,6 +243,7 @@ def _problems_of_kind(definition: TaskDef) -> Iterator[str]:
         case "agent":
             if definition.agent is not None:
                 yield from agent_problems(definition.agent)
+                yield from on_limit_problems(definition.agent, definition.on_limit)
                 verify = definition.agent.verify
                 yield from (one.replace("run:", "verify:", 1) for one in (_run_problems(verify) if verify else ()))
         case "llm":

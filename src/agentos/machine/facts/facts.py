@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from agentos.dag.define.model_calls import OnLimit
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.commands import Sender
@@ -94,6 +95,12 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Those that have begun and have no result."""
     suspended: bool = False
     """Its function sleeps or waits, and no attempt is under way. What it waits for lets it go on."""
+    limit: ev.AtLimit = ""
+    """`ask`: somebody is to say what becomes of it at the limit that its agent reached. `wait`: it waits there."""
+    waits: int = 0
+    """Attempts in a row that ended at a limit which is to be waited for."""
+    switch: OnLimit | None = None
+    """What its agent goes on as, since it reached a limit."""
     outdated: bool = False
     """A need of it ran again with another result while it was under way: what comes of it does not count."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import timedelta
 from typing import Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from agentos.dag.plan.selection import LEFT_OUT
 from agentos.exceptions import StateInvariantError
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
+from agentos.machine.commands import chosen_wait_s
 from agentos.machine.facts.facts import (
     FAILED,
     NOTHING_ADDED,
@@ -66,6 +68,8 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         steps=was.steps,
         files_seq=was.files_seq,
         pending=_pending_waits(was),
+        waits=was.waits,
+        switch=was.switch,
     )
     open_gates = facts.open_gates
     if was.status == "waiting":  # the workflow was edited, and asks no more before the task starts
@@ -94,6 +98,9 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         retry_s=(event.not_before - event.at).total_seconds(),
         error=event.error,
         pending=_pending_waits(was),
+        limit=event.limit,
+        waits=was.waits + 1 if event.limit == "wait" else 0,
+        switch=event.switch or was.switch,
         outdated=False,
     )
     running = facts.running.delete(event.task_id) if event.task_id in facts.running else facts.running
@@ -222,6 +229,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         steps=was.steps if event.status in FAILED else (),
         files_seq=was.files_seq if event.status in FAILED else 0,
         pending=_left_pending(was, event.status),
+        switch=was.switch if event.agent else None,
     )
     return _with_result(facts, event, was, task)
 
@@ -406,6 +414,8 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         task = _with_answer(was, decided) if decided.opened.step is not None else was
         if event.kind != "wait":
             task = replace(task, status="pending", cuts=0)
+        if event.kind == "limit":
+            task = _after_limit(task, event)
         tasks = tasks.set(event.task_id, task)
         asks_more = decided.opened.step is not None and event.answer != "rejected" and begun_steps(task)
         if event.kind == "ask" and event.task_id in ask and not asks_more:
@@ -438,6 +448,15 @@ def _with_answer(was: TaskFacts, gate: GateFacts) -> TaskFacts:
     if gate.answer == "happened":
         return _with_step(was, StepFacts(asked.number, asked.name, asked.inputs, gate.output))
     return replace(was, pending=tuple(step for step in was.pending if step is not asked))
+
+
+def _after_limit(task: TaskFacts, event: ev.DecisionMade) -> TaskFacts:
+    """The task once somebody has said what becomes of it at a limit: it goes on, or waits as long as they said."""
+    wait_s = chosen_wait_s(event.choice) if event.answer == "approved" else None
+    if wait_s is None:
+        return replace(task, limit="")
+    until = event.at + timedelta(seconds=wait_s)
+    return replace(task, limit="wait", status="retrying", not_before=until, retry_s=wait_s)
 
 
 def cover_changed(facts: Facts, event: ev.CoverChanged) -> Facts:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from agentos.dag.define.mapping import task_from_mapping
+from agentos.dag.define.model_calls import OnLimit
 from agentos.dag.define.task import TaskDef
 from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import PlannedTask
@@ -22,6 +23,7 @@ from agentos.machine.inputs import (
     AttemptEnded,
     AttemptResult,
     ChildStarted,
+    LimitReached,
     SessionKnown,
     SourcesChanged,
     SourcesSeen,
@@ -122,6 +124,9 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
         board.fail(task, result.error, status="cancelled", given=given, agent=agent)
     elif result.cut_off and _asks_after_cut(board, task):
         _ask_about(board, task, result.error)
+    elif result.limit is not None and task.definition.on_limit.act != "fail" and board.facts.stopping != "abort":
+        # One that was put off did nothing: what it was to go on with is left for the next.
+        _end_at_limit(board, task, result.error, result.limit, "" if result.put_off else agent)
     elif result.put_off or (result.paused and agent):
         # Looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt.
         _try_again(board, task, result.error, board.now, put_off=True, agent=agent if result.paused else "")
@@ -229,6 +234,8 @@ def _try_again(
     *,
     put_off: bool = False,
     agent: ev.AgentEnd = "",
+    limit: ev.AtLimit = "",
+    switch: OnLimit | None = None,
 ) -> None:
     board.emit(
         ev.TaskRetry(
@@ -239,8 +246,32 @@ def _try_again(
             error=error,
             put_off=put_off,
             agent=agent,
+            limit=limit,
+            switch=switch,
         )
     )
+
+
+_LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 600.0
+"""How long an agent waits at a limit at the least: the first time, and however often it came."""
+
+
+def _end_at_limit(
+    board: Board, task: PlannedTask, error: ev.TaskFailure, reached: LimitReached, agent: ev.AgentEnd
+) -> None:
+    """It goes on as another one, waits until the limit is over, or somebody is asked. No slot is held meanwhile."""
+    on_limit, was = task.definition.on_limit, board.facts.task(task.id)
+    if on_limit.act == "switch" and was.switch != on_limit:
+        _try_again(board, task, error, board.now, put_off=True, agent=agent, limit="switch", switch=on_limit)
+    elif reached.until is not None:
+        # A service that says "in a second" for ever is asked less and less often.
+        least = timedelta(seconds=min(_LEAST_WAIT_S * 2 ** min(was.waits, 20), _MOST_WAIT_S))
+        until = max(reached.until, board.now + least)
+        _try_again(board, task, error, until, put_off=True, agent=agent, limit="wait")
+    elif was.tries < task.definition.retry.retries:
+        _try_again(board, task, error, board.now + _retry_delay(board, task), agent=agent)
+    else:
+        _try_again(board, task, error, board.now, put_off=True, agent=agent, limit="ask")
 
 
 def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:

@@ -82,7 +82,8 @@ def resume(board: Board, planned: ResumePlan) -> None:
     ]
     for seconds, task_id, was in sorted(row for row in waiting if row[0] > 0)[:_TOLD]:
         why = f" ({was.error.in_short})" if was.error is not None else ""
-        board.warn(board.plan.tasks[task_id], f"its last attempt failed{why}; the next one begins in {seconds} s")
+        ended = "its last attempt came to a limit" if was.limit == "wait" else "its last attempt failed"
+        board.warn(board.plan.tasks[task_id], f"{ended}{why}; the next one begins in {seconds} s")
 
 
 def follow_up(board: Board, planned: ResumePlan) -> None:

@@ -18,7 +18,7 @@ from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import GateId, TaskId, short_id
 from agentos.machine import events as ev
-from agentos.machine.commands import EFFECT_ANSWERS, IT_RAN
+from agentos.machine.commands import EFFECT_ANSWERS, IT_RAN, LIMIT_ANSWERS
 from agentos.machine.facts.facts import begun_steps
 from agentos.machine.facts.fold import Facts, GateFacts
 from agentos.machine.frontier import fan_out_of
@@ -266,6 +266,25 @@ def ask_gate(facts: Facts, task: PlannedTask, why: str) -> ev.DecisionRequired |
         step=None if step is None else step.number,
         # Refused, with the three answers: none of them is given by whoever types a command that they did not choose.
         command=answer_command(facts.workflow_id, next_name),
+    )
+
+
+def limit_gate(facts: Facts, task: PlannedTask) -> ev.DecisionRequired | None:
+    """The question what becomes of an agent at a limit that ends nobody knows when; None where it is asked already."""
+    gate, name = newest_gate(facts, "limit", task.id, task.id)
+    if gate is not None and gate.opened.gate_id in facts.open_gates:
+        return None
+    error = facts.task(task.id).error
+    why = error.text.partition("\n")[0] if error is not None else "its agent has reached a limit"
+    return ev.DecisionRequired(
+        gate_id=name,
+        kind="limit",
+        task_id=task.id,
+        layer=task.layer,
+        place=task.place,
+        question=f"Task {task.id!r} is held up, and nobody knows until when: {why}. Try now, wait (wait-90m), or fail?",
+        choices=LIMIT_ANSWERS,
+        command=answer_command(facts.workflow_id, name, LIMIT_ANSWERS),
     )
 
 

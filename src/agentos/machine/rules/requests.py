@@ -20,7 +20,8 @@ from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import CheckpointId, GateId, TaskId
 from agentos.machine import commands as cmd
 from agentos.machine import events as ev
-from agentos.machine.board import Board, order
+from agentos.machine.board import Board, failed_status, order
+from agentos.machine.commands import chosen_wait_s
 from agentos.machine.facts.task_reducers import SLEEP
 from agentos.machine.frontier import by_layers
 from agentos.machine.resume import SKIP_LAYER, needs_answer
@@ -182,6 +183,7 @@ def answer_gate(
     output: object = None,
 ) -> None:
     """Write the answer to an open gate down and do what follows from it."""
+    approved = approved and not (gate.kind == "limit" and choice == cmd.FAIL_NOW)
     kept: ev.Answer = "approved" if approved else "rejected"
     if approved and gate.kind == "ask":
         kept = "happened" if choice == cmd.IT_RAN else "rerun"
@@ -215,6 +217,10 @@ def answer_gate(
     elif gate.kind == "wait":
         if not board.facts.task(task.id).suspended:
             board.frontier.offer(task.id)
+    elif gate.kind == "limit" and not approved:  # as it would have without the question: a resume goes on
+        session, error = board.facts.sessions.get(task.id), board.facts.task(task.id).error
+        failure = error or ev.TaskFailure(type="GateRejected", text=f"rejected by {author}")
+        board.fail(task, failure, status=failed_status(task), agent=session.ended if session is not None else "")
     elif not approved:
         text = f"rejected by {author}" + (f": {reason}" if reason else "")
         board.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
@@ -303,7 +309,7 @@ def _actor(attempt_id: str) -> str:
 
 def _check_choice(gate: ev.DecisionRequired, choice: str) -> None:
     choices = gate_choices(gate)
-    if choice in choices or (not choices and not choice):
+    if choice in choices or (not choices and not choice) or (gate.kind == "limit" and chosen_wait_s(choice)):
         return
     if not choices:
         raise CommandRefusedError(f"gate {gate.gate_id!r} has no choices; {choice!r} is none of them")

@@ -17,7 +17,15 @@ from agentos.machine.facts.facts import FAILED
 from agentos.machine.frontier import by_layers
 from agentos.machine.rules import layers, merges, requests
 from agentos.machine.rules.budgets import budget_gate
-from agentos.machine.rules.gates import approval_of, ask_gate, gate_kind, is_outdated, newest_gate, task_gate
+from agentos.machine.rules.gates import (
+    approval_of,
+    ask_gate,
+    gate_kind,
+    is_outdated,
+    limit_gate,
+    newest_gate,
+    task_gate,
+)
 from agentos.machine.rules.scope import scope_of, skip_reason
 from agentos.values import encode_value
 
@@ -50,6 +58,10 @@ def _consider(board: Board, task: PlannedTask) -> None:
     if task.id in board.facts.ask:
         question = ask_gate(board.facts, task, board.facts.ask[task.id])
         if question is not None:
+            board.open_gate(question)
+        return
+    if board.facts.task(task.id).limit == "ask":
+        if (question := limit_gate(board.facts, task)) is not None:
             board.open_gate(question)
         return
     if task.id in board.facts.children:

@@ -7,6 +7,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from msgspec import Raw
 
 from agentos.dag.define.model_calls import OnResume
 from agentos.dag.plan.checks import changes_files
-from agentos.exceptions import AgentFailed, CoolingDownError, ModelCallError, TaskCancelledError
+from agentos.exceptions import AgentFailed, AttemptError, CoolingDownError, ModelCallError, TaskCancelledError
 from agentos.machine.events import NO_USAGE, AgentEnd, AgentSession, Usage
-from agentos.machine.inputs import AttemptResult
+from agentos.machine.inputs import AttemptResult, LimitReached
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict
+from agentos.tasks.agents.adapters.usage_limits import believable, reset_time
 from agentos.tasks.agents.assignment import (
     Assignment,
     EarlierSession,
@@ -53,6 +55,13 @@ after your last completed step, or a step before it: do not rely on edits that y
 Keep what is done, do what is left, and finish the task.
 
 The task, once more:
+
+"""
+_TAKES_OVER = """\
+Another agent worked on the task below and had to stop. Some of it may be done: look at the files first. Keep what is \
+done, do what is left, and finish the task.
+
+The task:
 
 """
 _REJECTED = """\
@@ -110,9 +119,11 @@ def prompt_for(
     earlier: AgentSession | None = None,
     how: OnResume = "continue",
     known: bool = True,
+    agent: str = "",
     schema: Mapping[str, Any] | None = None,
 ) -> str:
-    """What the agent reads; `earlier`: the session it goes on with, `how` it does; `known`: whether it is still there.
+    """What the agent reads; `earlier`: the session it goes on with, `how` it does; `known`: whether it is still there;
+    `agent`: who reads it, where that may be another than had the session.
 
     The task is in it even then: not every session has survived. Only one that has just ended is told no more than why
     its work was not accepted.
@@ -124,6 +135,8 @@ def prompt_for(
     if rejected and known:
         return _REJECTED.format(feedback=earlier.feedback)
     said = _SAID_BEFORE.format(feedback=earlier.feedback) if earlier.feedback else ""
+    if agent and agent != earlier.agent:
+        return f"{_TAKES_OVER}{asked}{said}"
     return f"{_FORKED if how == 'fork' else _GOES_ON}{asked}{said}"
 
 
@@ -135,6 +148,9 @@ def failure_text(agent: str, word: AgentOutcome, why: str) -> tuple[str, str]:
 
 COOL_DOWN_S = 30.0
 """After a 429 of an agent that does not say how long to wait."""
+REST_S = 60.0
+"""A credential that rests for longer is waited for without a slot."""
+_LAST_STAMP = 1e11
 
 
 class _TryResult(NamedTuple):
@@ -177,7 +193,10 @@ class AgentPerformer:
         """One try; a second one, in a new session, where the session to go on with is gone."""
         notes: tuple[str, ...] = ()
         earlier = await find_earlier_session(errand)
-        if errand.spec.session is not None and not earlier.id:
+        before = errand.spec.session
+        if before is not None and before.agent != errand.work.agent:
+            notes = (f"{errand.work.agent} goes on where {before.agent} stopped, in a new session",)
+        elif before is not None and not earlier.id:
             notes = (f"the session of {errand.work.agent} that was interrupted is not known: a new one was begun",)
         tried = await self._try(errand, host, earlier)
         if tried.verdict.session_lost:
@@ -193,6 +212,7 @@ class AgentPerformer:
                 verdict.why,
                 notes + tried.warnings,
                 cut_off=tried.cut_off,
+                limit=_known_limit(errand, verdict),
                 # Without a cost on record the budget would seem as full as before, for ever.
                 paused=verdict.outcome == "budget" and (host.allowance().used_up or tried.used.cost_usd > 0),
             )
@@ -203,6 +223,7 @@ class AgentPerformer:
     async def _try(self, errand: Assignment, host: AttemptHost, earlier: EarlierSession) -> _TryResult:
         """Waits for a slot, then lets the agent work. Its session is durable before it starts, where it is known."""
         spec, traits = errand.spec, errand.agent.TRAITS
+        self._wait_elsewhere(errand, REST_S)
         try:
             async with self._limiter.call(
                 errand.credential, spec.models.limits_of(errand.credential), lambda why: host.output("progress", why)
@@ -216,6 +237,7 @@ class AgentPerformer:
                     earlier=spec.session,
                     how=errand.work.on_resume,
                     known=bool(earlier.id),
+                    agent=errand.work.agent,
                     schema=schema,
                 )
                 launch = Launch(
@@ -244,7 +266,16 @@ class AgentPerformer:
                     await host.record_session(session)
                 return await self._run_program(errand, host, launch, session, call)
         except CoolingDownError as error:
+            self._wait_elsewhere(errand, 0.0)
             raise AttemptFailed(plain_failure(error), retryable=False) from None
+
+    def _wait_elsewhere(self, errand: Assignment, most_s: float) -> None:
+        """End the attempt at the limit that others with this credential ran into, if that lasts longer than so."""
+        rest_s = self._limiter.rest_s(errand.credential) if errand.agent.TRAITS.program else 0.0
+        if rest_s > most_s and errand.spec.definition.on_limit.act != "fail":
+            why = AttemptError(f"{errand.work.agent} was not started: a limit of its model service is used up")
+            until = datetime.now(UTC) + timedelta(seconds=rest_s)
+            raise AttemptFailed(plain_failure(why), put_off=True, limit=LimitReached(until=until))
 
     async def _run_program(
         self, errand: Assignment, host: AttemptHost, launch: Launch, session: AgentSession, call: CallSlot
@@ -302,7 +333,7 @@ class AgentPerformer:
                 )
             ending = msgspec.structs.replace(ending, warnings=warnings)
         if verdict.outcome == "api_rate":
-            call.cool_down(verdict.retry_after_s or COOL_DOWN_S)
+            call.cool_down(_rest_s(errand, verdict))
         await _log_end(errand, ending, verdict, follower.session or session.id)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
         cut_off = ending.why == "stopped" or was_ended(ending.status)
@@ -383,12 +414,45 @@ def _agent_failure(
     cut_off: bool = False,
     paused: bool = False,
     agent: AgentEnd = "",
+    limit: LimitReached | None = None,
 ) -> AttemptFailed:
     text, next_step = failure_text(name, word, why)
     failure = plain_failure(AgentFailed(text, outcome=word, next_step=next_step))
     return AttemptFailed(
-        failure, retryable=word in RETRYABLE, paused=paused, cut_off=cut_off, agent=agent, warnings=warnings
+        failure,
+        retryable=word in RETRYABLE,
+        paused=paused,
+        cut_off=cut_off,
+        agent=agent,
+        limit=limit,
+        warnings=warnings,
     )
+
+
+def _known_limit(errand: Assignment, verdict: AgentVerdict) -> LimitReached | None:
+    """As `_limit_of`; a program of the user's that asks to be tried later, and does not say when, just fails."""
+    limit = _limit_of(verdict)
+    return limit if limit is None or errand.agent.TRAITS.program or limit.until is not None else None
+
+
+def _rest_s(errand: Assignment, verdict: AgentVerdict) -> float:
+    """How long nobody calls with the agent's credential; a limit of one model says nothing about others."""
+    limit = _limit_of(verdict)
+    if limit is None or limit.until is None or errand.spec.definition.on_limit.act == "switch":
+        return verdict.retry_after_s or COOL_DOWN_S
+    return max(0.0, (limit.until - datetime.now(UTC)).total_seconds())
+
+
+def _limit_of(verdict: AgentVerdict) -> LimitReached | None:
+    """The limit that the agent ran into, with the moment at which it is over where that is known; None: into none."""
+    if verdict.outcome != "api_rate":
+        return None
+    now = datetime.now(UTC).astimezone()
+    if verdict.resets_at is not None and verdict.resets_at < _LAST_STAMP:
+        return LimitReached(until=believable(datetime.fromtimestamp(verdict.resets_at, UTC), now))
+    if verdict.retry_after_s is not None:
+        return LimitReached(until=believable(now + timedelta(seconds=min(verdict.retry_after_s, 1e9)), now))
+    return LimitReached(until=reset_time(verdict.why, now))
 
 
 def _write_log(spec: AttemptSpec, value: dict[str, Any]) -> None:

@@ -152,6 +152,11 @@ class Limiter:
         wait = None if found is None else wait_of(found, limits)
         return wait.for_s if wait is not None and wait.is_pause else 0.0
 
+    def rest_s(self, credential: str) -> float:
+        """How long the credential rests since its provider asked for that; 0 where it does not."""
+        found = self.do(lambda book: book.situation(credential))
+        return max(0.0, found.cool_until - found.now) if found is not None else 0.0
+
     # --- waiting ---------------------------------------------------------------------------------------------------
 
     async def _wait_for_turn(

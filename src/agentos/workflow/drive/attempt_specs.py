@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentos import typed
-from agentos.dag.define.model_calls import AgentWork, LlmWork
+from agentos.dag.define.model_calls import AgentWork, LlmWork, switched_work
 from agentos.dag.define.task import resolve_inputs
 from agentos.dag.language.references import as_text, resolve
 from agentos.dag.language.shell_references import arguments_for, script_for
@@ -63,6 +63,9 @@ def attempt_spec(
         verify, variables = _command(definition.agent.verify, scope)
     env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     session = facts.sessions.get(task.id)
+    work, switch = definition.agent, facts.task(task.id).switch
+    if work is not None and switch is not None and switch == definition.on_limit:  # else it was edited since
+        work = switched_work(work, switch)
     return AttemptSpec(
         workflow_id=facts.workflow_id,
         task_id=task.id,
@@ -71,7 +74,7 @@ def attempt_spec(
         function=_function(plan, task, functions),
         arguments=arguments,
         command=command,
-        agent=_resolve_work(definition.agent, scope) if definition.agent is not None else None,
+        agent=_resolve_work(work, scope) if work is not None else None,
         verify=verify,
         session=session if session is not None and session.task in _about(task) else None,
         llm=_resolve_work(definition.llm, scope) if definition.llm is not None else None,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from agentos.machine.events import Usage
-from agentos.tasks.agents.adapters.adapter import Reader, count, document, dollars, part
+from agentos.tasks.agents.adapters.adapter import Reader, count, document, number, part
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.workflow.drive.logs import LogLine
 
@@ -61,7 +61,7 @@ def _ending(at_work: _AgentAtWork, ended: dict[str, Any]) -> str:
     rest = part(ended, "used")
     into, out = (count(rest.get(name)) for name in ("input_tokens", "output_tokens"))
     into, out = into + at_work.used.input_tokens, out + at_work.used.output_tokens
-    cost = dollars(ended.get("cost_usd"))
+    cost = number(ended.get("cost_usd"))
     told = [str(ended.get("outcome") or "unknown")]
     if turns := count(ended.get("turns")):
         told.append("1 turn" if turns == 1 else f"{turns} turns")

@@ -29,7 +29,7 @@ from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.define.plans import decode_plan
-from agentos.workflow.look.run_view import AttemptEnd, StoredRun
+from agentos.workflow.look.run_view import AttemptEnd, StoredRun, retry_end
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     end: AttemptEnd = "running"
     """`cut off`: its driver died, or it did not end by itself and may have taken effect. `retried`: it failed, and
     another attempt followed. `put off`: it paid for nothing, since nothing was left of the budget, and another attempt
-    followed the answer. `suspended`: the function slept or waited for an answer, and another attempt went on."""
+    followed the answer. `limit`: its agent's service takes no more calls for now. `suspended`: the function slept or
+    waited for an answer, and another attempt went on."""
     error: ev.TaskFailure | None = None
 
 
@@ -210,6 +211,9 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
             error = known.error.in_short if known.error else "an error"
             now = datetime.now(UTC)
             wait = max(0, round((known.due(now) - now).total_seconds()))
+            if known.limit == "wait":
+                after = "" if journal.record.holder else "; resume the run for that"
+                return f"waits until {known.due(now):%Y-%m-%d %H:%M:%S} UTC for the end of a limit ({error}){after}"
             when = f"in {wait} s" if journal.record.holder else f"at most {wait} s after the run is resumed"
             return f"its last attempt failed ({error}); the next one begins {when}"
         case "running":
@@ -363,8 +367,8 @@ def attempts_of(journal: StoredRun, task_id: TaskId, events: Iterable[ev.Event])
         match event:
             case ev.TaskStart(task_id=name, attempt=attempt) if name == task_id:
                 tries.append(AttemptView(attempt=attempt, started_at=event.at))
-            case ev.TaskRetry(task_id=name, error=error, put_off=put_off) if name == task_id:
-                _end(tries, event.at, "put off" if put_off else "retried", error)
+            case ev.TaskRetry(task_id=name, error=error) if name == task_id:
+                _end(tries, event.at, retry_end(event), error)
             case ev.TaskSuspended(task_id=name) if name == task_id:
                 _end(tries, event.at, "suspended")
             case ev.TaskComplete(task_id=name) if name == task_id:

@@ -153,6 +153,9 @@ class RunModel:
                 self.recent.append(task_id)
             case ev.DecisionRequired(task_id=about) if about is not None:
                 self.retrying.pop(about, None)
+            case ev.DecisionMade(kind="limit", task_id=about) if about is not None:
+                if self.facts.task(about).status == "retrying":
+                    self.retrying[about] = self.facts.task(about).due(event.at)
             case ev.PlanChanged():
                 self._changes.append(event)
             case ev.Checkpointed():

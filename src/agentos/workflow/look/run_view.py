@@ -19,7 +19,7 @@ from agentos.dag.plan.plan import Plan
 from agentos.dag.plan.selection import LEFT_OUT
 from agentos.ids import GateId, WorkflowId, short_id
 from agentos.machine.commands import Sender
-from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskStart, Usage
+from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskRetry, TaskStart, Usage
 from agentos.machine.facts.fold import Facts, counting, fold, workflow_state
 from agentos.machine.rules.gates import gate_choices, is_held
 from agentos.machine.rules.merges import answer_to
@@ -32,8 +32,13 @@ from agentos.workflow.drive.logs import LogLine
 
 GateAnswer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 AttemptEnd = Literal[
-    "complete", "failed", "failed_safe", "cancelled", "retried", "put off", "suspended", "cut off", "running"
+    "complete", "failed", "failed_safe", "cancelled", "retried", "put off", "limit", "suspended", "cut off", "running"
 ]
+
+
+def retry_end(event: TaskRetry) -> AttemptEnd:
+    """How the attempt ended after which this one follows."""
+    return "limit" if event.limit else "put off" if event.put_off else "retried"
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     error: TaskFailure | UnsetType = UNSET
     not_before: datetime | UnsetType = UNSET
     """When its next attempt may begin, where it waits for one."""
+    limit: bool | UnsetType = UNSET
+    """It waits until then because its agent's subscription is used up."""
     usage: Usage | UnsetType = UNSET
     """What models were paid for it, all attempts together."""
     because: str | UnsetType = UNSET
@@ -285,6 +292,7 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
             output=msgspec.json.decode(known.output) if values and known.status == "complete" else UNSET,
             error=known.error if known.error is not None else UNSET,
             not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
+            limit=True if known.status == "retrying" and known.limit == "wait" else UNSET,
             usage=facts.spent.get(task_id, UNSET),
             because=known.because if known.status == "skipped" else UNSET,
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
-from agentos.workflow.look.run_view import AttemptEnd, StoredRun
+from agentos.workflow.look.run_view import AttemptEnd, StoredRun, retry_end
 
 
 class DriveSpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +131,8 @@ class _Spans:
                 self.attempts[key] = AttemptSpan(
                     task_id=task_id, layer=layer, attempt=attempt, drive=drive, started_at=event.at
                 )
-            case ev.TaskRetry(task_id=task_id, put_off=put_off):
-                self._end(task_id, event.at, "put off" if put_off else "retried")
+            case ev.TaskRetry(task_id=task_id):
+                self._end(task_id, event.at, retry_end(event))
             case ev.TaskSuspended(task_id=task_id):
                 self._end(task_id, event.at, "suspended")
             case ev.TaskComplete(task_id=task_id):

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from agentos.machine.events import Usage
+from agentos.tasks.agents.adapters.usage_limits import speaks_of_limit
 
 AgentOutcome = Literal[
     "ok",
@@ -183,6 +184,8 @@ class AgentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     denials: tuple[str, ...] = ()
     """Tools it asked for and did not get."""
     retry_after_s: float | None = None
+    resets_at: float | None = None
+    """When a limit that it reached is over, where it says so as a number: seconds since 1970."""
     session_lost: bool = False
     """The session it was to use does not exist, or its id is taken: a new one would help."""
 
@@ -229,8 +232,8 @@ def count(value: Any) -> int:
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0
 
 
-def dollars(value: Any) -> float | None:
-    """An amount; None for anything else."""
+def number(value: Any) -> float | None:
+    """An amount, or a moment; None for anything else."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -259,7 +262,6 @@ _AUTH = re.compile(
     r"|you must specify the \w+ environment variable|set an auth method|expired token",
     re.IGNORECASE,
 )
-_RATE = re.compile(r"rate.?limit|too many requests|usage limit|quota|resource.?exhausted", re.IGNORECASE)
 _BAD = re.compile(
     r"prompt is too long|context.?(window|length)|maximum context|unknown model"
     r"|model .{0,80}not (found|exist|supported)",
@@ -273,8 +275,10 @@ _SERVICE = re.compile(
 )
 
 
-def outcome_of_status(status: int) -> AgentOutcome:
-    """What an HTTP status of the service means."""
+def outcome_of_status(status: int, text: str = "") -> AgentOutcome:
+    """What an HTTP status of the service means; 402 and 403 may also speak of a limit, in what they say."""
+    if 400 <= status < 500 and status != 401 and speaks_of_limit(text) and not _BAD.search(text):
+        return "api_rate"
     if status in (401, 403):
         return "api_auth"
     if status == 429:
@@ -288,13 +292,13 @@ def outcome_of_text(text: str) -> AgentOutcome:
     """What an error's text means, as far as texts can be trusted; `agent_error` for everything else."""
     found = _STATUS.search(text)
     if found and 400 <= int(found[1]) < 600:
-        return outcome_of_status(int(found[1]))
+        return outcome_of_status(int(found[1]), text)
     if _AUTH.search(text):
         return "api_auth"
-    if _RATE.search(text):
-        return "api_rate"
     if _BAD.search(text):
         return "bad_input"
+    if speaks_of_limit(text):
+        return "api_rate"
     return "api_5xx" if _SERVICE.search(text) else "agent_error"
 
 

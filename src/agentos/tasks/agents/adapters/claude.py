@@ -20,7 +20,7 @@ from agentos.tasks.agents.adapters.adapter import (
     TranscriptLocation,
     count,
     document,
-    dollars,
+    number,
     outcome_of_status,
     outcome_of_text,
     part,
@@ -83,6 +83,7 @@ class ClaudeReader:
         """Tools that were called and have not answered: only then is a turn over."""
         self._used = Usage()
         self._result: dict[str, Any] = {}
+        self._resets_at: float | None = None
         self._message = ""
         self._answer: list[str] = []
 
@@ -99,6 +100,8 @@ class ClaudeReader:
                 results = [block for block in blocks if part(block).get("type") == "tool_result"]
                 self._at_work -= {str(block.get("tool_use_id")) for block in results}
                 return StreamUpdate(turn=bool(results) and not self._at_work, goes_on=bool(results) or None)
+            case "rate_limit_event" if part(event, "rate_limit_info").get("status") == "rejected":
+                self._resets_at = number(part(event, "rate_limit_info").get("resetsAt"))
             case "result":
                 self._result = event
         return NOTHING_HEARD
@@ -146,11 +149,12 @@ class ClaudeReader:
             json=result.get("structured_output"),
             turns=count(result.get("num_turns")),
             used=self._rest(result),
-            cost_usd=dollars(result.get("total_cost_usd")),
+            cost_usd=number(result.get("total_cost_usd")),
             denials=tuple(
                 tool_line(part(one).get("tool_name"), part(one).get("tool_input"))
                 for one in (denials if isinstance(denials, list) else ())
             ),
+            resets_at=self._resets_at if failed else None,
             session_lost=failed and any(text in why for text in _LOST),
         )
 
@@ -162,7 +166,7 @@ class ClaudeReader:
                 return "budget"
         status = self._result.get("api_error_status")
         if isinstance(status, int):
-            return outcome_of_status(status)
+            return outcome_of_status(status, why)
         word = outcome_of_text(why)
         return "api_5xx" if word == "agent_error" and why.startswith("API Error") else word
 

@@ -105,7 +105,7 @@ class CopilotReader:
         why = str(self._error.get("message") or "") or ended.stderr.strip()
         status = self._error.get("statusCode")
         if isinstance(status, int):
-            word = outcome_of_status(status)
+            word = outcome_of_status(status, why)
         else:
             word = outcome_of_text(why) if self._error or ended.status else "no_result"
         return AgentVerdict(outcome=word, why=why, turns=self._turns, used=used, denials=denials)

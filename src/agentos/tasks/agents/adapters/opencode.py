@@ -17,7 +17,7 @@ from agentos.tasks.agents.adapters.adapter import (
     Traits,
     count,
     document,
-    dollars,
+    number,
     outcome_of_status,
     outcome_of_text,
     part,
@@ -125,7 +125,7 @@ class OpencodeReader:
         why = str(data.get("message") or self._error.get("name") or "") or ended.stderr.strip()
         status = data.get("statusCode")
         if isinstance(status, int):
-            word = outcome_of_status(status)
+            word = outcome_of_status(status, why)
         elif self._error or ended.status:
             word = outcome_of_text(why)
         else:
@@ -151,7 +151,7 @@ def _parse_usage(piece: dict[str, Any]) -> Usage | None:
         input_tokens=count(tokens.get("input")) + read + count(cache.get("write")),
         output_tokens=count(tokens.get("output")) + count(tokens.get("reasoning")),
         cached_tokens=read,
-        cost_usd=dollars(piece.get("cost")) or 0.0,
+        cost_usd=number(piece.get("cost")) or 0.0,
         calls=1,
     )
     return used if used.tokens else None
