@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from agentos.cli.render.text import printable, short_middle
 from agentos.client.runs import Comparison
+from agentos.render.text import printable, short_middle
 
 NAMED = 5
 """So many tasks of a kind are named; the rest is counted."""

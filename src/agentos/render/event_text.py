@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from agentos.cli.render.text import count, duration, local, printable, short, until
-from agentos.cli.render.value_text import failure_text, usage_text
 from agentos.client.types import events as ev
 from agentos.ids import TaskId
+from agentos.render.text import count, duration, local, printable, short, until
+from agentos.render.value_text import failure_text, usage_text, verified_in_short
 
 LINE = 500
 """Characters of a line that come from a workflow; the whole text is in the journal and the logs."""
@@ -40,8 +40,12 @@ _CAPTURED = {
 
 def event_line(event: ev.Event) -> str:
     """`12  2026-11-15 12:00:01  task_complete      lint is complete (0.4s)`: every event has its words."""
-    words = describe_event(event, verbose=True) or printable(short(_describe_record(event), LINE))
-    return f"{event.seq:>5}  {local(event.at)}  {event.type:<18} {words}".rstrip()
+    return f"{event.seq:>5}  {local(event.at)}  {event.type:<18} {event_words(event)}".rstrip()
+
+
+def event_words(event: ev.Event) -> str:
+    """The event in words, for who wants to know everything; empty for the few that only mark a moment."""
+    return describe_event(event, verbose=True) or printable(short(_describe_record(event), LINE))
 
 
 def describe_event(event: ev.Event, *, verbose: bool = False) -> str:
@@ -73,8 +77,9 @@ def _describe_progress(event: ev.Event) -> str:
             return f"{task_id} is put off: {error.in_short}"
         case ev.TaskRetry(task_id=task_id, attempt=attempt, error=error, not_before=not_before):
             return f"{task_id} failed (attempt {attempt}), again {until(not_before, event.at)}: {failure_text(error)}"
-        case ev.TaskComplete(task_id=task_id, execution_time_ms=took):
-            return f"{task_id} is complete" + (f" ({duration(took / 1000)})" if event.attempt else "")
+        case ev.TaskComplete(task_id=task_id, execution_time_ms=took, verified=verified):
+            passed = f", {verified_in_short(verified)}" if verified is not None else ""
+            return f"{task_id} is complete" + (f" ({duration(took / 1000)}{passed})" if event.attempt else "")
         case ev.TaskError(task_id=task_id, error=error, status=status):
             how = {"failed": "failed", "failed_safe": "failed, which is allowed", "cancelled": "was cancelled"}[status]
             return f"{task_id} {how}: {failure_text(error)}"
@@ -134,6 +139,8 @@ def _describe_detail(event: ev.Event) -> str:
             return f"layer {layer + 1} begins: {count(tasks, 'task')}"
         case ev.TaskProcess(task_id=task_id, pid=pid):
             return f"{task_id} runs as process {pid}"
+        case ev.TaskPlaced(task_id=task_id, runner=runner, handle=handle):
+            return f"{task_id} is handed to {runner} as {handle}"
         case ev.TaskSession(task_id=task_id, session=session):
             return f"{task_id}: {session.agent} session {session.id or session.title}"
         case ev.TaskStep(task_id=task_id, number=number, name=name):

@@ -8,8 +8,8 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from agentos.cli.render.text import escape_json
 from agentos.client.types import events as ev
+from agentos.render.text import escape_json
 
 _COMMON = ("seq", "at", "workflow_id")
 

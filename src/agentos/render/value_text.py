@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
-from agentos.cli.output import say
-from agentos.cli.render.text import count, local, name_some, printable, printable_lines, short
 from agentos.client.definitions import Parameter, path_from_here
-from agentos.client.files import FileChange, LeftAlone, RestoreReport
+from agentos.client.files import FileChange
 from agentos.client.types import events as ev
-from agentos.client.views import AttemptEvidence, money
-from agentos.values import decode_value
+from agentos.client.views import AttemptEvidence, CandidateRow, StoredRun, TaskView, WaitingView, money
+from agentos.exceptions import AgentosError
+from agentos.excerpts import shorten_command
+from agentos.ids import TaskId
+from agentos.render.text import count, duration, local, name_some, printable, printable_lines, short, until
+from agentos.values import TAG, decode_value, without_surrogates
 
 SHELL_OUTPUT = {"stdout", "stderr", "exit_code"}
 MOST_LINES = 8
 _READ_WHOLE = 900
 """Bytes of a stored value that are looked at to show its beginning; of large ones a little more is read."""
 """So many more lines of a value of several are shown."""
+_MOST_CHECKS, _SAID_LINES = 20, 3
+"""Commands of `verify` that a gate shows to people, and the last lines of each; programs get all."""
 
 
 def unwrap_shell_output(value: Any) -> Any:
     """Of what a command gave what it printed; of everything else all."""
     return value["stdout"] if isinstance(value, dict) and set(value) == SHELL_OUTPUT else value
+
+
+def readable_value(stored: bytes) -> Any:
+    """A stored value as JSON for people, where a text is that text, whatever is in it, and a date its usual form."""
+    value = msgspec.json.decode(stored)
+    if TAG.encode() not in stored:
+        return value
+    try:
+        text = json.dumps(decode_value(stored), default=msgspec.to_builtins)
+        return without_surrogates(json.loads(text))
+    except (AgentosError, TypeError, ValueError):  # of a newer version, or with keys that JSON has not
+        return value
 
 
 def value_in_short(stored: msgspec.Raw, limit: int = 200) -> str:
@@ -43,17 +60,38 @@ def value_in_short(stored: msgspec.Raw, limit: int = 200) -> str:
 def stored_in_short(stored: bytes, limit: int, *, printed: bool) -> str:
     """The beginning of a stored value, which may be all there is of it; empty for null. `printed`: by a command."""
     if len(stored) <= _READ_WHOLE:
-        value = unwrap_shell_output(msgspec.json.decode(stored))
+        value = unwrap_shell_output(readable_value(stored))
         text = "" if value is None else msgspec.json.encode(value).decode()
     else:
         text = stored[:_READ_WHOLE].decode(errors="ignore").removeprefix('{"stdout":' if printed else "")
     return short(printable(text), limit)
 
 
+def output_in_short(journal: StoredRun, task: TaskView, limit: int) -> str:
+    """The beginning of what a task gave; empty where it gave nothing."""
+    if task.output is not msgspec.UNSET:  # of a saved state
+        stored = msgspec.json.encode(task.output)
+    elif task.status == "complete":
+        stored = bytes(journal.facts.task(TaskId(task.id)).output)
+    else:
+        return ""
+    return stored_in_short(stored, limit, printed=task.kind == "shell")
+
+
+def held_up_text(task: TaskView, now: datetime) -> str:
+    """What a task waits for before its next attempt, or why it was skipped; empty where neither is so."""
+    if isinstance(task.not_before, datetime):
+        waits = "waits for the end of a limit," if task.limit is True else "next attempt"
+        return f"{waits} {until(task.not_before, now)}"
+    if task.status == "skipped":
+        return f"because of {printable(str(task.because))}" if task.because else "its condition was false"
+    return ""
+
+
 def given_lines(inputs: str) -> list[str]:
     """What a gate's task would be given, as `name = value` lines; nothing where it takes nothing."""
     try:
-        given = msgspec.json.decode(inputs) if inputs else {}
+        given = readable_value(inputs.encode()) if inputs else {}
     except msgspec.DecodeError:  # cut short when it was stored
         given = inputs
     if not isinstance(given, dict):
@@ -73,9 +111,31 @@ def covers_lines(covers: Collection[str] | None, again: str) -> list[str]:
     lines = [f"asks again: {short(printable(again), 500)}"] if again else []
     if covers is None:
         return lines
-    named = f"{name_some(sorted(covers), MOST_LINES)} as of this question"
+    names = [path for path in sorted(covers) if path != ev.ALL_FILES]
+    names += ["all files of the worktree"] if ev.ALL_FILES in covers else []
+    named = f"{name_some(names, MOST_LINES)} as of this question"
     files = named if covers else "no file, since the command names none that is here"
     return [*lines, f"covers {short(files, 500)}"]
+
+
+def check_lines(checks: Sequence[ev.ShownCheck]) -> list[str]:
+    """By what the tasks before a gate were verified; what is stale comes first."""
+    stale = [check for check in checks if check.stale]
+    lines: list[str] = []
+    for check in (*stale, *(check for check in checks if not check.stale))[:_MOST_CHECKS]:
+        result = "passed" if check.exit_code == 0 else "has no result" if check.exit_code is None else "failed"
+        how = f"{result}, STALE: {check.stale}" if check.stale else result
+        lines.append(short(printable(f"verify of {check.task_id}: `{shorten_command(check.command)}` {how}"), 500))
+        lines += [f"  | {short(line, 200)}" for line in printable_lines(check.said)[-_SAID_LINES:] if check.said]
+    if len(checks) > _MOST_CHECKS:
+        lines.append(f"and {len(checks) - _MOST_CHECKS} more, {max(len(stale) - _MOST_CHECKS, 0)} of them stale")
+    return lines
+
+
+def verified_in_short(verified: ev.Verification) -> str:
+    """How many of a task's commands of `verify` passed: `2 of 2 verified`."""
+    passed = sum(check.passed for check in verified.checks)
+    return f"{passed} of {len(verified.checks) + len(verified.not_run)} verified"
 
 
 def evidence_lines(evidence: AttemptEvidence) -> list[str]:
@@ -103,10 +163,49 @@ def evidence_lines(evidence: AttemptEvidence) -> list[str]:
     return lines
 
 
+def waiting_text(waiting: WaitingView, now: datetime) -> str:
+    """What a submitted run waits for."""
+    parts = [
+        f"of queue {printable(waiting.queue)}" if waiting.queue else "",
+        f"from {local(waiting.ready_at)}" if waiting.ready_at > now else "",
+        f"priority {waiting.priority}" if waiting.priority else "",
+        f"{count(waiting.limit, 'run')} of {printable(waiting.limit_key or '')!r} at a time" if waiting.limit else "",
+    ]
+    told = ", ".join(part for part in parts if part)
+    return f"waits for a worker{f': {told}' if told else ''}"
+
+
 def usage_text(usage: ev.Usage) -> str:
     """What models were paid for, in short."""
     cost = f"{money(usage.cost_usd)}, " if usage.cost_usd else ""
     return f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+
+
+def candidate_lines(rows: Sequence[CandidateRow]) -> list[str]:
+    """The table of those that worked on a task: who won and why, what each did and cost."""
+    if not rows:
+        return []
+    table = [("candidate", "status", "verify", "files", "lines", "turns", "paid", "time"), *map(_candidate_cells, rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    said = ["", *(short(printable(row.reason or row.error), 100) for row in rows)]
+    return [f"{line}  {why}".rstrip() for line, why in zip(lines, said, strict=True)]
+
+
+def _candidate_cells(row: CandidateRow) -> tuple[str, ...]:
+    paid = money(row.cost_usd) if row.cost_usd else f"{row.tokens:,} tokens" if row.tokens else "-"
+    model = f" {row.model}" if row.model else ""
+    name = row.agent if row.candidate == row.agent else f"{row.candidate} {row.agent}"
+    return (
+        short(printable(f"{name}{model}".strip()), 40),
+        "won" if row.winner else row.status,
+        row.verify or "-",
+        str(row.files),
+        f"+{row.added} -{row.removed}",
+        str(row.turns) if row.turns else "-",
+        paid,
+        duration(row.execution_time_ms / 1000) if row.execution_time_ms else "-",
+    )
 
 
 _SHOWN = 60
@@ -198,33 +297,3 @@ def change_lines(changes: Sequence[FileChange], most: int = MOST) -> Iterator[st
         yield f"{_SIGNS[change.change]}  {printable(change.path)}"
     if len(changes) > most:
         yield f"… and {len(changes) - most:,} more (--json shows all)"
-
-
-def show_put_back(shown: RestoreReport, source: str) -> None:
-    """What a restore did, or would do: the paths to stdout, the rest to stderr."""
-    for line in change_lines(shown.changes):
-        click.echo(line)
-    paths = count(len(shown.changes), "path")
-    _say_all("Left as it is", shown.left)
-    _say_all("Not in the snapshot", shown.missing)
-    if not shown.done:
-        say(f"{paths} would be put back to {source}. Nothing was changed.")
-        return
-    say(f"{paths} put back to {source}." if shown.changes else f"The files are those of {source} already.")
-    if shown.head is not None:
-        say(f"HEAD is at {_head(shown.head.branch, shown.head.commit)}, it was at "
-            f"{_head(shown.head.from_branch, shown.head.from_commit)}.")  # fmt: skip
-    if shown.changes:
-        say(f"What was there is snapshot {shown.undo}: `agentos undo` brings it back.")
-
-
-def _say_all(what: str, rows: Sequence[LeftAlone]) -> None:
-    for row in rows[:MOST]:
-        say(f"{what}: {printable(row.path)} ({printable(row.why)})")
-    if len(rows) > MOST:
-        say(f"{what}: {len(rows) - MOST:,} more")
-
-
-def _head(branch: str | None, commit: str | None) -> str:
-    name = printable(branch.removeprefix("refs/heads/")) if branch else "no branch"
-    return f"{name} ({commit[:12] if commit else 'no commit'})"

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING
 
 from agentos import RunResult
 from agentos.cli.boundary import OF_STATUS, Exit
-from agentos.cli.render.text import count, local, printable, printable_lines, short
-from agentos.cli.render.value_text import covers_lines, evidence_lines, raised_lines, usage_text
 from agentos.client.answers import approval_arguments
 from agentos.client.runs import LEFT_OUT
 from agentos.client.types import events as ev
+from agentos.client.views import recorded_table, winner_of
 from agentos.exceptions import TryAgainError
 from agentos.ids import GateId, short_id
+from agentos.render.text import count, local, printable, printable_lines, short
+from agentos.render.value_text import (
+    candidate_lines,
+    check_lines,
+    covers_lines,
+    evidence_lines,
+    raised_lines,
+    usage_text,
+)
 
 if TYPE_CHECKING:
     from agentos.client.types import Facts
@@ -51,6 +59,7 @@ def report(
     gates that ask whether a task ran.
     """
     lines = [_tally(facts)]
+    lines += _contests(facts)
     lines += _failures(facts, where)
     if facts.open_gates and facts.status != "aborted":
         lines += _questions(facts, where, evidence)
@@ -88,6 +97,17 @@ def _tally(facts: Facts) -> str:
     parts = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
     none = "nothing has ended" if any(task.attempts for task in facts.tasks.values()) else "nothing ran"
     return f"{facts.name or 'run'} ({facts.workflow_id}) is {facts.status}: {', '.join(parts) or none}."
+
+
+def _contests(facts: Facts) -> list[str]:
+    """Who won where several worked on a task, and the table of them."""
+    lines: list[str] = []
+    tables = [(task_id, rows) for task_id in sorted(facts.children) if (rows := recorded_table(facts, task_id))]
+    for task_id, rows in tables[:MOST]:
+        won = winner_of(rows)
+        lines.append(f"  {task_id}: candidate {won.candidate if won else '?'} of {len(rows)} won")
+        lines += [f"    {line}" for line in candidate_lines(rows)]
+    return lines
 
 
 def _failures(facts: Facts, where: str) -> list[str]:
@@ -139,6 +159,7 @@ def _questions(facts: Facts, where: str, evidence: Mapping[GateId, AttemptEviden
         opened = facts.gates[gate_id].opened
         lines.append(f"  {gate_id} asks: {short(opened.question, 500)}")
         lines += [f"    {line}" for line in covers_lines(opened.covers or None, opened.again)]  # only what there is
+        lines += [f"    {line}" for line in check_lines(opened.verified)]
         lines += [f"    {line}" for line in evidence_lines(evidence[gate_id])] if gate_id in evidence else []
         if opened.file:
             lines.append(f"    about the file {short(opened.file, 500)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from agentos.cli.render.text import count, name_some, printable, short
+from agentos.render.text import count, name_some, printable, short
 
 if TYPE_CHECKING:
     from agentos.client.types import Plan, PlannedTask
@@ -23,7 +23,7 @@ _MARKS = {
     "cancelled": "-",
     "pending": "·",
 }
-_COLOURS = {
+COLOURS = {
     "complete": "fill:#d4edda,stroke:#2e7d32",
     "failed": "fill:#f8d7da,stroke:#c62828",
     "failed_safe": "fill:#fff3cd,stroke:#c62828",
@@ -41,18 +41,18 @@ MOST_PER_LAYER = 30
 def mermaid(plan: Plan, statuses: Mapping[str, str]) -> Iterator[str]:
     """A flowchart, line by line. Ids become n0, n1, …; their text stands in labels, where nothing can be code."""
     yield "flowchart TD"
-    numbers = {task_id: f"n{index}" for index, task_id in enumerate(task.id for task in _in_order(plan))}
-    for task in _in_order(plan):
+    numbers = {task_id: f"n{index}" for index, task_id in enumerate(task.id for task in tasks_in_order(plan))}
+    for task in tasks_in_order(plan):
         before, after = _SHAPES.get(kind_of(task), ("[", "]"))
         status = statuses.get(task.id, "")
-        classed = f":::{status}" if status in _COLOURS else ""
+        classed = f":::{status}" if status in COLOURS else ""
         yield f'  {numbers[task.id]}{before}"{_label(task)}"{after}{classed}'
-    for task in _in_order(plan):
+    for task in tasks_in_order(plan):
         for need in task.definition.needs:
             if need in numbers:
                 yield f"  {numbers[need]} --> {numbers[task.id]}"
-    for status in sorted({status for status in statuses.values() if status in _COLOURS}):
-        yield f"  classDef {status} {_COLOURS[status]}"
+    for status in sorted({status for status in statuses.values() if status in COLOURS}):
+        yield f"  classDef {status} {COLOURS[status]}"
 
 
 def boxes(plan: Plan, statuses: Mapping[str, str], width: int) -> Iterator[str]:
@@ -77,20 +77,28 @@ def kind_of(task: PlannedTask) -> str:
     return "repeat" if task.definition.repeat is not None and not task.definition.call else task.definition.kind
 
 
-def _in_order(plan: Plan) -> Iterator[PlannedTask]:
+def remarks_of(task: PlannedTask) -> list[str]:
+    """What to say of a task beside its id: its kind, and what is special about it."""
+    definition = task.definition
+    remarks = [kind_of(task)]
+    if definition.for_each is not None:
+        remarks.append("for each")
+    if definition.candidates:
+        remarks.append(f"{len(definition.candidates)} candidates")
+    if definition.approve is not None and definition.kind != "approval":
+        remarks.append("asks first")
+    return remarks
+
+
+def tasks_in_order(plan: Plan) -> Iterator[PlannedTask]:
+    """All tasks, by layer and place."""
     for layer in plan.layers:
         for task_id in layer:
             yield plan.tasks[task_id]
 
 
 def _label(task: PlannedTask) -> str:
-    definition = task.definition
-    remarks = [kind_of(task)]
-    if definition.for_each is not None:
-        remarks.append("for each")
-    if definition.approve is not None and definition.kind != "approval":
-        remarks.append("asks first")
-    return f"{_escape(task.id)}<br/><small>{_escape(', '.join(remarks))}</small>"
+    return f"{_escape(task.id)}<br/><small>{_escape(', '.join(remarks_of(task)))}</small>"
 
 
 def _escape(text: str) -> str:
@@ -101,9 +109,10 @@ def _escape(text: str) -> str:
 def _line(task: PlannedTask, plan: Plan, statuses: Mapping[str, str]) -> str:
     definition = task.definition
     mark = f"{_MARKS.get(statuses.get(task.id, 'pending'), '·')} " if statuses else ""
+    several = f" {len(definition.candidates)} candidates" if definition.candidates else ""
     parts = [
         f"{mark}{printable(task.id)}",
-        f"({kind_of(task)}{' for each' if definition.for_each is not None else ''})",
+        f"({kind_of(task)}{' for each' if definition.for_each is not None else several})",
     ]
     if definition.approve is not None:
         parts.append(f"? {short(printable(definition.approve.question), 40)}")
